@@ -1,0 +1,33 @@
+"""Pretrain, evaluate and compare text encoders under control.
+
+Public names are loaded on first use, so that `import biphasic` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from biphasic.study.api import evaluate, pretrain, report_study, run_study
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "evaluate": "biphasic.study.api",
+    "pretrain": "biphasic.study.api",
+    "report_study": "biphasic.study.api",
+    "run_study": "biphasic.study.api",
+}
+
+__all__ = ["__version__", "evaluate", "pretrain", "report_study", "run_study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'biphasic' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,263 @@
+"""Which rows a step reads: a pure function of corpus, settings, `data_seed` and step.
+
+Documents are taken in a seeded order, one epoch after another, in windows of bounded size. Each
+window's documents are cut into chunks where they exceed a row, packed by best fit, and the rows
+put in seeded order. Steps take rows one after another. Where consecutive phases read at another
+`max_seqlen`, the rows of the current window that were not read yet are taken apart and packed
+anew, so every document is still read once per epoch.
+
+Nothing is remembered between steps but caches: a batch reached by stepping equals one asked for
+cold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.corpus import Corpus
+from biphasic.data.packing import PackedBatch, best_fit, lay_out
+from biphasic.errors import ConfigError, DataError
+from biphasic.seeds import permutation, permute, stream
+
+ROW_PLAN_VERSION = 1
+"""Raised by hand whenever the same settings would give other rows."""
+WINDOW_DOCUMENTS = 8192
+"""Documents planned together: enough for 98 % fill, small enough for memory."""
+NUM_SPECIAL = 2
+"""BOS and EOS around every piece."""
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """A document, or a chunk of a long one: tokens `start` to `end`."""
+
+    epoch: int
+    document: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of steps that read rows of the same shape."""
+
+    max_seqlen: int
+    rows_per_step: int
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """What a step reads.
+
+    Attributes:
+        packed: The rows.
+        pieces: Provenance of each sequence, as ordered in `packed.spans`.
+        is_token: bool [num_rows * row_length]; False for padding.
+    """
+
+    packed: PackedBatch
+    pieces: tuple[Piece, ...]
+    is_token: NDArray[np.bool_]
+
+    def sha256(self) -> bytes:
+        """Hash of tokens and borders: equal for two arms if and only if they read the same."""
+        content = hashlib.sha256(self.packed.input_ids.tobytes())
+        content.update(self.packed.cu_seqlens.tobytes())
+        return content.digest()
+
+
+class RowPlan:
+    """The rows of every step of a run."""
+
+    def __init__(
+        self,
+        lengths: NDArray[np.int64],
+        legs: Sequence[Leg],
+        *,
+        data_seed: int,
+        window_documents: int = WINDOW_DOCUMENTS,
+    ) -> None:
+        """Prepare the plan; rows are planned when asked for.
+
+        Args:
+            lengths: int64 [num_documents], in tokens, special tokens excluded.
+            legs: Consecutive stretches of steps; neighbours of the same shape are merged.
+            data_seed: Seed of the order.
+            window_documents: Documents planned together; part of what determines the rows.
+
+        Raises:
+            ConfigError: A leg leaves no room for text.
+        """
+        for leg in legs:
+            if leg.max_seqlen <= NUM_SPECIAL:
+                raise ConfigError(f"max_seqlen {leg.max_seqlen} leaves no room beside BOS and EOS")
+        order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)))
+        self._legs: list[_LegPlan] = []
+        for leg in _merge(legs):
+            self._legs.append(_LegPlan(order, leg, self._legs[-1] if self._legs else None))
+
+    def rows(self, step: int) -> list[list[Piece]]:
+        """Return the pieces of each row that `step` reads.
+
+        Raises:
+            DataError: The step is beyond the run.
+        """
+        for plan in self._legs:
+            if step < plan.leg.num_steps:
+                return plan.rows(step * plan.leg.rows_per_step, plan.leg.rows_per_step)
+            step -= plan.leg.num_steps
+        raise DataError(f"the planned run ends {step + 1} steps earlier")
+
+    def max_seqlen(self, step: int) -> int:
+        """Return the capacity of the rows that `step` reads."""
+        for plan in self._legs:
+            if step < plan.leg.num_steps:
+                return plan.leg.max_seqlen
+            step -= plan.leg.num_steps
+        raise DataError(f"the planned run ends {step + 1} steps earlier")
+
+
+class _DocumentOrder:
+    """The endless seeded order of documents: places 0, 1, ... run through epoch after epoch."""
+
+    def __init__(self, lengths: NDArray[np.int64], data_seed: int, window: int) -> None:
+        self.lengths, self.data_seed, self.window = lengths, data_seed, window
+
+    def pieces(self, first_place: int) -> list[Piece]:
+        """Return the whole documents of the window that begins at a place."""
+        places = np.arange(first_place, first_place + self.window)
+        epochs, indices = np.divmod(places, len(self.lengths))
+        documents = np.empty_like(indices)
+        for epoch in np.unique(epochs).tolist():
+            bits = stream("documents", self.data_seed, epoch)
+            here = epochs == epoch
+            documents[here] = permute(bits, indices[here], len(self.lengths))
+        return [
+            Piece(epoch, document, 0, length)
+            for epoch, document, length in zip(
+                epochs.tolist(), documents.tolist(), self.lengths[documents].tolist(), strict=True
+            )
+        ]
+
+
+class _LegPlan:
+    """The rows of one leg, in windows; window k begins `k * order.window` places after the first."""
+
+    def __init__(self, order: _DocumentOrder, leg: Leg, previous: _LegPlan | None) -> None:
+        self.leg = leg
+        self._order = order
+        self._carried, self._first_place = previous.remainder() if previous else ([], 0)
+        self._row_starts = [0]  # of the windows planned so far, and of the one after them
+        self._window_rows = lru_cache(maxsize=2)(self._plan_window)
+
+    def rows(self, first: int, count: int) -> list[list[Piece]]:
+        """Return rows `first` to `first + count` of the leg."""
+        found: list[list[Piece]] = []
+        window = self._window_of(first)
+        while len(found) < count:
+            skipped = max(first - self._row_starts[window], 0)
+            found += self._window_rows(window)[skipped : skipped + count - len(found)]
+            window = self._window_of(self._row_starts[window] + len(self._window_rows(window)))
+        return found
+
+    def remainder(self) -> tuple[list[Piece], int]:
+        """Return the unread pieces of the window that the leg ends in, and the place after it."""
+        consumed = self.leg.num_steps * self.leg.rows_per_step
+        window = self._window_of(consumed)
+        unread = self._window_rows(window)[consumed - self._row_starts[window] :]
+        pieces = _join([piece for row in unread for piece in row])
+        return pieces, self._first_place + (window + 1) * self._order.window
+
+    def _window_of(self, row: int) -> int:
+        while self._row_starts[-1] <= row:
+            rows = self._window_rows(len(self._row_starts) - 1)
+            self._row_starts.append(self._row_starts[-1] + len(rows))
+        return bisect_right(self._row_starts, row) - 1
+
+    def _plan_window(self, window: int) -> list[list[Piece]]:
+        first_place = self._first_place + window * self._order.window
+        whole = self._order.pieces(first_place) + (self._carried if window == 0 else [])
+        room = self.leg.max_seqlen - NUM_SPECIAL
+        chunks = [chunk for piece in whole for chunk in _cut(piece, room)]
+        lengths = np.array([chunk.end - chunk.start for chunk in chunks]) + NUM_SPECIAL
+        bins = best_fit(lengths, capacity=self.leg.max_seqlen)
+        bits = stream("rows", self._order.data_seed, first_place, self.leg.max_seqlen)
+        return [[chunks[item] for item in bins[row]] for row in permutation(bits, len(bins))]
+
+
+class RowReader:
+    """Batches of a corpus by a plan."""
+
+    def __init__(self, corpus: Corpus, plan: RowPlan, special_ids: dict[str, int]) -> None:
+        self._corpus, self._plan = corpus, plan
+        self._special_ids = special_ids
+
+    def batch(self, step: int) -> RowBatch:
+        """Return what `step` reads."""
+        return self.lay_out(self._plan.rows(step), max_seqlen=self._plan.max_seqlen(step))
+
+    def lay_out(self, rows: Sequence[Sequence[Piece]], *, max_seqlen: int) -> RowBatch:
+        """Read the tokens of given rows."""
+        pieces = tuple(piece for row in rows for piece in row)
+        ends = np.cumsum([len(row) for row in rows]).tolist()
+        members = [range(end - len(row), end) for row, end in zip(rows, ends, strict=True)]
+        packed = lay_out(
+            [self._sequence(piece) for piece in pieces],
+            members,
+            row_length=max_seqlen,
+            pad_id=self._special_ids["pad"],
+        )
+        is_token = np.zeros(packed.input_ids.size, dtype=bool)
+        for start, end in packed.spans.tolist():
+            is_token[start:end] = True
+        return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+
+    def _sequence(self, piece: Piece) -> NDArray[np.int64]:
+        sequence = np.empty(piece.end - piece.start + NUM_SPECIAL, dtype=np.int64)
+        sequence[0] = self._special_ids["bos"]
+        sequence[1:-1] = self._corpus.tokens(piece.document, piece.start, piece.end)
+        sequence[-1] = self._special_ids["eos"]
+        return sequence
+
+
+def _merge(legs: Sequence[Leg]) -> list[Leg]:
+    merged: list[Leg] = []
+    for leg in legs:
+        if merged and (merged[-1].max_seqlen, merged[-1].rows_per_step) == (
+            leg.max_seqlen,
+            leg.rows_per_step,
+        ):
+            leg = replace(leg, num_steps=merged.pop().num_steps + leg.num_steps)  # noqa: PLW2901
+        merged.append(leg)
+    return merged
+
+
+def _cut(piece: Piece, room: int) -> list[Piece]:
+    return [
+        replace(piece, start=start, end=min(start + room, piece.end))
+        for start in range(piece.start, piece.end, room)
+    ]
+
+
+def _join(pieces: list[Piece]) -> list[Piece]:
+    """Undo `_cut` where neighbouring chunks of a document are both here."""
+    joined: list[Piece] = []
+    for piece in sorted(pieces):
+        last = joined[-1] if joined else None
+        if last and (last.epoch, last.document, last.end) == (
+            piece.epoch,
+            piece.document,
+            piece.start,
+        ):
+            joined[-1] = replace(last, end=piece.end)
+        else:
+            joined.append(piece)
+    return joined

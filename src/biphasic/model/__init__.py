@@ -1,0 +1,1 @@
+"""transformers' own models behind one attention function."""

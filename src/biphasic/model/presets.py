@@ -1,0 +1,48 @@
+"""Sizes of the EuroBERT architecture: the study's three, and small ones for a CPU."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from biphasic.config import Config
+
+PresetName = Literal["pico", "nano", "micro", "210m", "610m", "1b"]
+
+
+class Architecture(Config):
+    """Dimensions of a model; all else is shared (`build.architecture_config`)."""
+
+    num_layers: int
+    """Transformer layers."""
+    hidden_size: int
+    """Width of the residual stream."""
+    intermediate_size: int
+    """Width of the SwiGLU layer."""
+    num_heads: int
+    """Query heads; the head dimension is `hidden_size / num_heads`."""
+    num_key_value_heads: int
+    """Key and value heads, shared by groups of query heads."""
+
+
+# 210m, 610m and 1b: arXiv 2507.00994, Appendix A. They hold 211.8, 607.9 and 1,187.9 million
+# parameters without the language-model head.
+PRESETS: dict[str, Architecture] = {
+    "pico": Architecture(
+        num_layers=2, hidden_size=64, intermediate_size=160, num_heads=2, num_key_value_heads=1
+    ),
+    "nano": Architecture(
+        num_layers=4, hidden_size=192, intermediate_size=512, num_heads=3, num_key_value_heads=3
+    ),
+    "micro": Architecture(
+        num_layers=6, hidden_size=384, intermediate_size=1024, num_heads=6, num_key_value_heads=2
+    ),
+    "210m": Architecture(
+        num_layers=12, hidden_size=768, intermediate_size=3072, num_heads=12, num_key_value_heads=12
+    ),
+    "610m": Architecture(
+        num_layers=26, hidden_size=1152, intermediate_size=4096, num_heads=18, num_key_value_heads=6
+    ),
+    "1b": Architecture(
+        num_layers=28, hidden_size=1728, intermediate_size=5120, num_heads=18, num_key_value_heads=6
+    ),
+}

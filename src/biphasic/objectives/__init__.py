@@ -1,0 +1,1 @@
+"""What a phase trains for: labels, masks, and the summed loss."""

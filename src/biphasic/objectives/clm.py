@@ -1,0 +1,47 @@
+"""Causal language modelling: predict each token from those before it.
+
+Reference: Radford et al. 2018, "Improving language understanding by generative pre-training",
+section 3.1; in the study, arXiv 2507.00994, section 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveInt
+
+from biphasic.config import Config
+from biphasic.data.rows import RowBatch
+from biphasic.objectives.supervision import Supervision, Vocabulary
+
+
+class ClmPhase(Config):
+    """Steps of causal language modelling."""
+
+    objective: Literal["clm"]
+    steps: PositiveInt
+    """Optimizer steps."""
+
+    causal: ClassVar[bool] = True
+
+    def determinants(self, mask_seed: int) -> dict[str, Any]:
+        """Return all that decides inputs and labels, given the rows."""
+        del mask_seed  # nothing is masked, so arms with other masks share these steps
+        return {"name": "clm"}
+
+    def supervise(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
+        """Label every token but the last of a sequence with the token after it.
+
+        EOS is predicted, BOS never is, and nothing crosses from one sequence to the next.
+        """
+        del vocabulary, mask_seed
+        rows = batch.packed
+        has_next = batch.is_token.copy()
+        has_next[rows.spans[:, 1] - 1] = False
+        positions = np.flatnonzero(has_next)
+        return Supervision(
+            input_ids=rows.input_ids,
+            positions=positions,
+            labels=rows.input_ids.reshape(-1)[positions + 1],
+        )

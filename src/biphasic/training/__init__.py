@@ -1,0 +1,1 @@
+"""From a recipe to a state: optimizer, schedule, loop, checkpoints and ledger."""

@@ -1,0 +1,41 @@
+"""Where a number came from: versions and hardware, recorded beside every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from biphasic import __version__
+from biphasic.training.recipe import NUMERICS_VERSION
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, hardware and thread count as JSON; no names of hosts or people."""
+    return {
+        "biphasic": __version__,
+        "numerics_version": NUMERICS_VERSION,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,149 @@
+"""AdamW on fp32 master weights, whatever precision the model computes in.
+
+bf16 weights at 1e-5 barely move: an update below 2**-9 of a weight is rounded away. So the model
+computes with working copies, and gradients are gathered, clipped and applied in fp32.
+
+Embeddings stay in fp32 in the model too: on a CPU their gradient is summed token by token in the
+weight's own precision, and bf16 sums stall.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from biphasic.errors import TrainingError
+
+Precision = Literal["bf16", "fp32"]
+
+
+class MasterWeights:
+    """fp32 weights of a module, and the working copies that it computes with."""
+
+    def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
+        """Pair working parameters with their masters, by name; a parameter may be its own."""
+        self.working, self.masters = working, masters
+
+    def gather_gradients(self) -> None:
+        """Add the working gradients to the masters', in fp32, and clear them.
+
+        Call after every backward pass; several make one global batch.
+        """
+        for name, parameter in self.working.items():
+            master = self.masters[name]
+            if parameter.grad is None or master is parameter:
+                continue
+            if master.grad is None:
+                master.grad = parameter.grad.float()
+            else:
+                master.grad += parameter.grad
+            parameter.grad = None
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the working copies."""
+        for name, parameter in self.working.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
+
+
+class Optimizer:
+    """AdamW with gradient clipping."""
+
+    def __init__(
+        self,
+        weights: MasterWeights,
+        *,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: float,
+        clip_norm: float | None,
+    ) -> None:
+        """Begin with empty moments.
+
+        Args:
+            weights: What to optimise.
+            beta1: Decay of the first moment.
+            beta2: Decay of the second moment.
+            epsilon: Added to the root of the second moment.
+            weight_decay: Applied to matrices; vectors (norms, biases) are not decayed.
+            clip_norm: Largest norm of the gradient; None leaves it as it is.
+        """
+        self.weights, self._clip_norm = weights, clip_norm
+        masters = weights.masters.values()
+        groups = [
+            {"params": [p for p in masters if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for p in masters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=0.0,
+            betas=(beta1, beta2),
+            eps=epsilon,
+            fused=True,
+        )
+
+    def step(self, learning_rate: float) -> float:
+        """Apply the gathered gradients, clear them, and return their norm before clipping.
+
+        Raises:
+            TrainingError: The gradient is not finite; the weights are as they were.
+        """
+        masters = [m for m in self.weights.masters.values() if m.grad is not None]
+        gradients = [m.grad for m in masters if m.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            raise TrainingError("the gradient is not finite; lower the learning rate")
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
+        self.weights.publish()
+        return float(norm)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the moments by name; what a checkpoint keeps."""
+        return {
+            f"{name}.{key}": value
+            for name, master in self.weights.masters.items()
+            for key, value in self._adamw.state.get(master, {}).items()
+        }
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from the moments that `state_tensors` returned."""
+        for name, master in self.weights.masters.items():
+            state: dict[str, Any] = {
+                key: tensors[f"{name}.{key}"]
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{name}.{key}" in tensors
+            }
+            if state:
+                self._adamw.state[master] = state
+
+
+def set_precision(model: PreTrainedModel, precision: Precision) -> MasterWeights:
+    """Let a model that was built in fp32 compute in `precision`; return its fp32 masters."""
+    working = dict(model.named_parameters())
+    if precision == "fp32":
+        return MasterWeights(working, dict(working.items()))
+    embeddings = model.get_input_embeddings()
+    kept = {id(parameter) for parameter in embeddings.parameters()}
+    masters: dict[str, Tensor] = {}
+    for name, parameter in working.items():
+        masters[name] = parameter
+        if id(parameter) not in kept:
+            # Parameters one by one: `model.to` would round the rotary frequencies too.
+            masters[name] = parameter.data
+            parameter.data = parameter.data.to(torch.bfloat16)
+    embeddings.register_forward_hook(_round_output)
+    return MasterWeights(working, masters)
+
+
+def _round_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return output.to(torch.bfloat16)

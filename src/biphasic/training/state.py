@@ -1,0 +1,127 @@
+"""States on disk: what training is after a step. Complete or invisible.
+
+Layout of a state folder (see docs/formats.md): `model.safetensors` (fp32 weights, under
+transformers' names), `optimizer.safetensors`, `config.json`, the tokenizer's files,
+`metrics.jsonl`, `state.json`, and the manifest that is written last. transformers loads the folder
+as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import CheckpointError
+from biphasic.files import (
+    complete_folder,
+    is_complete,
+    read_json,
+    remove_partials,
+    verify_folder,
+    write_json,
+)
+
+STATE_FORMAT = "biphasic.state/1"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state in memory.
+
+    Attributes:
+        weights: fp32 weights by name.
+        moments: The optimizer's tensors by name; empty before the first update.
+        details: What `state.json` holds.
+        metrics: Content of `metrics.jsonl`.
+    """
+
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    details: dict[str, Any]
+    metrics: str
+
+
+def save_state(
+    folder: Path, snapshot: Snapshot, *, config: dict[str, Any], tokenizer: TextTokenizer
+) -> None:
+    """Write a state; it appears whole or not at all."""
+    identity = snapshot.details["identity"]
+    with complete_folder(folder, identity=identity) as partial:
+        # safetensors marks the framework; transformers refuses files without it.
+        save_file(_contiguous(snapshot.weights), partial / "model.safetensors", {"format": "pt"})
+        save_file(_contiguous(snapshot.moments), partial / "optimizer.safetensors")
+        write_json(partial / "config.json", config)
+        write_json(partial / "state.json", snapshot.details)
+        (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
+        tokenizer.save(partial)
+
+
+def load_state(folder: Path, *, identity: str) -> Snapshot:
+    """Read a state and check every byte of it.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or the folder holds another state.
+    """
+    manifest = verify_folder(folder, remedy="delete the folder and run again")
+    if manifest["identity"] != identity:
+        raise CheckpointError(
+            f"{folder}: holds state {manifest['identity'][:12]}, not {identity[:12]}; "
+            "delete the folder and run again"
+        )
+    return Snapshot(
+        weights=load_file(folder / "model.safetensors"),
+        moments=load_file(folder / "optimizer.safetensors"),
+        details=read_json(folder / "state.json"),
+        metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
+    )
+
+
+class Progress:
+    """Checkpoints within a segment: the latest is kept until the segment's state is there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look at what an interrupted run left in `folder`."""
+        self._folder = folder
+        remove_partials(folder)
+
+    def latest_step(self) -> int | None:
+        """Return the step of the newest complete checkpoint."""
+        steps = [
+            int(folder.name.removeprefix("step-"))
+            for folder in self._folder.glob("step-*")
+            if is_complete(folder)
+        ]
+        return max(steps, default=None)
+
+    def path(self, step: int) -> Path:
+        """Return where the checkpoint of a step lives."""
+        return self._folder / f"step-{step:08d}"
+
+    def drop_before(self, step: int) -> None:
+        """Delete checkpoints older than a step."""
+        for folder in self._folder.glob("step-*"):
+            if int(folder.name.removeprefix("step-")) < step:
+                shutil.rmtree(folder)
+
+    def clear(self) -> None:
+        """Delete all: the segment is finished."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def metrics_lines(text: str) -> list[str]:
+    """Split the content of `metrics.jsonl`, checking that every line is whole."""
+    lines = text.splitlines()
+    for line in lines:
+        json.loads(line)
+    return lines
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
