@@ -154,7 +154,8 @@ class Lineage:
         Raises:
             ConfigError: The schedule does not fit the run.
         """
-        check_learning_rate(recipe.learning_rate, total_steps=recipe.total_steps)
+        if recipe.phases:
+            check_learning_rate(recipe.learning_rate, total_steps=recipe.total_steps)
         self.recipe, self.ground = recipe, ground
 
     @cached_property

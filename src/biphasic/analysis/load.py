@@ -1,0 +1,391 @@
+"""Read a study's records into one frozen structure, naming all that is missing or damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.errors import DataError, StudyError
+from biphasic.files import MANIFEST, read_json
+from biphasic.records import (
+    ArmRecord,
+    HeldoutLine,
+    LedgerEntry,
+    Record,
+    ResultRecord,
+    RunRecord,
+    StateRecord,
+    StudyRecord,
+    TaskRecord,
+    TrainingLine,
+    parse_record,
+)
+
+RecordT = TypeVar("RecordT", bound=Record)
+Status = Literal["finished", "diverged", "missing", "damaged"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that a reader must know before believing the numbers."""
+
+    kind: Literal["missing", "diverged", "damaged", "mixed"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against training, one point per evaluation or optimizer step."""
+
+    steps: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    phases: NDArray[np.int64]
+    """Phase of each point; a line is not drawn from one phase to another."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of training that ran once, for one or more arms."""
+
+    state: str
+    start_step: int
+    end_step: int
+    tokens: int
+    flops: float
+    seconds: float
+    environment: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class ArmData:
+    """An arm with its loss curves and its costs."""
+
+    record: ArmRecord
+    state: StateRecord | None
+    segments: tuple[Segment, ...]
+    training: Mapping[str, Curve]
+    """Training loss by objective."""
+    heldout: Mapping[str, Curve]
+    """Held-out loss by objective."""
+
+    @property
+    def name(self) -> str:
+        """The arm's name in files."""
+        return self.record.name
+
+    @property
+    def label(self) -> str:
+        """The arm's name for people."""
+        return self.record.label
+
+    @property
+    def is_untrained(self) -> bool:
+        """Tell whether this arm is the floor: an encoder with random weights."""
+        return self.record.family == "none"
+
+    @property
+    def final_heldout(self) -> Mapping[str, float]:
+        """Held-out loss of the final state by objective."""
+        return self.state.heldout if self.state else {}
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """Costs per phase."""
+        return self.state.ledger if self.state else ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one expected fine-tuning."""
+
+    run: RunRecord
+    status: Status
+    result: ResultRecord | None = None
+
+    def score(self, split: Literal["validation", "test"], metric: str) -> float | None:
+        """Return one score, or None where the run has none."""
+        if self.result is None or self.status != "finished":
+            return None
+        return (getattr(self.result, split) or {}).get(metric)
+
+
+@dataclass(frozen=True)
+class StudyRecords:
+    """All that a report is made from."""
+
+    study: StudyRecord
+    arms: tuple[ArmData, ...]
+    outcomes: tuple[Outcome, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def tasks(self) -> tuple[TaskRecord, ...]:
+        """The tasks in the study's order."""
+        return self.study.tasks
+
+    def by_cell(self) -> dict[tuple[str, str], tuple[Outcome, ...]]:
+        """Group outcomes by arm and task."""
+        groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+        for outcome in self.outcomes:
+            groups[outcome.run.arm, outcome.run.task].append(outcome)
+        return {cell: tuple(group) for cell, group in groups.items()}
+
+
+def load_study(folder: Path, store: Path) -> StudyRecords:
+    """Read a study's records.
+
+    Args:
+        folder: Where `study.json` lies.
+        store: Where `states/` and `finetunes/` lie.
+
+    Raises:
+        StudyError: There is no readable `study.json`, or it contradicts itself. Anything less
+            becomes an entry of `problems`, and what it concerns is left out.
+    """
+    path = folder / "study.json"
+    try:
+        study = parse_record(StudyRecord, read_json(path), where=str(path))
+    except DataError as error:
+        raise StudyError(str(error)) from None
+    _check_names(study, path)
+    problems: list[Problem] = []
+    states = _StateReader(store / "states", problems)
+    arms = tuple(_load_arm(arm, states) for arm in study.arms)
+    outcomes = tuple(_load_outcomes(study, store / "finetunes", problems))
+    problems += _mixed_environments(arms)
+    return StudyRecords(study=study, arms=arms, outcomes=outcomes, problems=tuple(problems))
+
+
+def _check_names(study: StudyRecord, path: Path) -> None:
+    for what, names in (
+        ("arm", [arm.name for arm in study.arms]),
+        ("task", [task.name for task in study.tasks]),
+    ):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
+
+
+class _StateReader:
+    """Reads each state once, however many arms share it."""
+
+    def __init__(self, folder: Path, problems: list[Problem]) -> None:
+        self._folder = folder
+        self._problems = problems
+        self._states: dict[str, StateRecord | None] = {}
+        self._lines: dict[str, list[TrainingLine | HeldoutLine]] = {}
+
+    def state(self, identity: str) -> StateRecord | None:
+        if identity not in self._states:
+            self._states[identity] = self._read_state(identity)
+        return self._states[identity]
+
+    def lines(self, identity: str) -> list[TrainingLine | HeldoutLine]:
+        if identity not in self._lines:
+            self._lines[identity] = self._read_lines(identity)
+        return self._lines[identity]
+
+    def _read_state(self, identity: str) -> StateRecord | None:
+        path = self._folder / identity / "state.json"
+        if not path.is_file():
+            self._problems.append(Problem("missing", f"state {identity[:12]} has not been trained"))
+            return None
+        return _read_or_note(StateRecord, path, self._problems)
+
+    def _read_lines(self, identity: str) -> list[TrainingLine | HeldoutLine]:
+        path = self._folder / identity / "metrics.jsonl"
+        if not path.is_file():
+            if self.state(identity) is not None:
+                self._problems.append(
+                    Problem("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
+                )
+            return []
+        if not _matches_manifest(path, self._problems):
+            return []
+        lines: list[TrainingLine | HeldoutLine] = []
+        for number, text in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
+            try:
+                lines.append(_parse_line(text, where=f"{identity[:12]}/metrics.jsonl:{number}"))
+            except DataError as error:
+                self._problems.append(Problem("damaged", str(error)))
+        return lines
+
+
+def _parse_line(text: str, *, where: str) -> TrainingLine | HeldoutLine:
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: damaged JSON ({error}); the line is left out") from None
+    kind = HeldoutLine if isinstance(raw, dict) and "heldout" in raw else TrainingLine
+    return parse_record(kind, raw, where=where)
+
+
+def _load_arm(arm: ArmRecord, states: _StateReader) -> ArmData:
+    training: dict[str, list[tuple[int, int, float, int]]] = defaultdict(list)
+    heldout: dict[str, list[tuple[int, int, float, int]]] = defaultdict(list)
+    for segment in arm.segments:
+        for line in states.lines(segment):
+            if isinstance(line, TrainingLine):
+                training[line.objective].append((line.step, line.tokens, line.loss, line.phase))
+            else:
+                for objective, loss in line.heldout.items():
+                    heldout[objective].append((line.step, line.tokens, loss, 0))
+    state = states.state(arm.state)
+    if state is not None and arm.segments:
+        # Where the last evaluation was not logged, the state itself knows how training ended.
+        tokens = sum(entry.tokens for entry in state.ledger)
+        for objective, loss in state.heldout.items():
+            points = heldout[objective]
+            if not points or points[-1][0] < state.step:
+                points.append((state.step, tokens, loss, 0))
+    return ArmData(
+        record=arm,
+        state=state,
+        segments=_segments(arm, states),
+        training={objective: _curve(points) for objective, points in training.items()},
+        heldout={objective: _curve(points) for objective, points in heldout.items()},
+    )
+
+
+def _curve(points: list[tuple[int, int, float, int]]) -> Curve:
+    # A segment that was interrupted and resumed may log a step twice: the later line counts.
+    unique = sorted({point[0]: point for point in points}.values())
+    steps, tokens, losses, phases = zip(*unique, strict=True)
+    return Curve(
+        steps=np.array(steps, dtype=np.int64),
+        tokens=np.array(tokens, dtype=np.int64),
+        losses=np.array(losses, dtype=np.float64),
+        phases=np.array(phases, dtype=np.int64),
+    )
+
+
+def _segments(arm: ArmRecord, states: _StateReader) -> tuple[Segment, ...]:
+    segments = []
+    step, tokens, flops = 0, 0, 0.0
+    for identity in arm.segments:
+        state = states.state(identity)
+        if state is None:
+            break
+        # The ledger counts from step 0, a segment from where the previous one ended.
+        total_tokens = sum(entry.tokens for entry in state.ledger)
+        total_flops = sum(entry.flops for entry in state.ledger)
+        segments.append(
+            Segment(
+                state=identity,
+                start_step=step,
+                end_step=state.step,
+                tokens=total_tokens - tokens,
+                flops=total_flops - flops,
+                seconds=state.seconds,
+                environment=state.environment,
+            )
+        )
+        step, tokens, flops = state.step, total_tokens, total_flops
+    return tuple(segments)
+
+
+def _load_outcomes(study: StudyRecord, folder: Path, problems: list[Problem]) -> Iterable[Outcome]:
+    arms = {arm.name: arm for arm in study.arms}
+    metrics = {task.name: task.metric for task in study.tasks}
+    seen: set[tuple[str, str, float, int]] = set()
+    for run in study.runs:
+        where = f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
+        if run.arm not in arms or run.task not in metrics:
+            problems.append(Problem("damaged", f"{where}: no such arm or task; left out"))
+            continue
+        cell = (run.arm, run.task, run.learning_rate, run.seed)
+        if cell in seen:
+            problems.append(Problem("damaged", f"{where}: listed twice; the second is left out"))
+            continue
+        seen.add(cell)
+        yield _load_outcome(
+            run,
+            arms[run.arm],
+            metric=metrics[run.task],
+            folder=folder,
+            where=where,
+            problems=problems,
+        )
+
+
+def _load_outcome(
+    run: RunRecord,
+    arm: ArmRecord,
+    *,
+    metric: str,
+    folder: Path,
+    where: str,
+    problems: list[Problem],
+) -> Outcome:
+    path = folder / run.id / "result.json"
+    if not path.is_file():
+        problems.append(Problem("missing", f"{where}: not run yet"))
+        return Outcome(run, "missing")
+    result = _read_or_note(ResultRecord, path, problems, where=where)
+    if result is None:
+        return Outcome(run, "damaged")
+    expected = (run.id, arm.state, run.task, run.learning_rate, run.seed, metric)
+    found = (
+        result.id, result.state, result.task, result.learning_rate, result.seed, result.metric
+    )  # fmt: skip
+    if found != expected:
+        problems.append(
+            Problem("damaged", f"{where}: result.json belongs to another run; left out")
+        )
+        return Outcome(run, "damaged")
+    if result.status == "diverged":
+        problems.append(Problem("diverged", f"{where}: diverged after {result.steps} steps"))
+    return Outcome(run, result.status, result)
+
+
+def _read_or_note(
+    kind: type[RecordT], path: Path, problems: list[Problem], *, where: str = ""
+) -> RecordT | None:
+    if not _matches_manifest(path, problems, where=where):
+        return None
+    name = f"{path.parent.name[:12]}/{path.name}"
+    try:
+        return parse_record(kind, read_json(path), where=name)
+    except DataError as error:
+        text = str(error).replace(str(path), name)
+        problems.append(Problem("damaged", f"{where}: {text}" if where else text))
+        return None
+
+
+def _matches_manifest(path: Path, problems: list[Problem], *, where: str = "") -> bool:
+    """Compare one file with its folder's manifest; a folder without one is taken as it is."""
+    manifest = path.parent / MANIFEST
+    if not manifest.is_file():
+        return True
+    try:
+        expected = read_json(manifest)["files"][path.name]["sha256"]
+    except (DataError, KeyError, TypeError):
+        expected = None
+    if expected == hashlib.sha256(path.read_bytes()).hexdigest():
+        return True
+    text = f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"
+    problems.append(Problem("damaged", f"{where}: {text}" if where else text))
+    return False
+
+
+def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
+    """Say in what the machines differed on which the arms were trained."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for arm in arms:
+        for segment in arm.segments:
+            for key, value in segment.environment.items():
+                values[key].add(json.dumps(value, sort_keys=True, default=str))
+    mixed = {key: found for key, found in sorted(values.items()) if len(found) > 1}
+    return [
+        Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(found))}")
+        for key, found in mixed.items()
+    ]

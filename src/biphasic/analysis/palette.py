@@ -1,0 +1,66 @@
+"""Colours and marks that tell arms apart, on light and dark ground, also for the colour-blind.
+
+Figures are drawn in the light colours. In a page every colour becomes a CSS variable that has a
+value of its own on dark ground. No two arms share colour, marker and line style together, so
+that nothing depends on colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from biphasic.analysis.load import ArmData
+
+INK = "#1b2430"
+MUTED = "#5a6675"
+GRID = "#dde3ea"
+PAPER = "#ffffff"
+FLOOR = "#6f7b89"
+
+# Variable, on light ground, on dark ground. Each has a contrast of at least 3 with its ground.
+_SERIES = (
+    ("series-1", "#0b62a8", "#62b0f0"),
+    ("series-2", "#d2500a", "#ff9350"),
+    ("series-3", "#0d8a6a", "#41cba4"),
+    ("series-4", "#a3458c", "#e58fce"),
+    ("series-5", "#8a6a00", "#e6c34a"),
+    ("series-6", "#5646b8", "#a99cff"),
+    ("series-7", "#9c1f2e", "#ff8791"),
+)
+VARIABLES = (
+    ("ink", INK, "#e8edf3"),
+    ("muted", MUTED, "#a3afbd"),
+    ("grid", GRID, "#2f3a47"),
+    ("paper", PAPER, "#151b23"),
+    ("floor", FLOOR, "#94a1b0"),
+    *_SERIES,
+)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", (0, (4, 1, 1, 1)), ":")
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    """How one arm is drawn."""
+
+    color: str
+    variable: str
+    marker: str
+    line: str | tuple[int, tuple[int, ...]]
+
+
+def arm_styles(arms: Sequence[ArmData]) -> dict[str, ArmStyle]:
+    """Give every arm a style, in the study's order; the untrained encoder is grey."""
+    styles = {}
+    index = 0
+    for arm in arms:
+        if arm.is_untrained:
+            styles[arm.name] = ArmStyle(FLOOR, "floor", "o", ":")
+            continue
+        variable, color, _ = _SERIES[index % len(_SERIES)]
+        turn = index // len(_SERIES)
+        marker = _MARKERS[(index + turn) % len(_MARKERS)]
+        styles[arm.name] = ArmStyle(color, variable, marker, _LINES[turn % len(_LINES)])
+        index += 1
+    return styles

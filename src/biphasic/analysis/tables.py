@@ -1,0 +1,166 @@
+"""Results as files that can be compared byte by byte, and as a table for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from biphasic.analysis.load import Outcome, StudyRecords
+from biphasic.analysis.stats import cells, estimate, ranking, scores_on_test
+from biphasic.analysis.text import (
+    OBJECTIVES,
+    count,
+    metric_name,
+    objective_name,
+    plain,
+    score_cell,
+)
+from biphasic.records import Convention
+
+PRETRAINING = "pretraining"
+_RESULT_COLUMNS = (
+    "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
+)  # fmt: skip
+_TABLE_COLUMNS = (
+    "arm", "task", "metric", "mean", "half_width", "num_seeds", "is_complete", "convention",
+)  # fmt: skip
+
+
+def results_csv(records: StudyRecords) -> str:
+    """Write one row per expected fine-tuning, after each arm's held-out losses.
+
+    Floats are written so that they read back exactly; a run without scores leaves them empty. A
+    held-out loss stands under `test`, since no choice was made by it. No times, paths or hosts:
+    the same records give the same bytes anywhere.
+    """
+    groups = records.by_cell()
+    rows: list[Sequence[Any]] = []
+    for arm in records.arms:
+        for objective, loss in sorted(arm.final_heldout.items()):
+            metric = f"heldout_{objective}_loss"
+            rows.append((arm.name, PRETRAINING, metric, "", "", "finished", "", "", repr(loss)))
+    table = cells(records)
+    for arm in records.arms:
+        for task in records.tasks:
+            chosen = {outcome.run.id for outcome in table[arm.name, task.name].selected}
+            outcomes = sorted(groups.get((arm.name, task.name), ()), key=_order)
+            rows += [_result_row(outcome, task.metric, outcome.run.id in chosen)
+                     for outcome in outcomes]  # fmt: skip
+    return _csv(_RESULT_COLUMNS, rows)
+
+
+def table_csv(records: StudyRecords, *, convention: Convention | None = None) -> str:
+    """Write mean and half-width per arm, task and metric, of the runs chosen by the main metric."""
+    convention = convention or records.study.convention
+    rows: list[Sequence[Any]] = []
+    for arm in records.arms:
+        for objective, loss in sorted(arm.final_heldout.items()):
+            metric = f"heldout_{objective}_loss"
+            rows.append((arm.name, PRETRAINING, metric, repr(loss), "", "", "", ""))
+    for cell in cells(records, convention=convention).values():
+        others = {
+            metric for outcome in cell.selected if outcome.result
+            for metric in (outcome.result.test or {})
+        }  # fmt: skip
+        for metric in (cell.metric, *sorted(others - {cell.metric})):
+            found = estimate(scores_on_test(cell.selected, metric=metric), convention=convention)
+            mean = repr(found.mean) if found else ""
+            half_width = _exact(found.half_width) if found else ""
+            num_seeds = found.num_seeds if found else 0
+            complete = str(cell.is_complete).lower()
+            rows.append(
+                (cell.arm, cell.task, metric, mean, half_width, num_seeds, complete, convention)
+            )
+    return _csv(_TABLE_COLUMNS, rows)
+
+
+def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:
+    """Lay out held-out losses and scores for the terminal, the best of each column in bold."""
+    convention = convention or records.study.convention
+    table = cells(records, convention=convention)
+    title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
+    rich_table = Table(title=Text(title), caption=Text(seeds_note(records, convention=convention)))
+    rich_table.add_column("Arm", overflow="fold")
+    objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
+    for objective in objectives:
+        rich_table.add_column(f"{objective_name(objective)} loss", justify="right")
+    for task in records.tasks:
+        header = Text(f"{plain(task.title)}\n{metric_name(task.metric)}")
+        # Titles may wrap, scores may not: "87.85 (±0.13)" is 13 characters wide.
+        rich_table.add_column(header, justify="right", min_width=13)
+    lowest = {name: lowest_loss(records, name) for name in objectives}
+    best = {task.name: best_arms(ranking(table, task.name)) for task in records.tasks}
+    for arm in records.arms:
+        row = [Text(plain(arm.label))]
+        for objective in objectives:
+            loss = arm.final_heldout.get(objective)
+            text = "–" if loss is None else f"{loss:.3f}"
+            row.append(Text(text, style="bold" if loss == lowest[objective] else ""))
+        for task in records.tasks:
+            cell = table[arm.name, task.name]
+            text = score_cell(cell.estimate) + ("" if cell.is_complete else " †")
+            row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
+        rich_table.add_row(*row)
+    return rich_table
+
+
+def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
+    """Say how many seeds the numbers rest on, and how the interval was made."""
+    table = cells(records, convention=convention)
+    numbers = sorted({cell.estimate.num_seeds for cell in table.values() if cell.estimate})
+    if not numbers:
+        return "No fine-tuning has finished yet."
+    seeds = count(numbers[0], "seed")
+    if len(numbers) > 1:
+        seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
+    how = {
+        "standard": "Student's t",
+        "paper": "1.96 standard errors, as in arXiv:2507.00994; with 5 seeds it covers about 88 %",
+    }[convention]
+    note = f"{seeds} per cell; convention '{convention}' ({how})."
+    if numbers[0] < 2:
+        note += " One seed gives no interval."
+    if any(not cell.is_complete for cell in table.values()):
+        note += " †: runs are missing, the number is provisional."
+    return note
+
+
+def lowest_loss(records: StudyRecords, objective: str) -> float | None:
+    """Return the lowest final held-out loss of any arm."""
+    losses = [arm.final_heldout.get(objective) for arm in records.arms]
+    return min((loss for loss in losses if loss is not None), default=None)
+
+
+def best_arms(order: Sequence[tuple[str, Any]]) -> set[str]:
+    """Return the names of the arms whose mean is the highest, all of them where they tie."""
+    return {name for name, found in order if found.mean == order[0][1].mean}
+
+
+def _result_row(outcome: Outcome, metric: str, is_selected: bool) -> Sequence[Any]:
+    run = outcome.run
+    return (
+        run.arm, run.task, metric, repr(run.learning_rate), run.seed, outcome.status,
+        str(is_selected).lower(), _exact(outcome.score("validation", metric)),
+        _exact(outcome.score("test", metric)),
+    )  # fmt: skip
+
+
+def _order(outcome: Outcome) -> tuple[float, int]:
+    return outcome.run.learning_rate, outcome.run.seed
+
+
+def _exact(number: float | None) -> str:
+    return "" if number is None else repr(number)
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return buffer.getvalue()

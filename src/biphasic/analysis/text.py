@@ -1,0 +1,115 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from biphasic.analysis.stats import Estimate
+
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_METRICS = {
+    "accuracy": "accuracy",
+    "entity_f1": "entity F1",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "ndcg_at_10": "nDCG@10",
+    "token_f1": "token F1",
+}
+OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
+
+
+def plain(name: str) -> str:
+    """Replace characters that neither XML nor a terminal can show, and keep `25 %` together."""
+    name = name.replace(" %", "\u00a0%")
+    return re.sub(
+        r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", name
+    )
+
+
+def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:
+    """Break a name into a few lines of like length, with an ellipsis where it does not fit."""
+    text = plain(name)
+    options = {"break_on_hyphens": False, "max_lines": num_lines, "placeholder": "…"}
+    fits = textwrap.wrap(text, width=width * num_lines + num_lines, break_on_hyphens=False)
+    narrow = [textwrap.wrap(text, width=w, break_on_hyphens=False, break_long_words=False)
+              for w in range(4, width + 1)] if len(fits) <= 1 else []  # fmt: skip
+    for size, lines in enumerate(narrow, start=4):
+        if len(lines) <= num_lines and all(len(line) <= size for line in lines):
+            return "\n".join(lines)
+    return "\n".join(textwrap.wrap(text, width=width, **options))  # type: ignore[arg-type]
+
+
+def short(name: str) -> str:
+    """Cut a long name, for use within a sentence."""
+    text = plain(name)
+    return text if len(text) <= 48 else f"{text[:47].rstrip()}…"
+
+
+def metric_name(metric: str) -> str:
+    """Name a metric for people."""
+    return _METRICS.get(metric, metric.replace("_", " "))
+
+
+def objective_name(objective: str) -> str:
+    """Name an objective for people."""
+    return OBJECTIVES.get(objective, objective)
+
+
+def points(score: float) -> str:
+    """Write a score from [0, 1] in percent points."""
+    return f"{100 * score:.2f}"
+
+
+def score_cell(estimate: Estimate | None) -> str:
+    """Write `mean (±half-width)` in percent points; without an interval the mean alone."""
+    if estimate is None:
+        return "–"
+    if estimate.half_width is None:
+        return points(estimate.mean)
+    return f"{points(estimate.mean)} (±{points(estimate.half_width)})"
+
+
+def rate(learning_rate: float) -> str:
+    """Write a learning rate as `2e-5`."""
+    mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def amount(number: float) -> str:
+    """Write a count with three digits: `950`, `12.8 K`, `3.28 M`."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+        # 999,950 is a million in three digits, not a thousand thousands.
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def scientific(number: float) -> str:
+    """Write a large number as `3.1 × 10¹⁵`."""
+    if number == 0:
+        return "0"
+    mantissa, _, exponent = f"{number:.1e}".partition("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in its two largest units."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest} min"
+
+
+def count(number: int, noun: str) -> str:
+    """Write `1 arm`, `2 arms`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", "\u202f")
+
+
+def listing(names: list[str]) -> str:
+    """Write `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

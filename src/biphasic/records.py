@@ -1,0 +1,166 @@
+"""The schemas of what a study leaves on disk, with a check that names a damaged file.
+
+Fields that a later version adds are ignored, so that old reports can be rebuilt from new records
+and the other way round; a changed meaning gets a new `format`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
+
+from biphasic.errors import DataError
+
+RecordT = TypeVar("RecordT", bound="Record")
+Convention = Literal["standard", "paper"]
+
+
+class Record(BaseModel):
+    """A frozen record whose numbers are all finite."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class ArmRecord(Record):
+    """One arm of a study: what its encoder was trained with."""
+
+    name: str
+    label: str
+    family: str
+    """Objectives in order: CLM, MLM, CLM+MLM, or none for the untrained encoder."""
+    state: str
+    steps: NonNegativeInt
+    segments: tuple[str, ...] = ()
+    """States at the end of each training segment, from step 0 on; arms share leading ones."""
+
+
+class TaskRecord(Record):
+    """One task of a study and the metric that decides it."""
+
+    name: str
+    kind: str
+    title: str
+    metric: str
+    num_train: NonNegativeInt
+    num_validation: NonNegativeInt
+    num_test: NonNegativeInt
+
+
+class RunRecord(Record):
+    """One fine-tuning that the study expects."""
+
+    id: str
+    arm: str
+    task: str
+    learning_rate: float
+    seed: int
+
+
+class StudyRecord(Record):
+    """`study.json`: what was compared with what."""
+
+    format: Literal["biphasic.study/1"]
+    name: str
+    title: str
+    description: str = ""
+    convention: Convention = "standard"
+    arms: tuple[ArmRecord, ...]
+    tasks: tuple[TaskRecord, ...]
+    learning_rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[RunRecord, ...]
+    provenance: dict[str, Any] = {}
+
+
+class LedgerEntry(Record):
+    """What one phase has cost so far, counted from step 0."""
+
+    phase: NonNegativeInt
+    objective: str
+    steps: NonNegativeInt
+    documents: NonNegativeInt
+    tokens: NonNegativeInt
+    supervised_tokens: NonNegativeInt
+    flops: float
+
+
+class StateRecord(Record):
+    """`state.json`: a state of training and how it came about."""
+
+    format: Literal["biphasic.state/1"]
+    identity: str
+    step: NonNegativeInt
+    parent: str | None = None
+    heldout: dict[str, float] = {}
+    """Mean loss per supervised token on held-out text, in nats, by objective."""
+    rows_sha256: str
+    """Hash of all rows read from step 0 up to this step."""
+    ledger: tuple[LedgerEntry, ...] = ()
+    seconds: float = 0.0
+    """Wall time of this segment alone."""
+    environment: dict[str, Any] = {}
+
+
+class TrainingLine(Record):
+    """A line of `metrics.jsonl` after an optimizer step."""
+
+    step: NonNegativeInt
+    phase: NonNegativeInt
+    objective: str
+    loss: float
+    tokens: NonNegativeInt
+
+
+class HeldoutLine(Record):
+    """A line of `metrics.jsonl` after a held-out evaluation."""
+
+    step: NonNegativeInt
+    tokens: NonNegativeInt
+    heldout: dict[str, float]
+
+
+class ResultRecord(Record):
+    """`result.json`: what one fine-tuning reached; metrics lie in [0, 1]."""
+
+    format: Literal["biphasic.finetune/1"]
+    id: str
+    state: str
+    task: str
+    kind: str
+    metric: str
+    learning_rate: float
+    seed: int
+    status: Literal["finished", "diverged"]
+    steps: NonNegativeInt
+    validation: dict[str, float] | None
+    test: dict[str, float] | None
+    seconds: float
+
+    @model_validator(mode="after")
+    def _finished_has_scores(self) -> ResultRecord:
+        if self.status == "finished":
+            for split, scores in (("validation", self.validation), ("test", self.test)):
+                if self.metric not in (scores or {}):
+                    raise ValueError(f"finished, but {split} has no '{self.metric}'")
+        return self
+
+
+def parse_record(kind: type[RecordT], raw: Mapping[str, Any], *, where: str) -> RecordT:
+    """Check a mapping against `kind`; `where` begins the message.
+
+    Raises:
+        DataError: A field is missing or has a wrong value.
+    """
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        issue = error.errors()[0]
+        path = ".".join(str(part) for part in issue["loc"]) or "record"
+        message = issue["msg"].removeprefix("Value error, ")
+        raise DataError(
+            f"{where}: damaged record ({path}: {message}); delete it and run again"
+        ) from None

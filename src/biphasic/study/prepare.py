@@ -1,0 +1,111 @@
+"""Data of a study: documents, tokenizer, corpora and tasks, each built once per store."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from biphasic.config import Config
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.pydocs import PYDOCS_VERSION, Document, installed_versions, load_documents
+from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.files import digest, is_complete, read_json, remove_partials, write_json
+from biphasic.study.config import CorpusConfig
+from biphasic.tasks.builtin import TASKS_VERSION, build_tasks
+from biphasic.training.loop import TrainingData
+
+_SPLITS = {"train": "train", "heldout": "validation"}
+
+
+class PreparedPaths(Config):
+    """Where a study's data are."""
+
+    tokenizer: Path
+    """Folder of the tokenizer."""
+    train: Path
+    """Folder of the corpus to pretrain on."""
+    heldout: Path
+    """Folder of the corpus to watch losses on."""
+    tasks: Path
+    """Folder that holds the built-in tasks' folders."""
+
+    def open(self) -> TrainingData:
+        """Read tokenizer and corpora, checking every byte.
+
+        Raises:
+            CheckpointError: A file is damaged.
+        """
+        return TrainingData(
+            corpus=Corpus(self.train),
+            heldout=Corpus(self.heldout),
+            tokenizer=TextTokenizer.load(self.tokenizer),
+        )
+
+
+def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) -> PreparedPaths:
+    """Build what a study reads, or find it built.
+
+    Args:
+        config: The study's corpus.
+        store: Content store.
+        say: Told what is being done, one sentence at a time.
+
+    Raises:
+        DataError: There is no text.
+    """
+    origin = data_origin(config)
+    folder = store / "data" / digest(origin)[:32]
+    remove_partials(folder)
+    paths = PreparedPaths(
+        tokenizer=folder / "tokenizer",
+        train=folder / "train",
+        heldout=folder / "heldout",
+        tasks=folder / "tasks",
+    )
+    record = folder / "prepared.json"
+    if record.is_file() and read_json(record) == origin and _is_whole(paths):
+        return paths
+    say("reading the documentation of the installed libraries")
+    documents = load_documents(config.libraries)
+    say(f"training a tokenizer on {_megabytes(documents, 'train')} MB of text")
+    tokenizer = _tokenizer(paths.tokenizer, documents, config.vocab_size)
+    for name, split in _SPLITS.items():
+        if not is_complete(folder / name):
+            say(f"tokenising {_megabytes(documents, split)} MB of text ({name})")
+            pairs = [(doc.id, doc.text) for doc in documents if doc.split == split]
+            write_corpus(folder / name, pairs, tokenizer, provenance={**origin, "split": split})
+    say("making the four tasks")
+    build_tasks(documents, paths.tasks)
+    write_json(record, origin)
+    return paths
+
+
+def data_origin(config: CorpusConfig) -> dict[str, Any]:
+    """Return all that determines the data: settings, code and installed versions."""
+    return {
+        "source": config.source,
+        "vocab_size": config.vocab_size,
+        "libraries": installed_versions(config.libraries),
+        "tokenizers": importlib.metadata.version("tokenizers"),
+        "python": platform.python_version(),
+        "pydocs_version": PYDOCS_VERSION,
+        "tasks_version": TASKS_VERSION,
+    }
+
+
+def _tokenizer(folder: Path, documents: list[Document], vocab_size: int) -> TextTokenizer:
+    if not is_complete(folder):
+        texts = (document.text for document in documents if document.split == "train")
+        write_tokenizer(train_tokenizer(texts, vocab_size=vocab_size), folder)
+    return TextTokenizer.load(folder)
+
+
+def _is_whole(paths: PreparedPaths) -> bool:
+    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout)))
+
+
+def _megabytes(documents: list[Document], split: str) -> int:
+    return sum(len(doc.text) for doc in documents if doc.split == split) // 1_000_000

@@ -1,0 +1,289 @@
+"""Run a study: what is missing, in order of need, and the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from biphasic.analysis.report import write_report
+from biphasic.errors import LockedError
+from biphasic.files import is_complete, read_json, write_json
+from biphasic.study.config import StudyConfig
+from biphasic.study.display import StudyDisplay
+from biphasic.study.engine import LocalEngine
+from biphasic.study.jobs import FinetuneJob, Job, TrainJob
+from biphasic.study.plan import (
+    FinetuneGroup,
+    Plan,
+    PlannedArm,
+    Segment,
+    missing_runs,
+    missing_segments,
+    plan_study,
+)
+from biphasic.study.prepare import PreparedPaths, data_origin, prepare
+from biphasic.training.environment import environment
+from biphasic.training.loop import TrainingData
+
+STORE = "store"
+_STUDY_FORMAT = "biphasic.study/1"
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """What a call to `run_study` did.
+
+    Attributes:
+        folder: The study's folder.
+        report: The report, `report.html`.
+        num_executed: Jobs that ran.
+        failures: One line per job that failed; jobs that needed it were not tried.
+    """
+
+    folder: Path
+    report: Path
+    num_executed: int
+    failures: tuple[str, ...]
+
+
+def execute_study(
+    config: StudyConfig,
+    *,
+    root: Path,
+    num_workers: int | None = None,
+    num_threads: int = 1,
+    console: Console,
+) -> StudyOutcome:
+    """Do all that a study still lacks, and write its report.
+
+    Args:
+        config: The study.
+        root: Folder for studies and for the store that they share.
+        num_workers: Jobs at once; as many as cores allow when None.
+        num_threads: Threads per job.
+        console: Where progress is shown.
+
+    Raises:
+        LockedError: Another process is running this study.
+        ConfigError: The study cannot be run as written.
+    """
+    folder, store = root.resolve() / config.name, root.resolve() / STORE
+    with study_lock(folder):
+        paths = prepare(config.corpus, store, say=console.print)
+        data = paths.open()
+        plan = plan_study(config, data.ground, paths.tasks)
+        jobs, needs = _jobs(plan, config, paths, store, folder)
+        failures: tuple[str, ...] = ()
+        if jobs:
+            workers = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
+            failures = _run_jobs(jobs, needs, folder, workers, num_threads, console)
+        report = folder / "report" / "report.html"
+        if jobs or not report.is_file():
+            record_study(config, plan, data, store=store, folder=folder)
+            report = write_report(folder, store)
+    return StudyOutcome(folder, report, num_executed=len(jobs), failures=failures)
+
+
+@contextmanager
+def study_lock(folder: Path) -> Iterator[None]:
+    """Hold a study's folder for this process.
+
+    Raises:
+        LockedError: Another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LockedError(
+            f"{folder}: another process is running this study; wait for it, or use another --root"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def record_study(
+    config: StudyConfig, plan: Plan, data: TrainingData, *, store: Path, folder: Path
+) -> None:
+    """Write `study.json`: what was compared with what, for reports that need no torch."""
+    groups = {(group.state, group.task.info.name): group for group in plan.groups}
+    record: dict[str, Any] = {
+        "format": _STUDY_FORMAT,
+        "name": config.name,
+        "title": config.title,
+        "description": config.description,
+        "convention": config.convention,
+        "arms": [
+            {
+                "name": arm.config.name,
+                "label": arm.config.label or arm.config.name,
+                "family": arm.config.family,
+                "state": arm.state,
+                "steps": arm.lineage.recipe.total_steps,
+                "segments": _segments_of(arm, plan, store),
+            }
+            for arm in plan.arms
+        ],
+        "tasks": [
+            {
+                "name": task.info.name,
+                "kind": task.info.kind,
+                "title": task.info.title,
+                "metric": task.info.metric,
+                **{f"num_{split}": count for split, count in task.num_examples.items()},
+            }
+            for task in plan.tasks
+        ],
+        "learning_rates": list(config.finetuning.learning_rates),
+        "seeds": list(config.finetuning.seeds),
+        "runs": [
+            {
+                "id": run.id,
+                "arm": arm.config.name,
+                "task": task.info.name,
+                "learning_rate": run.learning_rate,
+                "seed": run.seed,
+            }
+            for arm in plan.arms
+            for task in plan.tasks
+            for run in groups[arm.state, task.info.name].runs
+        ],
+        "provenance": _provenance(config, plan, data),
+    }
+    write_json(folder / "study.json", record)
+
+
+def _provenance(config: StudyConfig, plan: Plan, data: TrainingData) -> dict[str, Any]:
+    corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
+    return {
+        "environment": environment(),
+        "data": {
+            **{
+                name: {
+                    "documents": len(corpus),
+                    "tokens": corpus.num_tokens,
+                    "content hash": corpus.content_hash,
+                }
+                for name, corpus in corpora.items()
+            },
+            "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
+            "tasks": {task.info.name: task.info.sha256 for task in plan.tasks},
+            "origin": data_origin(config.corpus),
+        },
+        "recipe": config.recipe.model_dump(mode="json"),
+        "finetuning": config.finetuning.model_dump(mode="json"),
+    }
+
+
+def _segments_of(arm: PlannedArm, plan: Plan, store: Path) -> list[str]:
+    """Return the arm's segments in order: as they were trained, or else as they are planned."""
+    planned = {segment.id: segment for segment in plan.segments}
+    segments: list[str] = []
+    current: str | None = arm.state if arm.lineage.recipe.total_steps else None
+    while current:
+        segments.insert(0, current)
+        folder = store / "states" / current
+        if is_complete(folder):
+            current = read_json(folder / "state.json")["parent"]
+        else:
+            current = planned[current].parent if current in planned else None
+    return segments
+
+
+def _jobs(
+    plan: Plan, config: StudyConfig, paths: PreparedPaths, store: Path, folder: Path
+) -> tuple[list[Job], dict[str, str | None]]:
+    """Return the jobs that are missing, and the state that each waits for."""
+    jobs: list[Job] = []
+    needs: dict[str, str | None] = {}
+    for segment in missing_segments(plan, store):
+        jobs.append(_train_job(segment, config, paths, store, folder))
+        needs[segment.id] = segment.parent
+    for group in plan.groups:
+        if missing_runs(group, store):
+            jobs.append(_finetune_job(group, paths, store))
+            needs[group.id] = group.state
+    return jobs, needs
+
+
+def _train_job(
+    segment: Segment, config: StudyConfig, paths: PreparedPaths, store: Path, folder: Path
+) -> TrainJob:
+    return TrainJob(
+        id=segment.id,
+        label=segment.label,
+        store=store,
+        data=paths,
+        recipe=segment.recipe,
+        start=segment.start,
+        end=segment.end,
+        checkpoint_every=config.checkpoint_every,
+        heldout_every=config.heldout_every,
+        tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
+    )
+
+
+def _finetune_job(group: FinetuneGroup, paths: PreparedPaths, store: Path) -> FinetuneJob:
+    return FinetuneJob(
+        id=group.id,
+        label=group.label,
+        store=store,
+        tokenizer=paths.tokenizer,
+        task=paths.tasks / group.task.info.name,
+        encoder=store / "states" / group.state,
+        state=group.state,
+        protocol=group.task.protocol,
+        runs=group.runs,
+    )
+
+
+def _run_jobs(
+    jobs: list[Job],
+    needs: dict[str, str | None],
+    folder: Path,
+    num_workers: int,
+    num_threads: int,
+    console: Console,
+) -> tuple[str, ...]:
+    """Run jobs as soon as what they need is there; return what failed, one line each."""
+    waiting = {job.id: job for job in jobs}
+    failures: list[str] = []
+    running: dict[Future[None], Job] = {}
+    with (
+        StudyDisplay(console, num_jobs=len(jobs)) as display,
+        LocalEngine(
+            num_workers=min(num_workers, len(jobs)),
+            num_threads=num_threads,
+            log_folder=folder / "logs",
+            watch=display.progress,
+        ) as engine,
+    ):
+        open_states = set(waiting)
+        while waiting or running:
+            # Only as many as can run: training comes first whenever its turn is there.
+            ready = [job for job in waiting.values() if needs[job.id] not in open_states]
+            for job in ready[: num_workers - len(running)]:
+                running[engine.submit(waiting.pop(job.id))] = job
+            if not running:
+                break  # what is left needs something that failed
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                job, error = running.pop(future), future.exception()
+                display.ended(job, error)
+                if error:
+                    failures.append(str(error))
+                else:
+                    open_states.discard(job.id)
+    failures += [f"{job.label}: not tried, it needs a job that failed" for job in waiting.values()]
+    return tuple(failures)

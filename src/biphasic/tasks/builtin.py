@@ -1,0 +1,97 @@
+"""Writes the four built-in tasks, made from the documentation of the built-in corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.pydocs import Document, Split
+from biphasic.errors import DataError
+from biphasic.files import complete_folder, write_json, write_text
+from biphasic.tasks.builtin_examples import SPLITS, Example, LeakFilter, parse_documents
+from biphasic.tasks.builtin_ir import summary_examples
+from biphasic.tasks.builtin_qa import parameter_questions
+from biphasic.tasks.builtin_sc import library_examples, library_labels
+from biphasic.tasks.builtin_tc import TAGS, parameter_examples
+
+TASKS_VERSION = 1
+"""Raised by hand whenever the same documents would give other tasks."""
+BUILTIN_TASKS = ("pydocs-sc", "pydocs-tc", "pydocs-qa", "pydocs-ir")
+LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
+RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
+
+Selected = Mapping[Split, Sequence[Example]]
+
+
+def build_tasks(documents: Sequence[Document], out: Path) -> None:
+    """Write `pydocs-sc`, `pydocs-tc`, `pydocs-qa` and `pydocs-ir` below `out`.
+
+    The files are a function of the documents alone. Examples come from documents of their own
+    split, and none from a passage that stands in another split.
+
+    Raises:
+        DataError: The documents yield no example for some split of a task.
+    """
+    parsed = parse_documents(documents)
+    leak_filter = LeakFilter(parsed)
+    labels = library_labels(parsed)
+
+    chosen = leak_filter.select(library_examples(parsed, labels), limits=LIMITS)
+    title = "Which library is this description from?"
+    _write(out, "sc", chosen, title=title, metric="accuracy", labels=labels)
+
+    chosen = leak_filter.select(parameter_examples(parsed), limits=LIMITS)
+    title = "Names, types and defaults of parameters"
+    _write(out, "tc", chosen, title=title, metric="entity_f1", labels=TAGS)
+
+    chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
+    _write(out, "qa", chosen, title="What does this parameter do?", metric="f1")
+
+    chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
+    _write(out, "ir", chosen, title="Find the documentation for a summary", metric="ndcg_at_10")
+
+
+def _write(
+    out: Path,
+    kind: str,
+    chosen: Selected,
+    *,
+    title: str,
+    metric: str,
+    labels: Sequence[str] = (),
+) -> None:
+    name = f"pydocs-{kind}"
+    for split in SPLITS:
+        if not chosen[split]:
+            raise DataError(f"{name}: the documentation yields no {split} example")
+    with complete_folder(out / name) as folder:
+        if labels:
+            write_json(folder / "labels.json", list(labels))
+        if kind == "ir":
+            _write_retrieval(folder, chosen)
+        else:
+            for split, examples in chosen.items():
+                rows = ({"id": example.id, **example.record} for example in examples)
+                _write_lines(folder / f"{split}.jsonl", rows)
+        task = {"name": name, "kind": kind, "title": title, "metric": metric}
+        write_json(folder / "task.json", task)
+
+
+def _write_retrieval(folder: Path, chosen: Selected) -> None:
+    """Write corpus, queries and judgements; every split's documents stand in one corpus."""
+    every = sorted((e for part in chosen.values() for e in part), key=lambda e: e.id)
+    corpus = ({"_id": e.id, "title": "", "text": e.record["text"]} for e in every)
+    _write_lines(folder / "corpus.jsonl", corpus)
+    queries = ({"_id": f"q:{e.id}", "text": e.record["query"]} for e in every)
+    _write_lines(folder / "queries.jsonl", queries)
+    for split, examples in chosen.items():
+        lines = [f"q:{example.id}\t{example.id}\t1\n" for example in examples]
+        header = "query-id\tcorpus-id\tscore\n"
+        write_text(folder / "qrels" / f"{split}.tsv", header + "".join(lines))
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    write_text(path, text)

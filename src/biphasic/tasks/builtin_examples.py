@@ -1,0 +1,135 @@
+"""Examples of the built-in tasks, and the rule by which none leaks from one split into another."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
+from biphasic.data.pydocs import Document, Split, body_of
+from biphasic.tasks.builtin_sections import Sections, parse_sections, plain, sentences
+
+SPLITS: tuple[Split, ...] = ("test", "validation", "train")
+
+
+@dataclass(frozen=True)
+class ParsedDocument:
+    """A document and its docstring taken apart."""
+
+    document: Document
+    sections: Sections
+
+
+@dataclass(frozen=True)
+class Example:
+    """One candidate example of a task."""
+
+    id: str
+    split: Split
+    record: Mapping[str, Any]
+    """What the task's file says of it, the id apart."""
+    evidence: tuple[str, ...]
+    """The passages it is made of, in plain text; none may stand in another split's documents."""
+    keys: tuple[str, ...]
+    """Texts of which no other example may have the same."""
+    group: str = ""
+    """Examples are taken from the groups in turn."""
+
+
+def parse_documents(documents: Iterable[Document]) -> list[ParsedDocument]:
+    """Take every document's docstring apart."""
+    return [ParsedDocument(document, parse_sections(body_of(document))) for document in documents]
+
+
+def draw(text: str, count: int) -> int:
+    """Choose one of `count` by the hash of a text: the same choice in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % count
+
+
+class LeakFilter:
+    """Knows every split's text and selects examples that stand in no other split.
+
+    An example goes when half of the shingles of one of its passages, or more, stand in the
+    documents of another split. A passage shorter than a shingle goes when it is a whole sentence,
+    description or answer there.
+    """
+
+    def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
+        self._shingler = Shingler()
+        parts: dict[str, list[NDArray[np.uint64]]] = defaultdict(list)
+        self._sentences: dict[str, set[str]] = {split: set() for split in SPLITS}
+        for item in parsed:
+            split = item.document.split
+            parts[split].append(self._shingler(plain(body_of(item.document))))
+            self._sentences[split].update(map(_normalised, _short_passages(item.sections)))
+        self._elsewhere = {
+            split: ShingleIndex(part for other in SPLITS if other != split for part in parts[other])
+            for split in SPLITS
+        }
+
+    def select(
+        self, examples: Iterable[Example], *, limits: Mapping[Split, int]
+    ) -> dict[Split, list[Example]]:
+        """Choose up to `limits` examples per split, by the hash of their ids.
+
+        Texts are unique over all splits; where two examples have the same one, the held-out one
+        stays.
+        """
+        by_split: dict[Split, list[Example]] = {split: [] for split in SPLITS}
+        for example in examples:
+            by_split[example.split].append(example)
+        taken: set[str] = set()
+        chosen: dict[Split, list[Example]] = {}
+        for split in SPLITS:
+            chosen[split] = kept = []
+            for example in _in_turn(by_split[split]):
+                if len(kept) == limits[split]:
+                    break
+                keys = {_normalised(key) for key in example.keys}
+                if taken.isdisjoint(keys) and not self.leaks(example):
+                    taken |= keys
+                    kept.append(example)
+        return chosen
+
+    def leaks(self, example: Example) -> bool:
+        """Tell whether a passage of the example stands in another split's documents."""
+        index = self._elsewhere[example.split]
+        return any(
+            index.holds(self._shingler(passage)) or self._is_elsewhere(passage, example.split)
+            for passage in example.evidence
+        )
+
+    def _is_elsewhere(self, passage: str, split: Split) -> bool:
+        text = _normalised(passage)
+        return any(text in self._sentences[other] for other in SPLITS if other != split)
+
+
+def _short_passages(sections: Sections) -> Iterator[str]:
+    """Sentences and descriptions of fewer words than a shingle has."""
+    descriptions = (parameter.description for parameter in sections.parameters)
+    for text in (*sections.prose, *descriptions, sections.returns):
+        for sentence in sentences(text):
+            if len(sentence.split()) < SHINGLE_WORDS:
+                yield sentence
+
+
+def _in_turn(examples: list[Example]) -> list[Example]:
+    """Order by the hash of the id, then deal the groups out in turn."""
+    ordered = sorted(examples, key=lambda example: hashlib.sha256(example.id.encode()).digest())
+    seen: dict[str, int] = defaultdict(int)
+    turns = []
+    for example in ordered:
+        turns.append(seen[example.group])
+        seen[example.group] += 1
+    return [ordered[place] for place in sorted(range(len(ordered)), key=turns.__getitem__)]
+
+
+def _normalised(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))

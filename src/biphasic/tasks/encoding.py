@@ -1,0 +1,169 @@
+"""Token sequences of a task, and packed rows of them through a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import pack_sequences
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import TrainingError
+from biphasic.model.forward import hidden_states
+from biphasic.tasks.records import TaskInfo
+from biphasic.training.memory import release_excess
+
+# Rows are as long as the batch's longest sequence, rounded up to this many tokens.
+_ROW_MULTIPLE = 16
+_EVALUATION_TOKENS = 4096
+
+TokenIds = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScores:
+    """What a model scored on one split: metrics over it, and one score per example."""
+
+    metrics: dict[str, float]
+    ids: tuple[str, ...]
+    scores: NDArray[np.float64]
+
+
+class EncodedTask(Protocol):
+    """A task as token sequences, with its loss and its evaluation.
+
+    Attributes:
+        info: What the task is.
+        num_outputs: Width of the linear head; 0 where there is none.
+        num_train: Training examples, of which an optimizer step takes `batch_size`.
+        pad_id: Token that fills rows.
+        num_truncated: For each split the sequences that were cut.
+    """
+
+    @property
+    def info(self) -> TaskInfo: ...  # noqa: D102 - see the class
+
+    @property
+    def num_outputs(self) -> int: ...  # noqa: D102
+
+    @property
+    def num_train(self) -> int: ...  # noqa: D102
+
+    @property
+    def pad_id(self) -> int: ...  # noqa: D102
+
+    @property
+    def num_truncated(self) -> dict[str, int]: ...  # noqa: D102
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return the mean loss over the training examples `indices`."""
+        ...
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A model that reads packed sequences in both directions."""
+
+    model: PreTrainedModel
+    pad_id: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's weights are."""
+        return self.model.device
+
+    def states(self, sequences: Sequence[TokenIds]) -> tuple[Tensor, NDArray[np.int64]]:
+        """Run sequences through the model, packed.
+
+        Returns:
+            Hidden states in fp32, [num_tokens, hidden_size], and the start and end of each
+            sequence among them, int64 [num_sequences, 2].
+        """
+        longest = max(len(sequence) for sequence in sequences)
+        row_length = -(-longest // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        batch = pack_sequences(sequences, row_length=row_length, pad_id=self.pad_id)
+        return hidden_states(self.model, batch, causal=False).float(), batch.spans
+
+    def batches(
+        self, sequences: Sequence[TokenIds]
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
+        """Run any number of sequences through the model, longest first.
+
+        Sorted by length, the sequences of a batch are nearly equal, so rows hold little padding.
+
+        Yields:
+            Which sequences these are, and their states and spans as in `states`.
+
+        Raises:
+            TrainingError: A state is not finite.
+        """
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            count = max(1, _EVALUATION_TOKENS // int(lengths[order[start]]))
+            indices = order[start : start + count]
+            hidden, spans = self.states([sequences[index] for index in indices])
+            if not bool(torch.isfinite(hidden).all()):
+                raise TrainingError("the model's states are not finite")
+            yield indices, hidden, spans
+            release_excess()
+            start += count
+
+    def pooled(self, sequences: Sequence[TokenIds]) -> Tensor:
+        """Return the mean state of each sequence, [num_sequences, hidden_size]."""
+        means = None
+        for indices, hidden, spans in self.batches(sequences):
+            pooled = mean_pool(hidden, spans)
+            if means is None:
+                means = pooled.new_empty(len(sequences), pooled.shape[1])
+            means[torch.from_numpy(indices).to(self.device)] = pooled
+        if means is None:
+            raise ValueError("no sequences to pool")
+        return means
+
+
+def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
+    """Average the states of each sequence, special tokens included.
+
+    A product with a dense averaging matrix: one fixed order of summation on every device, where
+    scattered additions would have none.
+    """
+    weights = np.zeros((len(spans), hidden.shape[0]), dtype=np.float32)
+    for row, (start, end) in zip(weights, spans.tolist(), strict=True):
+        row[start:end] = 1.0 / (end - start)
+    return torch.from_numpy(weights).to(hidden.device) @ hidden
+
+
+def new_head(hidden_size: int, num_outputs: int, *, generator: torch.Generator) -> nn.Module:
+    """Return a linear head with weights from normal(0, 0.02) and zero bias; none for 0 outputs."""
+    if not num_outputs:
+        return nn.Identity()
+    head = nn.Linear(hidden_size, num_outputs)
+    nn.init.normal_(head.weight, 0.0, 0.02, generator=generator)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def frame(ids: Sequence[int], tokenizer: TextTokenizer, *, max_seqlen: int) -> TokenIds:
+    """Put ids between BOS and EOS, cut so that all fit."""
+    return np.array([tokenizer.bos_id, *ids[: max_seqlen - 2], tokenizer.eos_id], dtype=np.int64)
+
+
+def encode_texts(
+    texts: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int
+) -> tuple[list[TokenIds], int]:
+    """Return the framed sequence of each text, and how many texts were cut."""
+    encoded = tokenizer.encode_many(texts)
+    cut = sum(len(ids) + 2 > max_seqlen for ids in encoded)
+    return [frame(ids, tokenizer, max_seqlen=max_seqlen) for ids in encoded], cut

@@ -1,0 +1,43 @@
+"""Exact match and token F1 of extractive question answering.
+
+Definition: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and Rajpurkar et al. 2018,
+arXiv:1806.03822, section 4, for questions without an answer. Two texts are compared in lower case,
+without ASCII punctuation, without the articles a, an and the, with runs of white space as one.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Return the form in which answers are compared."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and token F1 against the best of several answers.
+
+    Answers that are empty once normalised do not count; a question without any other answer is
+    unanswerable, and only a prediction that is empty in the same sense is right.
+    """
+    predicted = normalize_answer(prediction)
+    accepted = [text for text in map(normalize_answer, answers) if text] or [""]
+    exact = max(float(predicted == text) for text in accepted)
+    return exact, max(_token_f1(predicted.split(), text.split()) for text in accepted)
+
+
+def _token_f1(predicted: list[str], expected: list[str]) -> float:
+    if not predicted or not expected:
+        return float(predicted == expected)
+    shared = (Counter(predicted) & Counter(expected)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(expected)
+    return 2 * precision * recall / (precision + recall)
