@@ -20,12 +20,13 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 class Config(BaseModel):
     """A frozen record that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # Infinities are refused because canonical JSON, and so no identity, can hold them.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
-def load_config(
-    kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()
-) -> ConfigT:
+def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
     """Read one YAML file into `kind`, with `a.b=value` overrides on top.
 
     Raises:
@@ -57,8 +58,9 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        problems = "; ".join(_describe(kind, issue) for issue in error.errors())
-        raise ConfigError(f"{where}: {problems}") from None
+        issues = error.errors(include_url=False)
+        told = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
+        raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -89,9 +91,9 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 
 def _child(node: Any, name: str, override: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, name, override)]
-    child = node.setdefault(name, {})
+    child = node[_index(node, name, override)] if isinstance(node, list) else node.get(name)
+    if child is None and isinstance(node, dict):
+        child = node[name] = {}
     if not isinstance(child, dict | list):
         raise ConfigError(f"--set {override}: '{name}' is a value, not a group of settings")
     return child
@@ -99,36 +101,95 @@ def _child(node: Any, name: str, override: str) -> Any:
 
 def _index(node: list[Any], name: str, override: str) -> int:
     if not name.isdigit() or int(name) >= len(node):
-        raise ConfigError(f"--set {override}: '{name}' is not one of 0..{len(node) - 1}")
+        known = f"one of 0..{len(node) - 1}" if node else "there: the list is empty"
+        raise ConfigError(f"--set {override}: '{name}' is not {known}")
     return int(name)
 
 
 def _describe(kind: type[BaseModel], issue: Any) -> str:
-    path = ".".join(str(part) for part in issue["loc"]) or "settings"
-    if issue["type"] == "extra_forbidden":
-        *parents, last = issue["loc"]
-        return f"unknown key '{path}'{nearest(str(last), _fields_at(kind, parents))}"
-    if issue["type"] == "missing":
+    parts, models = _walk(kind, issue)
+    path, sort, given = ".".join(parts) or "settings", issue["type"], issue.get("input")
+    if sort == "extra_forbidden":
+        known = {name for model in models for name in model.model_fields}
+        return f"unknown key '{path}'{nearest(parts[-1], known)}"
+    if sort == "missing":
         return f"'{path}' is required"
-    if issue["type"] in {"literal_error", "enum"} and isinstance(issue.get("input"), str):
-        known = [part.strip(" '") for part in issue["ctx"]["expected"].replace(" or ", ",").split(",")]
-        return f"{path}: unknown value '{issue['input']}'{nearest(issue['input'], known)}"
+    if sort in {"union_tag_invalid", "union_tag_not_found"}:
+        field = ".".join([*parts, issue["ctx"]["discriminator"].strip("'")])
+        if sort == "union_tag_not_found":
+            return f"'{field}' is required"
+        return _unknown_value(field, issue["ctx"]["tag"], issue["ctx"]["expected_tags"])
+    if sort in {"literal_error", "enum"} and isinstance(given, str):
+        return _unknown_value(path, given, issue["ctx"]["expected"])
+    if sort in _NO_MAPPING:
+        return f"{path}: expected a mapping of settings (got {given!r})"
     message = issue["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if issue["type"] == "value_error":
-        return f"{path}: {message}" if issue["loc"] else message
-    return f"{path}: {message[:1].lower()}{message[1:]} (got {issue.get('input')!r})"
+    if sort == "value_error":
+        return f"{path}: {message}" if parts else message
+    return f"{path}: {message[:1].lower()}{message[1:]} (got {given!r})"
 
 
-def _fields_at(kind: Any, path: list[Any]) -> set[str]:
-    """Names of the fields of the record that stands at `path` below `kind`."""
-    models = {kind}
-    for part in path:
-        found: set[Any] = set()
-        for model in models:
-            field = model.model_fields.get(part) if isinstance(part, str) else None
-            found |= _models_in(field.annotation) if field else {model}
-        models = found
-    return {name for model in models for name in model.model_fields}
+def _unknown_value(path: str, value: str, expected: str) -> str:
+    """Describe a value that is none of pydantic's list, such as `'a', 'b' or 'c'`."""
+    known = [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
+    return f"{path}: unknown value '{value}'{nearest(value, known)}"
+
+
+_NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}
+
+
+def _is_noise(issue: Any, issues: list[Any]) -> bool:
+    """Tell whether an issue comes from a branch of a union that nobody meant.
+
+    Pydantic reports every branch of `name | record`: text was meant as a name, all else as a
+    record.
+    """
+    beside = [other["type"] for other in issues if other["loc"][:-1] == issue["loc"][:-1]]
+    below = [
+        other for other in issues if other["loc"][: len(issue["loc"]) - 1] == issue["loc"][:-1]
+    ]
+    if issue["type"] in _NO_MAPPING:
+        return isinstance(issue.get("input"), str) and "literal_error" in beside
+    if issue["type"] != "literal_error" or "[" not in str(issue["loc"][-1]):
+        return False
+    return not isinstance(issue.get("input"), str) and len(below) > 1
+
+
+def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
+    """Follow an issue's location: the path as people write it, and the records that end it.
+
+    Pydantic's locations name branches of unions too (a record's class, a discriminator's value, a
+    type such as `literal['a']`); those narrow the records and are left out of the path.
+    """
+    models: set[Any] = {kind}
+    path: list[str] = []
+    *parents, last = issue["loc"] or [None]
+    for part in [*parents, last]:
+        is_key = issue["type"] == "extra_forbidden" and part is last
+        branches = {model for model in models if _is_branch(model, part)}
+        if isinstance(part, str) and not is_key and (branches or "[" in part):
+            models = branches or models
+            continue
+        if part is None:
+            continue
+        path.append(str(part))
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        if fields:
+            models = {model for field in fields for model in _models_in(field.annotation)}
+    return path, models
+
+
+def _is_branch(model: Any, part: Any) -> bool:
+    """Tell whether a part of a location names this record as a branch of a union."""
+    if part in model.model_fields:
+        return False
+    tags = {
+        value
+        for field in model.model_fields.values()
+        if typing.get_origin(field.annotation) is typing.Literal
+        for value in typing.get_args(field.annotation)
+    }
+    return part == model.__name__ or part in tags
 
 
 def _models_in(annotation: Any) -> set[Any]:

@@ -115,6 +115,7 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
     """Check every file of a complete folder against its manifest, and return the manifest.
 
     Args:
+        folder: Written by `complete_folder`.
         remedy: What to do about damage; ends the message.
 
     Raises:
@@ -137,9 +138,9 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
     return manifest
 
 
-def remove_partials(folder: Path) -> None:
-    """Delete what interrupted writers left directly below `folder`."""
-    for leftover in folder.glob(f"{_PARTIAL}*"):
+def remove_partials(folder: Path, name: str = "") -> None:
+    """Delete what interrupted writers of `name` (of anything, when empty) left below `folder`."""
+    for leftover in folder.glob(f"{_PARTIAL}{name}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:

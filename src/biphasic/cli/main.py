@@ -1,7 +1,7 @@
 """`biphasic`: commands, their help, and exit codes.
 
-Exit codes: 0 for success, 1 for a failure while running, 2 for bad input. Nothing here imports torch
-before a command runs, so help answers at once.
+Exit codes: 0 for success, 1 for a failure while running, 2 for bad input. Nothing here imports
+torch before a command runs, so help answers at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from biphasic import __version__
-from biphasic.errors import BiphasicError, ConfigError, DataError, LockedError
+from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
 
 app = typer.Typer(
     help="Pretrain text encoders under control, evaluate them, and compare objectives honestly.",
@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 study_app = typer.Typer(help="Run and report studies.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
+
+_FILE_WIDTH = 140  # of tables that go to a file or a pipe, where no terminal sets one
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 Overrides = Annotated[
@@ -66,6 +68,8 @@ def study_run(
         file, root=root, overrides=overrides or (), num_workers=workers, num_threads=threads
     )
     console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
     if outcome.num_executed == 0:
         console.print("all finished; nothing to do", highlight=False)
     console.print(format_table(load_study(outcome.folder, root.resolve() / STORE)))
@@ -138,7 +142,7 @@ def main() -> None:
     """Run the command line; one clear line and an exit code for every foreseen error."""
     try:
         app()
-    except (ConfigError, DataError, LockedError) as error:
+    except (ConfigError, DataError, CheckpointError, LockedError) as error:
         _fail(error, code=2)
     except BiphasicError as error:
         _fail(error, code=1)

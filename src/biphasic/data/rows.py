@@ -149,7 +149,7 @@ class _DocumentOrder:
 
 
 class _LegPlan:
-    """The rows of one leg, in windows; window k begins `k * order.window` places after the first."""
+    """The rows of one leg, in windows of documents; the k-th is `k` windows after the first."""
 
     def __init__(self, order: _DocumentOrder, leg: Leg, previous: _LegPlan | None) -> None:
         self.leg = leg

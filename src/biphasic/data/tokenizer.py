@@ -27,7 +27,10 @@ _ROLES = {
 
 
 class TextTokenizer:
-    """Text to ids and back, without special tokens; their ids stand beside."""
+    """Text to ids and back, without special tokens; their ids stand beside.
+
+    A tokenizer may lack a mask token; then whoever asks for it is told.
+    """
 
     def __init__(self, tokenizer: Tokenizer, special_tokens: dict[str, str]) -> None:
         # Text that spells a special token stays text: it must not become one.
@@ -37,7 +40,6 @@ class TextTokenizer:
         self.bos_id = self._special_id("bos")
         self.eos_id = self._special_id("eos")
         self.pad_id = self._special_id("pad")
-        self.mask_id = self._special_id("mask")
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         identity = canonical_json([json.loads(tokenizer.to_str()), special_tokens])
         self.sha256 = hashlib.sha256(identity.encode()).hexdigest()
@@ -56,6 +58,8 @@ class TextTokenizer:
         special_tokens = {}
         for role, names in _ROLES.items():
             token = next((declared[name] for name in names if declared.get(name)), None)
+            if token is None and role == "mask":
+                continue
             if token is None:
                 raise DataError(
                     f"{folder}: the tokenizer has no {role} token; set '{names[0]}' in "
@@ -96,9 +100,23 @@ class TextTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     @property
+    def mask_id(self) -> int:
+        """The mask token.
+
+        Raises:
+            DataError: There is none.
+        """
+        if "mask" not in self._special_tokens:
+            raise DataError(
+                "the tokenizer has no mask token, which masked language modelling needs; set "
+                "'mask_token' in its tokenizer_config.json to a token that no text contains"
+            )
+        return self._special_id("mask")
+
+    @property
     def special_ids(self) -> dict[str, int]:
-        """Ids of the four roles: bos, eos, pad, mask."""
-        return {role: self._special_id(role) for role in _ROLES}
+        """Ids of the four roles: bos, eos, pad and, where there is one, mask."""
+        return {role: self._special_id(role) for role in self._special_tokens}
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]

@@ -24,7 +24,7 @@ confound the comparison of objectives; hence one function for both.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -244,8 +244,8 @@ def _varlen(
         max_seqlen,
         **options,
     )
-    assert isinstance(output, Tensor)  # a tuple only where auxiliary output is asked for
-    return output.view(num_rows, row_length, num_heads, head_dim)
+    # A tuple only where auxiliary output is asked for.
+    return cast(Tensor, output).view(num_rows, row_length, num_heads, head_dim)
 
 
 def varlen_options(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -83,16 +84,24 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     """Load a model with its language-model head, in fp32, behind our attention function.
 
     Raises:
-        ModelError: transformers cannot load it as a language model.
+        ModelError: transformers cannot load it as a language model, or weights are missing.
     """
     register_attention()
     try:
         config = AutoConfig.from_pretrained(folder)
-        model = _language_model_class(config).from_pretrained(
-            folder, attn_implementation=ATTENTION_NAME, dtype=torch.float32
+        model, loading = _language_model_class(config).from_pretrained(
+            folder,
+            attn_implementation=ATTENTION_NAME,
+            dtype=torch.float32,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
+    # transformers draws missing weights at random and goes on. An encoder may come without a head.
+    body = f"{model.base_model_prefix}."
+    missing = sorted(key for key in loading["missing_keys"] if key.startswith(body))
+    if missing:
+        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {missing[0]})")
     return model
 
 

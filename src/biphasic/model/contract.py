@@ -46,30 +46,39 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     model.eval()
     try:
         probe = _probe_batch(model)
-        first, second = slice(0, _LENGTH), slice(_LENGTH, 2 * _LENGTH)
-        last_of_first = slice(_LENGTH - 1, _LENGTH)
         for name, layer in _layers(model):
-            calm = _layer_output(model, probe, layer, causal=causal)
-            moved = _layer_output(
-                model, probe, layer, causal=causal, disturbance=_Disturbance(layer, second)
-            )
-            if not torch.equal(calm[first], moved[first]):
-                raise ModelError(f"{name}: tokens see other documents of their row")
-            moved = _layer_output(
-                model, probe, layer, causal=causal, disturbance=_Disturbance(layer, last_of_first)
-            )
-            earlier = slice(0, _LENGTH - 1)
-            changed = (calm[earlier] != moved[earlier]).any(-1)
-            if causal and bool(changed.any()):
-                raise ModelError(f"{name}: sees later tokens although the objective is causal")
-            if not causal and not bool(changed.all()):
-                raise ModelError(
-                    f"{name}: stays causal although the objective is bidirectional; this model "
-                    "family cannot be trained as an encoder"
-                )
+            _check_layer(model, probe, name, layer, causal=causal)
         _check_padding(model, causal=causal)
     finally:
         model.train(was_training)
+
+
+def _check_layer(
+    model: PreTrainedModel, probe: PackedBatch, name: str, layer: nn.Module, *, causal: bool
+) -> None:
+    """Disturb what follows the first document, then the document's last token."""
+    first, others = slice(0, _LENGTH), slice(_LENGTH, None)
+    last, earlier = slice(_LENGTH - 1, _LENGTH), slice(0, _LENGTH - 1)
+    calm = _layer_output(model, probe, layer, causal=causal)
+    after_others, after_last = (
+        _layer_output(
+            model, probe, layer, causal=causal, disturbance=_Disturbance(layer, positions)
+        )
+        for positions in (others, last)
+    )
+    if not torch.equal(calm[first], after_others[first]):
+        raise ModelError(f"{name}: tokens see other documents or the padding of their row")
+    # Backwards too: a causal layer leaks from a document to those after it alone.
+    if not torch.equal(calm[others], after_last[others]):
+        raise ModelError(f"{name}: tokens see other documents of their row")
+    changed = (calm[earlier] != after_last[earlier]).any(-1)
+    if causal and bool(changed.any()):
+        raise ModelError(f"{name}: sees later tokens although the objective is causal")
+    if not causal and not bool(changed.all()):
+        raise ModelError(
+            f"{name}: stays causal although the objective is bidirectional; this model "
+            "family cannot be trained as an encoder"
+        )
 
 
 def _check_padding(model: PreTrainedModel, *, causal: bool) -> None:

@@ -41,12 +41,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(labels), chunk):
             part, target = hidden[start : start + chunk], labels[start : start + chunk, None]
             logits = (part @ weight.T).float()
-            log_normalizer = logits.logsumexp(-1, keepdim=True)
-            total += (log_normalizer - logits.gather(1, target)).sum()
+            largest = logits.amax(-1, keepdim=True)
+            right = logits.gather(1, target)
+            # One exponential per logit serves both the normaliser and the softmax.
+            normalizer = logits.sub_(largest).exp_().sum(-1, keepdim=True)
+            total += (normalizer.log() + largest - right).sum()
             if hidden_gradient is None or weight_gradient is None:
                 continue
             # d loss / d logits = softmax - one-hot, written over the logits.
-            logits.sub_(log_normalizer).exp_()
+            logits.mul_(normalizer.reciprocal())
             logits.scatter_add_(1, target, logits.new_full(target.shape, -1.0))
             delta = logits.to(weight.dtype)
             torch.mm(delta, weight, out=hidden_gradient[start : start + chunk])

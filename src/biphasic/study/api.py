@@ -241,7 +241,8 @@ def _task_folder(task: Path | str, corpus: CorpusConfig, store: Path, console: C
         return Path(task).resolve()
     if str(task) not in BUILTIN_TASKS:
         raise ConfigError(
-            f"task '{task}': neither a folder nor a built-in task{nearest(str(task), BUILTIN_TASKS)}"
+            f"task '{task}': neither a folder nor a built-in task"
+            f"{nearest(str(task), BUILTIN_TASKS)}"
         )
     return prepare(corpus, store, say=console.print).tasks / str(task)
 

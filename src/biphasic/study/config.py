@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -27,15 +28,19 @@ class CorpusConfig(Config):
     """`builtin:pydocs`: the documentation that every installation already has."""
     libraries: tuple[str, ...] | None = None
     """Which libraries' documentation to read; all that are installed when not given."""
-    vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] = 8192
-    """Entries of the byte-level BPE vocabulary, trained on the training split."""
+    vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
+    """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
+    tokenizer: Path | None = None
+    """Folder of a tokenizer in Hugging Face's format, to use instead of training one."""
 
     @model_validator(mode="after")
-    def _known_libraries(self) -> CorpusConfig:
+    def _consistent(self) -> CorpusConfig:
         known = {*LIBRARIES, STANDARD_LIBRARY}
         for library in self.libraries or ():
             if library not in known:
                 raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
+        if self.tokenizer and self.vocab_size:
+            raise ValueError("give a tokenizer, or the vocab_size of one to train, not both")
         return self
 
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.files import is_complete, verify_folder
+from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_model
 from biphasic.study.prepare import PreparedPaths
 from biphasic.tasks.encoding import EncodedTask
@@ -72,6 +72,7 @@ class TrainJob(Config):
             report(Progress(step.step - self.start, self.end - self.start, text))
 
         with _exclusive(self.store, self.id):
+            remove_partials(self.store / "states", self.id)
             train_segment(
                 Lineage(self.recipe, data.ground),
                 data,
@@ -122,6 +123,8 @@ class FinetuneJob(Config):
         """Fine-tune what has no result yet."""
         with _exclusive(self.store, self.id):
             missing = [run for run in self.runs if not is_complete(self._folder(run))]
+            for run in missing:
+                remove_partials(self.store / "finetunes", run.id)
             if missing:
                 self._run_missing(missing, report)
 

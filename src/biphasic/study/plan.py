@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.files import digest, is_complete
+from biphasic.files import digest, is_complete, verify_folder
 from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig, TaskConfig
 from biphasic.study.jobs import GridRun
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, TaskInfo
 from biphasic.training.recipe import NUMERICS_VERSION, Ground, Lineage, Recipe
+from biphasic.training.state import Progress
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,25 @@ def missing_segments(plan: Plan, store: Path) -> list[Segment]:
 def missing_runs(group: FinetuneGroup, store: Path) -> list[GridRun]:
     """Return the fine-tunings of a group that have no result yet."""
     return [run for run in group.runs if not is_complete(store / "finetunes" / run.id)]
+
+
+def check_inputs(plan: Plan, store: Path) -> None:
+    """Check every byte that missing jobs will start from, before any of them runs.
+
+    Raises:
+        CheckpointError: A state or a checkpoint is damaged; it is named.
+    """
+    needed = {segment.parent for segment in missing_segments(plan, store)}
+    needed |= {group.state for group in plan.groups if missing_runs(group, store)}
+    for identity in sorted(identity for identity in needed if identity):
+        folder = store / "states" / identity
+        if is_complete(folder):
+            verify_folder(folder, remedy="delete this folder and run again")
+    for segment in missing_segments(plan, store):
+        progress = Progress.of(store, segment.id, start=segment.start)
+        latest = progress.latest_step()
+        if latest is not None:
+            verify_folder(progress.path(latest), remedy="delete this folder and run again")
 
 
 def _shared_steps(identities: list[str], others: list[str]) -> int:

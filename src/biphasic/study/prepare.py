@@ -17,6 +17,7 @@ from biphasic.study.config import CorpusConfig
 from biphasic.tasks.builtin import TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
+DEFAULT_VOCAB_SIZE = 8192
 _SPLITS = {"train": "train", "heldout": "validation"}
 
 
@@ -68,10 +69,16 @@ def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) ->
     record = folder / "prepared.json"
     if record.is_file() and read_json(record) == origin and _is_whole(paths):
         return paths
+    if config.tokenizer:
+        _copy_tokenizer(config.tokenizer, paths.tokenizer)
     say("reading the documentation of the installed libraries")
     documents = load_documents(config.libraries)
-    say(f"training a tokenizer on {_megabytes(documents, 'train')} MB of text")
-    tokenizer = _tokenizer(paths.tokenizer, documents, config.vocab_size)
+    if not is_complete(paths.tokenizer):
+        say(f"training a tokenizer on {_megabytes(documents, 'train')} MB of text")
+        texts = (document.text for document in documents if document.split == "train")
+        vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
+        write_tokenizer(train_tokenizer(texts, vocab_size=vocab_size), paths.tokenizer)
+    tokenizer = TextTokenizer.load(paths.tokenizer)
     for name, split in _SPLITS.items():
         if not is_complete(folder / name):
             say(f"tokenising {_megabytes(documents, split)} MB of text ({name})")
@@ -87,7 +94,7 @@ def data_origin(config: CorpusConfig) -> dict[str, Any]:
     """Return all that determines the data: settings, code and installed versions."""
     return {
         "source": config.source,
-        "vocab_size": config.vocab_size,
+        "tokenizer": _tokenizer_origin(config),
         "libraries": installed_versions(config.libraries),
         "tokenizers": importlib.metadata.version("tokenizers"),
         "python": platform.python_version(),
@@ -96,11 +103,21 @@ def data_origin(config: CorpusConfig) -> dict[str, Any]:
     }
 
 
-def _tokenizer(folder: Path, documents: list[Document], vocab_size: int) -> TextTokenizer:
-    if not is_complete(folder):
-        texts = (document.text for document in documents if document.split == "train")
-        write_tokenizer(train_tokenizer(texts, vocab_size=vocab_size), folder)
-    return TextTokenizer.load(folder)
+def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
+    if config.tokenizer:
+        return {"sha256": TextTokenizer.load(config.tokenizer).sha256}
+    return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Keep a tokenizer with the data made by it.
+
+    Raises:
+        DataError: It lacks a token that training needs.
+    """
+    tokenizer = TextTokenizer.load(source)
+    _ = tokenizer.mask_id
+    write_tokenizer(tokenizer, target)
 
 
 def _is_whole(paths: PreparedPaths) -> bool:

@@ -25,6 +25,7 @@ from biphasic.study.plan import (
     Plan,
     PlannedArm,
     Segment,
+    check_inputs,
     missing_runs,
     missing_segments,
     plan_study,
@@ -80,11 +81,19 @@ def execute_study(
         paths = prepare(config.corpus, store, say=console.print)
         data = paths.open()
         plan = plan_study(config, data.ground, paths.tasks)
+        check_inputs(plan, store)
         jobs, needs = _jobs(plan, config, paths, store, folder)
         failures: tuple[str, ...] = ()
         if jobs:
             workers = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
-            failures = _run_jobs(jobs, needs, folder, workers, num_threads, console)
+            failures = _run_jobs(
+                jobs,
+                needs,
+                console=console,
+                log_folder=folder / "logs",
+                num_workers=workers,
+                num_threads=num_threads,
+            )
         report = folder / "report" / "report.html"
         if jobs or not report.is_file():
             record_study(config, plan, data, store=store, folder=folder)
@@ -251,10 +260,11 @@ def _finetune_job(group: FinetuneGroup, paths: PreparedPaths, store: Path) -> Fi
 def _run_jobs(
     jobs: list[Job],
     needs: dict[str, str | None],
-    folder: Path,
+    *,
+    console: Console,
+    log_folder: Path,
     num_workers: int,
     num_threads: int,
-    console: Console,
 ) -> tuple[str, ...]:
     """Run jobs as soon as what they need is there; return what failed, one line each."""
     waiting = {job.id: job for job in jobs}
@@ -265,7 +275,7 @@ def _run_jobs(
         LocalEngine(
             num_workers=min(num_workers, len(jobs)),
             num_threads=num_threads,
-            log_folder=folder / "logs",
+            log_folder=log_folder,
             watch=display.progress,
         ) as engine,
     ):

@@ -1,1 +1,1 @@
-
+"""Downstream tasks: built-in data, formats, encodings, fine-tuning and metrics."""

@@ -39,18 +39,18 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
     labels = library_labels(parsed)
 
     chosen = leak_filter.select(library_examples(parsed, labels), limits=LIMITS)
-    title = "Which library is this description from?"
+    title = "Which library?"
     _write(out, "sc", chosen, title=title, metric="accuracy", labels=labels)
 
     chosen = leak_filter.select(parameter_examples(parsed), limits=LIMITS)
-    title = "Names, types and defaults of parameters"
+    title = "Parameter spans"
     _write(out, "tc", chosen, title=title, metric="entity_f1", labels=TAGS)
 
     chosen = leak_filter.select(parameter_questions(parsed), limits=LIMITS)
-    _write(out, "qa", chosen, title="What does this parameter do?", metric="f1")
+    _write(out, "qa", chosen, title="Parameter questions", metric="f1")
 
     chosen = leak_filter.select(summary_examples(parsed), limits=RETRIEVAL_LIMITS)
-    _write(out, "ir", chosen, title="Find the documentation for a summary", metric="ndcg_at_10")
+    _write(out, "ir", chosen, title="Find the page", metric="ndcg_at_10")
 
 
 def _write(

@@ -35,7 +35,6 @@ from biphasic.training.lr import learning_rate
 from biphasic.training.memory import release_excess
 from biphasic.training.optimizer import MasterWeights, Optimizer, Precision, set_precision
 
-
 Status = Literal["finished", "diverged"]
 
 

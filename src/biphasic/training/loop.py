@@ -144,7 +144,8 @@ def train_segment(
     target = store / "states" / identities[end]
     if is_complete(target):
         return target
-    progress = Progress(store / "progress" / f"{identities[end]}-from-{start}")
+    progress = Progress.of(store, identities[end], start=start)
+    progress.remove_partials()
     run = _resume_or_start(lineage, data, store, progress, start=start, options=options)
     heldout = _heldout(recipe, data)
     plan = RowPlan(data.corpus.lengths, recipe.legs, data_seed=recipe.seeds.data_seed)

@@ -87,9 +87,17 @@ class Progress:
     """Checkpoints within a segment: the latest is kept until the segment's state is there."""
 
     def __init__(self, folder: Path) -> None:
-        """Look at what an interrupted run left in `folder`."""
+        """Stand for the checkpoints in `folder`."""
         self._folder = folder
-        remove_partials(folder)
+
+    @classmethod
+    def of(cls, store: Path, identity: str, *, start: int) -> Progress:
+        """Return the checkpoints of the segment from `start` to the state `identity`."""
+        return cls(store / "progress" / f"{identity}-from-{start}")
+
+    def remove_partials(self) -> None:
+        """Delete what an interrupted run left half-written; only for the segment's own run."""
+        remove_partials(self._folder)
 
     def latest_step(self) -> int | None:
         """Return the step of the newest complete checkpoint."""

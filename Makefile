@@ -1,0 +1,69 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+# Test processes, one thread each: on few cores faster than one process with many threads.
+TEST_PROCESSES ?= logical
+PYTEST_FLAGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install quickstart test lint format types check bench lock clean
+
+help:  ## Show this list.
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(INSTALLED)  ## Make .venv with the exact versions of requirements.lock.
+
+$(INSTALLED): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "biphasic needs Python 3.11 or newer, and $(PYTHON) is older or missing." >&2; \
+		echo "Name another one: make PYTHON=python3.12 $(or $(MAKECMDGOALS),install)" >&2; exit 1; }
+	@echo "Installing into .venv: once, some minutes, 2 GB (6 GB where torch brings CUDA)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+quickstart: $(INSTALLED)  ## Run the small study of the README and write its report.
+	@$(BIN)/biphasic study run studies/quickstart.yaml
+
+test: $(INSTALLED)  ## Run the tests.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist worksteal $(PYTEST_FLAGS)
+
+lint: $(INSTALLED)  ## Check style and import contracts.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)  ## Mend what ruff can mend.
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(INSTALLED)  ## Check types.
+	$(BIN)/pyright
+
+check: lint types test  ## All of the above checks, as CI runs them.
+
+bench: $(INSTALLED)  ## Measure tokens per second against Hugging Face Trainer.
+	$(BIN)/python benchmarks/pretrain.py
+
+# From newest allowed versions: build with the oldest supported Python, so that every pin has a
+# release for it. Left out: the package itself, and what torch's own metadata pins per platform.
+lock:  ## Renew requirements.lock (PYTHON should be 3.11).
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip install --quiet --upgrade pip setuptools
+	build/lock/bin/python -m pip install --quiet . torch==2.13.0 hatchling editables \
+		--group bench --group corpus --group dev
+	{ echo "# Exact versions for 'make install'. Renew with 'make lock'."; \
+	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude biphasic \
+	  | sed -E 's/\+[a-z0-9.]+$$//' | grep -Ev '^(cuda|nvidia|triton)'; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+	rm -rf build/lock
+
+clean:  ## Remove .venv, caches and built files; runs/ stays.
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

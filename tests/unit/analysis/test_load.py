@@ -1,0 +1,150 @@
+import json
+
+import pytest
+from fake_study import ARMS, FakeStudy
+
+from biphasic.analysis.load import load_study
+from biphasic.errors import StudyError
+from biphasic.files import seal_folder
+
+
+def kinds(records):
+    return sorted(problem.kind for problem in records.problems)
+
+
+def rewrite(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def any_result(store):
+    return sorted(store.glob("finetunes/*/result.json"))[0]
+
+
+def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
+    records = load_study(*FakeStudy(steps=40).write(tmp_path))
+    assert records.problems == ()
+    arm = {arm.name: arm for arm in records.arms}["clm-25-mlm-75"]
+    assert arm.training["clm"].steps.tolist() == list(range(1, 11))
+    assert arm.training["mlm"].steps.tolist() == list(range(11, 41))
+    assert set(arm.training["mlm"].phases.tolist()) == {1}
+    assert arm.heldout["mlm"].steps.tolist() == list(range(2, 41, 2))
+    assert arm.heldout["mlm"].tokens[-1] == 40 * 8192
+    assert [(s.start_step, s.end_step) for s in arm.segments] == [(0, 10), (10, 20), (20, 40)]
+    assert [s.tokens for s in arm.segments] == [10 * 8192, 10 * 8192, 20 * 8192]
+
+
+def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
+    floor = load_study(*FakeStudy(steps=40).write(tmp_path)).arms[0]
+    assert floor.is_untrained
+    assert floor.final_heldout == {"clm": 9.01, "mlm": 9.01}
+    assert floor.heldout == {}
+    assert floor.segments == ()
+
+
+def test_a_final_loss_that_was_not_logged_comes_from_the_state(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    for path in store.glob("states/*/metrics.jsonl"):
+        lines = [line for line in path.read_text().splitlines() if "heldout" not in line]
+        path.write_text("\n".join(lines) + "\n")
+    curve = load_study(folder, store).arms[0].heldout["mlm"]
+    assert curve.steps.tolist() == [40]
+    assert curve.tokens.tolist() == [40 * 8192]
+
+
+def test_missing_and_diverged_runs_are_named(tmp_path):
+    study = FakeStudy(
+        steps=40,
+        missing={("mlm", "pydocs-sc", 1e-4, 0)},
+        diverged={("clm", "pydocs-qa", 5e-4, 2)},
+    )
+    records = load_study(*study.write(tmp_path))
+    texts = {problem.kind: problem.text for problem in records.problems}
+    assert texts == {
+        "missing": "mlm on pydocs-sc, learning rate 0.0001, seed 0: not run yet",
+        "diverged": "clm on pydocs-qa, learning rate 0.0005, seed 2: diverged after 200 steps",
+    }
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_text(path.read_text()[:50]),
+        lambda path: path.write_text(path.read_text().replace('"seconds": 7.25', '"seconds": NaN')),
+        lambda path: rewrite(path, test=None),
+        lambda path: rewrite(path, state="another"),
+        lambda path: rewrite(path, seed=77),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.write_text("[]"),
+    ],
+    ids=["truncated", "nan", "no-test", "other-state", "other-seed", "binary", "list"],
+)
+def test_a_damaged_result_is_named_and_has_no_score(tmp_path, spoil):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    spoil(any_result(store))
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert "result.json" in records.problems[0].text
+    damaged = [outcome for outcome in records.outcomes if outcome.status == "damaged"]
+    assert len(damaged) == 1
+    assert damaged[0].score("test", "accuracy") is None
+
+
+def test_a_result_changed_after_it_was_sealed_is_not_believed(tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    path = any_result(store)
+    seal_folder(path.parent)
+    assert load_study(folder, store).problems == ()
+    path.write_text(path.read_text().replace('"steps": 200', '"steps": 201'))
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert "SHA-256" in records.problems[0].text
+
+
+def test_a_damaged_line_of_metrics_is_named_with_its_number(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    path = sorted(store.glob("states/*/metrics.jsonl"))[0]
+    num_lines = len(path.read_text().splitlines())
+    with path.open("a") as stream:
+        stream.write('{"step": 1, "pha')
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert f"metrics.jsonl:{num_lines + 1}" in records.problems[0].text
+
+
+def test_an_untrained_state_that_does_not_exist_is_missing(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    state = load_study(folder, store).arms[0].record.state
+    (store / "states" / state / "state.json").unlink()
+    records = load_study(folder, store)
+    assert records.arms[0].state is None
+    assert "missing" in kinds(records)
+    assert any(state[:12] in problem.text for problem in records.problems)
+
+
+def test_a_run_listed_twice_counts_once(tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    raw = json.loads((folder / "study.json").read_text())
+    rewrite(folder / "study.json", runs=[*raw["runs"], raw["runs"][0]])
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert len(records.outcomes) == len(raw["runs"])
+
+
+def test_different_machines_are_flagged(tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    path = sorted(store.glob("states/*/state.json"))[0]
+    rewrite(path, environment={"torch": "2.14.0", "device": "cpu"})
+    if json.loads(path.read_text())["step"] == 0:
+        path = sorted(store.glob("states/*/state.json"))[1]
+        rewrite(path, environment={"torch": "2.14.0", "device": "cpu"})
+    problems = load_study(folder, store).problems
+    assert [problem.kind for problem in problems] == ["mixed"]
+    assert '"2.13.0", "2.14.0"' in problems[0].text
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"format": "biphasic.study/9"}'])
+def test_without_a_readable_study_there_is_one_clear_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / "study.json").write_text(content)
+    with pytest.raises(StudyError, match=r"study\.json"):
+        load_study(tmp_path, tmp_path)

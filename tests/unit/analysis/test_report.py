@@ -1,0 +1,249 @@
+import csv
+import io
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fake_study import ARMS, TASKS, FakeStudy
+from rich.console import Console
+
+from biphasic.analysis.load import load_study
+from biphasic.analysis.report import render, write_report
+from biphasic.analysis.tables import format_table, results_csv, table_csv
+
+HOSTILE = '<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \x00 [bold] & "quotes" ' + "x" * 200
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about, and checks that tags are balanced."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return FakeStudy(steps=40).write(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture(scope="module")
+def page(good):
+    return Page(render(load_study(*good)))
+
+
+def test_the_report_folder_holds_the_page_results_and_figures(good):
+    path = write_report(*good)
+    folder = path.parent
+    assert path == good[0] / "report" / "report.html"
+    assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*")) == [
+        "figures/learning-rates.png", "figures/learning-rates.svg", "figures/loss.png",
+        "figures/loss.svg", "figures/scores.png", "figures/scores.svg", "report.html",
+        "results.csv", "table.csv",
+    ]  # fmt: skip
+    first = {file: file.read_bytes() for file in folder.rglob("*.*")}
+    write_report(*good)
+    assert {file: file.read_bytes() for file in folder.rglob("*.*")} == first
+
+
+def test_the_page_needs_nothing_from_elsewhere(page):
+    for tag, attrs in page.tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "foreignobject"}
+        for name, value in attrs.items():
+            assert not name.startswith("on")
+            if name in {"src", "href", "xlink:href"}:
+                assert value.startswith("#") or value in {"results.csv", "table.csv"}
+    style = "".join(page.text)
+    assert "@import" not in style
+    assert "url(http" not in style
+
+
+def test_the_page_is_accessible(page):
+    assert page.named("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all("scope" in attrs for attrs in page.named("th"))
+    figures = page.named("svg")
+    assert len(figures) == 4 + 4 + 4
+    assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
+
+
+def test_ids_are_unique_and_references_resolve(page):
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    targets = [value for _, attrs in page.tags for name, value in attrs.items()
+               if name in {"href", "xlink:href"} and value.startswith("#")]  # fmt: skip
+    clips = [attrs["clip-path"][4:-1] for _, attrs in page.tags if "clip-path" in attrs]
+    assert clips
+    assert {target[1:] for target in (*targets, *clips)} <= set(ids)
+
+
+def test_figures_use_the_pages_colours_and_no_fixed_ones(good):
+    html = render(load_study(*good))
+    figures = "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL))
+    assert "var(--series-1)" in figures
+    assert re.findall(r"#[0-9a-fA-F]{6}\b|#[0-9a-fA-F]{3}\b(?=[;\"])", figures) == []
+    assert 'fill="black"' not in figures
+
+
+def test_the_scores_on_the_page_are_those_of_the_table(good, page):
+    text = " ".join("".join(page.text).split())
+    rows = list(csv.DictReader(io.StringIO(table_csv(load_study(*good)))))
+    scores = [row for row in rows if row["half_width"] and row["metric"] != "exact_match"]
+    assert len(scores) == len(ARMS) * len(TASKS)
+    for row in scores:
+        cell = f"{100 * float(row['mean']):.2f} (±{100 * float(row['half_width']):.2f})"
+        assert cell in text
+    assert "5 seeds per cell; convention 'standard' (Student's t)." in text
+    assert "All 4 trained arms read the same rows in the same order" in text
+    assert "scores highest on all 4 tasks" in text
+
+
+def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path)
+    state = load_study(folder, store).arms[1].record.state
+    path = store / "states" / state / "state.json"
+    path.write_text(
+        re.sub(r'"rows_sha256": "\w+"', f'"rows_sha256": "{"f" * 64}"', path.read_text())
+    )
+    text = "".join(Page(render(load_study(folder, store))).text)
+    assert "After 40 steps the arms had read different rows" in text
+    assert "MLM (ffffffffffff)" in text
+
+
+def test_results_csv_has_one_row_per_run_and_reads_back_exactly(good):
+    records = load_study(*good)
+    rows = list(csv.DictReader(io.StringIO(results_csv(records))))
+    pretraining = [row for row in rows if row["task"] == "pretraining"]
+    runs = [row for row in rows if row["task"] != "pretraining"]
+    assert len(pretraining) == len(ARMS) * 2
+    assert len(runs) == 5 * 4 * 3 * 5
+    assert sum(row["selected"] == "true" for row in runs) == 5 * 4 * 5
+    outcomes = {
+        (o.run.arm, o.run.task, o.run.learning_rate, o.run.seed): o for o in records.outcomes
+    }
+    for row in runs:
+        key = (row["arm"], row["task"], float(row["learning_rate"]), int(row["seed"]))
+        assert float(row["test"]) == outcomes[key].score("test", row["metric"])
+    assert float(pretraining[0]["test"]) == 9.01
+
+
+def test_results_csv_knows_no_times_paths_or_order_of_records(good, tmp_path):
+    folder, store = FakeStudy(steps=40).write(tmp_path / "elsewhere")
+    for path in store.glob("*/*/*.json"):
+        path.write_text(re.sub(r'"seconds": [\d.e-]+', '"seconds": 99.0', path.read_text()))
+    assert results_csv(load_study(folder, store)) == results_csv(load_study(*good))
+
+
+def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
+    study = FakeStudy(
+        steps=40, arms=ARMS[1:2], tasks=TASKS[:1], seeds=(0,), learning_rates=(1e-4, 2e-4, 5e-4),
+        missing={("mlm", "pydocs-sc", 1e-4, 0)}, diverged={("mlm", "pydocs-sc", 2e-4, 0)},
+    )  # fmt: skip
+    lines = results_csv(load_study(*study.write(tmp_path))).splitlines()
+    assert lines[-3] == "mlm,pydocs-sc,accuracy,0.0001,0,missing,false,,"
+    assert lines[-2] == "mlm,pydocs-sc,accuracy,0.0002,0,diverged,false,,"
+    assert lines[-1].startswith("mlm,pydocs-sc,accuracy,0.0005,0,finished,true,0.")
+
+
+def test_hostile_names_are_text_everywhere(tmp_path):
+    arm = ("evil", HOSTILE, "MLM", (("mlm", 1.0),), 0.1)
+    task = ("pydocs-sc", "sc", HOSTILE, "accuracy", 0.5)
+    study = FakeStudy(steps=40, title="</title><script>alert(1)</script>", description=HOSTILE,
+                      arms=(*ARMS[:2], arm), tasks=(task, TASKS[1]),
+                      provenance={"<b>": {"<i>": "<script>"}})  # fmt: skip
+    folder, store = study.write(tmp_path)
+    path = write_report(folder, store)
+    page = Page(path.read_text(encoding="utf-8"))
+    assert not {"script", "img", "b>", "i"} & {tag for tag, _ in page.tags}
+    text = "".join(page.text)
+    assert "<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \ufffd" in text
+    assert "\x00" not in text
+    terminal = io.StringIO()
+    Console(file=terminal, width=200).print(format_table(load_study(folder, store)))
+    assert "[bold]" in terminal.getvalue()
+
+
+def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
+    records = load_study(*FakeStudy(steps=40, seeds=(0,)).write(tmp_path))
+    text = "".join(Page(render(records)).text)
+    assert "(±" not in text
+    assert "One seed gives no interval." in text
+    assert "without two seeds each there is no interval to compare" in text
+    rows = csv.DictReader(io.StringIO(table_csv(records)))
+    assert {row["half_width"] for row in rows} == {""}
+
+
+def test_problems_are_shown_and_marked_in_the_table(tmp_path):
+    missing = {("mlm", "pydocs-ir", rate, seed) for rate in (1e-4, 2e-4, 5e-4) for seed in range(5)}
+    study = FakeStudy(steps=40, missing=missing, diverged={("clm", "pydocs-sc", 5e-4, 1)})
+    text = "".join(Page(render(load_study(*study.write(tmp_path)))).text)
+    assert "Missing (15)" in text
+    assert "Diverged (1)" in text
+    assert "clm on pydocs-sc, learning rate 0.0005, seed 1: diverged after 200 steps" in text
+    assert "† 0 of 5 seeds, runs missing" in text
+
+
+def test_a_study_before_any_run_still_has_a_page(tmp_path):
+    folder, store = FakeStudy(steps=40, learning_rates=(1e-4,)).write(tmp_path)
+    for path in store.rglob("*.json*"):
+        path.unlink()
+    path = write_report(folder, store)
+    text = "".join(Page(path.read_text(encoding="utf-8")).text)
+    assert "No fine-tuning has finished" in text
+    assert "No loss was recorded" in text
+    assert "it needs at least two learning rates" in text
+
+
+def test_the_terminal_table_shows_every_cell(good):
+    terminal = io.StringIO()
+    Console(file=terminal, width=160).print(format_table(load_study(*good), convention="paper"))
+    shown = terminal.getvalue()
+    assert len(re.findall(r"\d+\.\d\d \(±\d+\.\d\d\)", shown)) == len(ARMS) * len(TASKS)
+    assert "MLM loss" in shown
+    assert "convention 'paper'" in shown
+
+
+def test_analysis_imports_neither_torch_nor_pyplot():
+    code = (
+        "import sys, biphasic.analysis.report;"
+        "print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_templates_are_part_of_the_package():
+    import biphasic.analysis
+
+    folder = Path(biphasic.analysis.__file__).parent / "templates"
+    assert {path.name for path in folder.iterdir()} >= {"report.html.j2", "report.css"}

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from biphasic.tasks.finetune import batch_indices
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.training.lr import check_learning_rate, learning_rate
+
+
+def test_defaults_are_the_studys():
+    protocol = FinetuneProtocol()
+    assert (protocol.max_steps, protocol.max_epochs, protocol.batch_size) == (1000, 1, 32)
+    assert (protocol.adam_beta1, protocol.adam_beta2, protocol.adam_epsilon) == (0.9, 0.95, 1e-5)
+    assert (protocol.weight_decay, protocol.warmup_fraction) == (0.1, 0.1)
+    assert protocol.max_seqlen == round(0.99 * 2048)
+    with pytest.raises(ValidationError):
+        FinetuneProtocol(max_step=3)
+
+
+@pytest.mark.parametrize(("num_train", "steps"), [(1, 1), (32, 1), (33, 2), (320_000, 1000)])
+def test_a_run_is_one_epoch_or_the_most_steps(num_train, steps):
+    assert FinetuneProtocol().num_steps(num_train) == steps
+
+
+def test_learning_rate_rises_for_a_tenth_and_falls_to_zero():
+    schedule = FinetuneProtocol().schedule(1.0, num_steps=1000)
+    check_learning_rate(schedule, total_steps=1000)
+    rates = [learning_rate(schedule, step, total_steps=1000) for step in range(1000)]
+    assert rates[0] == 1 / 100
+    assert rates[49] == 50 / 100
+    assert rates[99] == max(rates) == 1.0
+    assert rates[100] == pytest.approx(900 / 901)
+    assert rates[550] == pytest.approx(450 / 901)
+    assert rates[-1] == pytest.approx(1 / 901)
+
+
+@pytest.mark.parametrize(("num_steps", "warmup"), [(1, 1), (10, 1), (11, 2), (30, 3), (1000, 100)])
+def test_warmup_is_a_tenth_rounded_up(num_steps, warmup):
+    schedule = FinetuneProtocol().schedule(1e-4, num_steps=num_steps)
+    assert schedule.warmup_steps == warmup
+    assert schedule.warmup_steps + schedule.decay_steps == num_steps
+
+
+def test_batches_are_a_pure_function_that_covers_each_epoch_once():
+    drawn = [batch_indices(step, num_train=10, batch_size=4, finetune_seed=3) for step in range(6)]
+    assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2]
+    first, second = np.concatenate(drawn[:3]), np.concatenate(drawn[3:])
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first.tolist() != second.tolist()
+    cold = batch_indices(4, num_train=10, batch_size=4, finetune_seed=3)
+    assert cold.tolist() == drawn[4].tolist()
+    other = batch_indices(4, num_train=10, batch_size=4, finetune_seed=4)
+    assert cold.tolist() != other.tolist()

@@ -1,0 +1,170 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from biphasic.training import memory
+from biphasic.training.memory import ResidentBound
+
+needs_glibc = pytest.mark.skipif(
+    memory.tune_allocator() is None, reason="the allocator is tuned on glibc alone"
+)
+
+
+class FakeProcess:
+    """Resident memory that a test sets and that a release brings down to what is in use."""
+
+    def __init__(self, in_use: int) -> None:
+        self.held = in_use
+        self.in_use = in_use
+        self.releases = 0
+
+    def release(self) -> None:
+        self.releases += 1
+        self.held = self.in_use
+
+
+def bound_over(process: FakeProcess, *, floor_bytes: int, settling_calls: int) -> ResidentBound:
+    return ResidentBound(
+        read_bytes=lambda: process.held,
+        release=process.release,
+        floor_bytes=floor_bytes,
+        settling_calls=settling_calls,
+    )
+
+
+def run_python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_nothing_is_released_up_to_the_floor():
+    process = FakeProcess(in_use=1)
+    bound = bound_over(process, floor_bytes=10, settling_calls=2)
+    process.held = 10
+    assert bound.check() == 0
+    assert process.releases == 0
+
+
+def test_what_exceeds_the_floor_is_released_and_counted():
+    process = FakeProcess(in_use=4)
+    bound = bound_over(process, floor_bytes=10, settling_calls=2)
+    process.held = 11
+    assert bound.check() == 7
+    assert process.held == 4
+
+
+def test_work_that_needs_more_than_the_floor_is_not_released_at_every_step():
+    process = FakeProcess(in_use=4)
+    bound = bound_over(process, floor_bytes=10, settling_calls=3)
+    for _ in range(300):  # each step brings memory back to 40 at once
+        process.held = 40
+        bound.check()
+    assert process.releases == 1
+    assert bound.limit_bytes == 60  # 1.5 x 40
+
+
+def test_creeping_growth_stays_bounded_by_the_need():
+    process = FakeProcess(in_use=20)
+    bound = bound_over(process, floor_bytes=10, settling_calls=4)
+    highest = 0
+    for _ in range(1000):
+        process.held = max(process.held, 30) + 1  # 30 per step, and a leak of 1
+        bound.check()
+        highest = max(highest, process.held)
+    # Need: 31 after the first step, 34 after the fourth; limit 51; one step beyond is seen.
+    assert highest <= 52
+    assert process.releases < 1000 / 15
+
+
+def test_the_need_is_measured_anew_after_each_release():
+    process = FakeProcess(in_use=4)
+    bound = bound_over(process, floor_bytes=10, settling_calls=1)
+    for held in (100, 100, 151):  # release, settle at 100, exceed 150
+        process.held = held
+        bound.check()
+    assert process.releases == 2
+    process.held = 8  # smaller work follows
+    bound.check()
+    assert bound.limit_bytes == 12  # 1.5 x 8
+
+
+@needs_glibc
+def test_tuned_memory_is_kept_and_then_given_back():
+    kept, released, left = map(
+        int,
+        run_python("""
+            import numpy
+            from biphasic.training import memory
+
+            assert memory.tune_allocator() is not None
+            arrays, pins = [], []
+            for _ in range(300):  # small blocks between large ones, so that the heap cannot shrink
+                arrays.append(numpy.ones(2**20, dtype=numpy.uint8))
+                pins.append(numpy.ones(4096, dtype=numpy.uint8))
+            del arrays
+            kept = memory.private_bytes()
+            bound = memory._process_bound()
+            bound._floor_bytes = 128 * 2**20
+            print(kept, memory.release_excess(), memory.private_bytes())
+        """).split(),
+    )
+    assert kept > 300 * 2**20  # without tuning each array would be unmapped when freed
+    assert released > 250 * 2**20
+    assert left < 128 * 2**20
+
+
+@needs_glibc
+def test_large_blocks_are_reused_without_page_faults():
+    faults = int(
+        run_python("""
+            import resource
+            import numpy
+            from biphasic.training import memory
+
+            memory.tune_allocator()
+            numpy.ones(64 * 2**20, dtype=numpy.uint8)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(10):
+                numpy.ones(64 * 2**20, dtype=numpy.uint8)
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        """)
+    )
+    # Mapped afresh, each block costs 32 faults with huge pages and 16,384 without.
+    assert faults < 100
+
+
+@needs_glibc
+def test_the_report_names_every_setting():
+    report = memory.tune_allocator()
+    assert report is not None
+    assert report.allocator.startswith("glibc")
+    assert [setting.split("=")[0] for setting in report.settings] == [
+        "M_MMAP_MAX",
+        "M_TRIM_THRESHOLD",
+        "M_MXFAST",
+    ]
+    assert memory.tune_allocator() is report
+
+
+@pytest.mark.parametrize("reason", ["no glibc", "preloaded"])
+def test_elsewhere_nothing_happens(monkeypatch, reason):
+    if reason == "no glibc":
+        monkeypatch.setattr(memory, "_glibc_version", lambda: None)
+    else:
+        monkeypatch.setattr(memory, "_preloaded_allocator", lambda: True)
+    memory.tune_allocator.cache_clear()
+    memory._process_bound.cache_clear()
+    try:
+        assert memory.tune_allocator() is None
+        assert memory.release_excess() == 0
+    finally:
+        memory.tune_allocator.cache_clear()
+        memory._process_bound.cache_clear()
