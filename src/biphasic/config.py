@@ -16,6 +16,8 @@ from biphasic.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
+_NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's names of errors
+
 
 class Config(BaseModel):
     """A frozen record that refuses unknown keys."""
@@ -58,7 +60,10 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        issues = error.errors(include_url=False)
+        # Unknown keys first: a misspelt key explains why another is missing.
+        issues = sorted(
+            error.errors(include_url=False), key=lambda issue: issue["type"] != "extra_forbidden"
+        )
         told = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
         raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
 
@@ -112,20 +117,17 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     if sort == "extra_forbidden":
         known = {name for model in models for name in model.model_fields}
         return f"unknown key '{path}'{nearest(parts[-1], known)}"
-    if sort == "missing":
+    if sort in {"missing", "union_tag_not_found"}:
         return f"'{path}' is required"
-    if sort in {"union_tag_invalid", "union_tag_not_found"}:
-        field = ".".join([*parts, issue["ctx"]["discriminator"].strip("'")])
-        if sort == "union_tag_not_found":
-            return f"'{field}' is required"
-        return _unknown_value(field, issue["ctx"]["tag"], issue["ctx"]["expected_tags"])
-    if sort in {"literal_error", "enum"} and isinstance(given, str):
+    if sort == "union_tag_invalid":
+        return _unknown_value(path, issue["ctx"]["tag"], issue["ctx"]["expected_tags"])
+    if sort == "literal_error" and isinstance(given, str):
         return _unknown_value(path, given, issue["ctx"]["expected"])
-    if sort in _NO_MAPPING:
-        return f"{path}: expected a mapping of settings (got {given!r})"
     message = issue["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if sort == "value_error":
         return f"{path}: {message}" if parts else message
+    if sort in _NO_MAPPING:
+        message = "expected a mapping of settings"
     return f"{path}: {message[:1].lower()}{message[1:]} (got {given!r})"
 
 
@@ -135,48 +137,44 @@ def _unknown_value(path: str, value: str, expected: str) -> str:
     return f"{path}: unknown value '{value}'{nearest(value, known)}"
 
 
-_NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}
-
-
 def _is_noise(issue: Any, issues: list[Any]) -> bool:
     """Tell whether an issue comes from a branch of a union that nobody meant.
 
     Pydantic reports every branch of `name | record`: text was meant as a name, all else as a
     record.
     """
-    beside = [other["type"] for other in issues if other["loc"][:-1] == issue["loc"][:-1]]
-    below = [
-        other for other in issues if other["loc"][: len(issue["loc"]) - 1] == issue["loc"][:-1]
-    ]
+    prefix, is_text = issue["loc"][:-1], isinstance(issue.get("input"), str)
+    others = [other for other in issues if other is not issue]
     if issue["type"] in _NO_MAPPING:
-        return isinstance(issue.get("input"), str) and "literal_error" in beside
-    if issue["type"] != "literal_error" or "[" not in str(issue["loc"][-1]):
+        names = [other for other in others if other["type"] == "literal_error"]
+        return is_text and any(other["loc"][:-1] == prefix for other in names)
+    if issue["type"] != "literal_error" or not str(issue["loc"][-1]).startswith("literal["):
         return False
-    return not isinstance(issue.get("input"), str) and len(below) > 1
+    return not is_text and any(other["loc"][: len(prefix)] == prefix for other in others)
 
 
 def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
     """Follow an issue's location: the path as people write it, and the records that end it.
 
-    Pydantic's locations name branches of unions too (a record's class, a discriminator's value, a
-    type such as `literal['a']`); those narrow the records and are left out of the path.
+    Pydantic's locations name branches of unions too (a record's class, a discriminator's value,
+    `literal['a']`); those narrow the records and are left out of the path.
     """
     models: set[Any] = {kind}
     path: list[str] = []
-    *parents, last = issue["loc"] or [None]
-    for part in [*parents, last]:
-        is_key = issue["type"] == "extra_forbidden" and part is last
+    location = list(issue["loc"])
+    unknown_key = [str(location.pop())] if issue["type"] == "extra_forbidden" else []
+    for part in location:
         branches = {model for model in models if _is_branch(model, part)}
-        if isinstance(part, str) and not is_key and (branches or "[" in part):
+        if branches or str(part).startswith("literal["):
             models = branches or models
-            continue
-        if part is None:
             continue
         path.append(str(part))
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
         if fields:
             models = {model for field in fields for model in _models_in(field.annotation)}
-    return path, models
+    if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        path.append(issue["ctx"]["discriminator"].strip("'"))
+    return path + unknown_key, models
 
 
 def _is_branch(model: Any, part: Any) -> bool:

@@ -123,17 +123,23 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
     """
     if not is_complete(folder):
         raise CheckpointError(f"{folder}: incomplete (no {MANIFEST}); {remedy}")
-    manifest = read_json(folder / MANIFEST)
-    for name, expected in manifest["files"].items():
+    try:
+        manifest = read_json(folder / MANIFEST)
+        files = {
+            name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()
+        }
+    except (DataError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{folder / MANIFEST}: damaged; {remedy}") from None
+    for name, (num_bytes, sha256) in files.items():
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing; {remedy}")
         size = file.stat().st_size
-        if size != expected["bytes"]:
+        if size != num_bytes:
             raise CheckpointError(
-                f"{file}: truncated or grown ({size} bytes, expected {expected['bytes']}); {remedy}"
+                f"{file}: truncated or grown ({size} bytes, expected {num_bytes}); {remedy}"
             )
-        if file_sha256(file) != expected["sha256"]:
+        if file_sha256(file) != sha256:
             raise CheckpointError(f"{file}: damaged (SHA-256 differs from {MANIFEST}); {remedy}")
     return manifest
 

@@ -166,7 +166,8 @@ def evaluate(
         task: A built-in task's name, or a folder in the format of docs/formats.md.
         learning_rates: Peak rates; the study's six when None.
         seeds: Seeds; the study's five when None.
-        protocol: All other constants; the study's when None.
+        protocol: All other constants; the study's when None. Inputs may be as long as the
+            model's unless `max_seqlen` says otherwise.
         corpus: Corpus whose built-in tasks are meant; the default one when None.
         convention: How the interval is computed.
         root: Folder of the store.
@@ -183,9 +184,10 @@ def evaluate(
     encoder = Path(model).resolve()
     state = encoder_identity(encoder)
     if not isinstance(protocol, FinetuneProtocol):
-        protocol = parse_config(FinetuneProtocol, protocol or {}, where="protocol")
+        settings = {"max_seqlen": _longest_input(encoder), **(protocol or {})}
+        protocol = parse_config(FinetuneProtocol, settings, where="protocol")
     grid = {"learning_rates": learning_rates, "seeds": seeds, "protocol": protocol}
-    settings = parse_config(
+    finetuning = parse_config(
         FinetuningConfig,
         {name: value for name, value in grid.items() if value is not None},
         where="evaluate",
@@ -193,7 +195,7 @@ def evaluate(
     folder = _task_folder(task, corpus or CorpusConfig(), store, console)
     info = load_task(folder).info
     shared = group_determinants(state, info, protocol)
-    runs = grid_runs(shared, settings)
+    runs = grid_runs(shared, finetuning)
     job = FinetuneJob(
         id=digest(shared),
         label=f"{encoder.name[:12]} on {info.name}",
@@ -234,6 +236,11 @@ def encoder_identity(folder: Path) -> str:
         if path.suffix in {".json", ".safetensors"} and path.name != MANIFEST
     )
     return digest({name: file_sha256(folder / name) for name in names})
+
+
+def _longest_input(encoder: Path) -> int:
+    """Return the longest input that a model was made for, in tokens, up to the study's 2,048."""
+    return min(read_json(encoder / "config.json").get("max_position_embeddings", 512), 2048)
 
 
 def _task_folder(task: Path | str, corpus: CorpusConfig, store: Path, console: Console) -> Path:

@@ -158,8 +158,11 @@ class StudyConfig(Config):
         )
 
     def protocol_of(self, task: TaskConfig) -> FinetuneProtocol:
-        """Return a task's protocol."""
-        settings = {**self.finetuning.protocol.model_dump(), **task.protocol}
+        """Return a task's protocol; inputs may be as long as the model's, unless limited."""
+        shared = self.finetuning.protocol
+        settings = {**shared.model_dump(), **task.protocol}
+        if "max_seqlen" not in shared.model_fields_set | task.protocol.keys():
+            settings["max_seqlen"] = self.recipe.max_seqlen
         for name in task.protocol:
             if name not in FinetuneProtocol.model_fields:
                 known = nearest(name, FinetuneProtocol.model_fields)

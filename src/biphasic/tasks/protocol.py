@@ -73,7 +73,7 @@ class FinetuneProtocol(Config):
 
     def schedule(self, learning_rate: float, *, num_steps: int) -> LearningRateConfig:
         """Return linear warm-up and linear decay to zero that fill a run of `num_steps`."""
-        # 0.1 * 30 is a little more than 3 in floating point.
+        # 0.07 * 100 is a little more than 7 in floating point.
         warmup_steps = math.ceil(self.warmup_fraction * num_steps - 1e-9)
         return LearningRateConfig(
             peak=learning_rate, warmup_steps=warmup_steps, decay_steps=num_steps - warmup_steps
