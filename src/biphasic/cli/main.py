@@ -144,14 +144,14 @@ def main() -> None:
         app()
     except (ConfigError, DataError, CheckpointError, LockedError) as error:
         _fail(error, code=2)
-    except BiphasicError as error:
+    except (BiphasicError, OSError) as error:  # among the latter: disk full, folder not writable
         _fail(error, code=1)
     except KeyboardInterrupt:
         typer.echo("interrupted; run again to go on", err=True)
         sys.exit(130)
 
 
-def _fail(error: BiphasicError, *, code: int) -> None:
+def _fail(error: Exception, *, code: int) -> None:
     typer.echo(f"error: {error}", err=True)
     sys.exit(code)
 

@@ -35,6 +35,9 @@ class TextTokenizer:
     def __init__(self, tokenizer: Tokenizer, special_tokens: dict[str, str]) -> None:
         # Text that spells a special token stays text: it must not become one.
         tokenizer.encode_special_tokens = True
+        # Some makers save these with the vocabulary; they would cut or pad documents unseen.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._special_tokens = special_tokens
         self.bos_id = self._special_id("bos")
@@ -66,7 +69,11 @@ class TextTokenizer:
                     "tokenizer_config.json to a token of its vocabulary"
                 )
             special_tokens[role] = token["content"] if isinstance(token, dict) else token
-        return cls(Tokenizer.from_file(str(path)), special_tokens)
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+            raise DataError(f"{path}: cannot be read ({error})") from None
+        return cls(tokenizer, special_tokens)
 
     def save(self, folder: Path) -> None:
         """Write the two files that Hugging Face's `AutoTokenizer` reads."""

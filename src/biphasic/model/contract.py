@@ -7,7 +7,7 @@ each phase switch and at export, every layer is disturbed at one place and watch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,15 +20,12 @@ from biphasic.model.forward import hidden_states
 from biphasic.seeds import stream
 
 _LENGTH = 6  # of each probe document: within any sliding window
+# The probe is one row: two documents and two tokens of padding.
+_FIRST, _SECOND = slice(0, _LENGTH), slice(_LENGTH, 2 * _LENGTH)
+_PADDING = slice(2 * _LENGTH, 2 * _LENGTH + 2)
+_LAST_OF_FIRST = slice(_LENGTH - 1, _LENGTH)
+_NOWHERE = slice(0)
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-
-
-@dataclass(frozen=True)
-class _Disturbance:
-    """Noise added to one layer's input at given positions of the only row."""
-
-    layer: nn.Module
-    positions: slice
 
 
 @torch.no_grad()
@@ -45,33 +42,36 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     was_training = model.training
     model.eval()
     try:
-        probe = _probe_batch(model)
         for name, layer in _layers(model):
-            _check_layer(model, probe, name, layer, causal=causal)
+
+            def output(noisy: slice, layer: nn.Module = layer) -> Tensor:
+                return _layer_output(model, layer, noisy, causal=causal)
+
+            _check_layer(name, output, causal=causal)
         _check_padding(model, causal=causal)
     finally:
         model.train(was_training)
 
 
-def _check_layer(
-    model: PreTrainedModel, probe: PackedBatch, name: str, layer: nn.Module, *, causal: bool
-) -> None:
-    """Disturb what follows the first document, then the document's last token."""
-    first, others = slice(0, _LENGTH), slice(_LENGTH, None)
-    last, earlier = slice(_LENGTH - 1, _LENGTH), slice(0, _LENGTH - 1)
-    calm = _layer_output(model, probe, layer, causal=causal)
-    after_others, after_last = (
-        _layer_output(
-            model, probe, layer, causal=causal, disturbance=_Disturbance(layer, positions)
-        )
-        for positions in (others, last)
+def _check_layer(name: str, output: Callable[[slice], Tensor], *, causal: bool) -> None:
+    """Disturb the second document, the last token of the first and the padding, one by one.
+
+    Args:
+        name: Of the layer, for errors.
+        output: Gives the layer's output, [row_length, hidden_size], with noise in some of its
+            input.
+        causal: What is expected.
+    """
+    calm, after_second, after_last, after_padding = map(
+        output, (_NOWHERE, _SECOND, _LAST_OF_FIRST, _PADDING)
     )
-    if not torch.equal(calm[first], after_others[first]):
-        raise ModelError(f"{name}: tokens see other documents or the padding of their row")
-    # Backwards too: a causal layer leaks from a document to those after it alone.
-    if not torch.equal(calm[others], after_last[others]):
+    # Both ways: a causal layer leaks from a document to those after it alone.
+    isolated = torch.equal(calm[_FIRST], after_second[_FIRST])
+    if not isolated or not torch.equal(calm[_SECOND], after_last[_SECOND]):
         raise ModelError(f"{name}: tokens see other documents of their row")
-    changed = (calm[earlier] != after_last[earlier]).any(-1)
+    if not torch.equal(calm[: _PADDING.start], after_padding[: _PADDING.start]):
+        raise ModelError(f"{name}: tokens see the padding of their row")
+    changed = (calm != after_last)[: _LAST_OF_FIRST.start].any(-1)
     if causal and bool(changed.any()):
         raise ModelError(f"{name}: sees later tokens although the objective is causal")
     if not causal and not bool(changed.all()):
@@ -106,22 +106,15 @@ def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 
 
 def _layer_output(
-    model: PreTrainedModel,
-    batch: PackedBatch,
-    layer: nn.Module,
-    *,
-    causal: bool,
-    disturbance: _Disturbance | None = None,
+    model: PreTrainedModel, layer: nn.Module, noisy: slice, *, causal: bool
 ) -> Tensor:
-    """Return the output of one layer for the only row: [row_length, hidden_size]."""
+    """Return one layer's output for the probe's only row, with noise in some of its input."""
     captured: list[Tensor] = []
 
     def disturb(_module: nn.Module, inputs: tuple[Tensor, ...], options: dict) -> tuple:
-        if disturbance is None:
-            return inputs, options
         hidden = (inputs[0] if inputs else options["hidden_states"]).clone()
         noise = torch.linspace(-1, 1, hidden.shape[-1], dtype=hidden.dtype, device=hidden.device)
-        hidden[0, disturbance.positions] += noise * hidden.abs().mean().clamp(min=1.0)
+        hidden[0, noisy] += noise * hidden.abs().mean().clamp(min=1.0)
         if inputs:
             return (hidden, *inputs[1:]), options
         return inputs, {**options, "hidden_states": hidden}
@@ -134,7 +127,7 @@ def _layer_output(
         layer.register_forward_hook(capture),
     ]
     try:
-        hidden_states(model, batch, causal=causal)
+        hidden_states(model, _probe_batch(model), causal=causal)
     finally:
         for hook in hooks:
             hook.remove()
@@ -143,7 +136,7 @@ def _layer_output(
 
 def _probe_batch(model: PreTrainedModel) -> PackedBatch:
     tokens = _tokens(model, 2 * _LENGTH)
-    return _pack(model, [tokens[:_LENGTH], tokens[_LENGTH:]], 2 * _LENGTH + 2)
+    return _pack(model, [tokens[:_LENGTH], tokens[_LENGTH:]], _PADDING.stop)
 
 
 def _tokens(model: PreTrainedModel, count: int) -> np.ndarray:

@@ -25,6 +25,7 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
     output = model.base_model(
         input_ids=torch.from_numpy(batch.input_ids).to(device),
         position_ids=torch.from_numpy(batch.position_ids).to(device),
+        use_cache=False,  # decoders would copy every key and value into one
         **attention_arguments(
             torch.from_numpy(batch.cu_seqlens).to(device),
             max_seqlen=batch.max_seqlen,

@@ -9,12 +9,13 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from biphasic.config import Config, nearest
 from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
+from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
 from biphasic.records import Convention
 from biphasic.tasks.builtin import BUILTIN_TASKS
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.training.lr import LearningRateConfig
+from biphasic.training.lr import LearningRateConfig, check_learning_rate
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import OptimizerConfig, Recipe, Seeds
 
@@ -146,9 +147,20 @@ class StudyConfig(Config):
         _refuse_repeats("tasks", [task.name for task in self.tasks])
         _refuse_repeats("finetuning.learning_rates", list(self.finetuning.learning_rates))
         _refuse_repeats("finetuning.seeds", list(self.finetuning.seeds))
+        for arm in self.arms:
+            self._check_schedule(arm)
         for task in self.tasks:
             self.protocol_of(task)
         return self
+
+    def _check_schedule(self, arm: ArmConfig) -> None:
+        # Here, so that it is known before any data are made.
+        steps = sum(phase.steps for phase in arm.phases)
+        try:
+            if steps:
+                check_learning_rate(self.recipe.learning_rate, total_steps=steps)
+        except ConfigError as error:
+            raise ValueError(f"arm '{arm.name}': {error}") from None
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe."""

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -68,15 +69,21 @@ class LocalEngine:
         trace: TracebackType | None,
     ) -> None:
         """End the workers at once; nothing that they finished is lost."""
+        for _ in self._threads:
+            self._queue.put(None)
         for worker in self._workers:
             worker.stop()
+        for thread in self._threads:
+            thread.join()
+        for worker in self._workers:
+            worker.close()
 
     def _attend(self, worker: _Worker) -> None:
         while queued := self._queue.get():
             job, future = queued
             try:
                 worker.run(job, lambda progress, job=job: self._watch(job, progress))
-            except StudyError as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits for the future is told
                 future.set_exception(error)
             else:
                 future.set_result(None)
@@ -85,6 +92,7 @@ class LocalEngine:
 class _Worker:
     def __init__(self, log: Path, num_threads: int) -> None:
         self._log, self._num_threads = log, num_threads
+        self._is_stopped = False
         self._process = self._start()
 
     def run(self, job: Job, watch: Callable[[Progress], None]) -> None:
@@ -93,7 +101,10 @@ class _Worker:
         Raises:
             StudyError: It failed; the message says why.
         """
+        if self._is_stopped:
+            raise StudyError(f"{job.label}: not tried, the study was stopped")
         if self._process.poll() is not None:
+            self.close()
             self._process = self._start()
         process = self._process
         if process.stdin is None or process.stdout is None:
@@ -116,8 +127,16 @@ class _Worker:
         )
 
     def stop(self) -> None:
+        self._is_stopped = True
         self._process.kill()
         self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes; nobody may be reading them."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                if pipe:
+                    pipe.close()
 
     def _start(self) -> subprocess.Popen[str]:
         threads = str(self._num_threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,7 +73,7 @@ class TrainJob(Config):
             report(Progress(step.step - self.start, self.end - self.start, text))
 
         with _exclusive(self.store, self.id):
-            remove_partials(self.store / "states", self.id)
+            _remove_unfinished(self.store / "states", self.id)
             train_segment(
                 Lineage(self.recipe, data.ground),
                 data,
@@ -124,7 +125,7 @@ class FinetuneJob(Config):
         with _exclusive(self.store, self.id):
             missing = [run for run in self.runs if not is_complete(self._folder(run))]
             for run in missing:
-                remove_partials(self.store / "finetunes", run.id)
+                _remove_unfinished(self.store / "finetunes", run.id)
             if missing:
                 self._run_missing(missing, report)
 
@@ -157,6 +158,13 @@ def _exclusive(store: Path, job_id: str) -> FileLock:
     locks = store / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     return FileLock(locks / f"{job_id}.lock")
+
+
+def _remove_unfinished(folder: Path, name: str) -> None:
+    """Delete what stands where a job is to write, unless it is complete."""
+    remove_partials(folder, name)
+    if (folder / name).is_dir() and not is_complete(folder / name):
+        shutil.rmtree(folder / name)
 
 
 # What a long-lived worker keeps between jobs. Keys are JSON, since type checkers do not know that

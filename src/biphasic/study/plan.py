@@ -89,7 +89,7 @@ def plan_study(config: StudyConfig, ground: Ground, tasks_folder: Path) -> Plan:
 
     Raises:
         ConfigError: A schedule does not fit its run.
-        DataError: A task's data are missing or damaged.
+        CheckpointError: A task's data are missing or damaged.
     """
     arms = tuple(PlannedArm(arm, Lineage(config.recipe_of(arm), ground)) for arm in config.arms)
     tasks = tuple(_plan_task(config, task, tasks_folder) for task in config.tasks)
@@ -143,10 +143,10 @@ def missing_runs(group: FinetuneGroup, store: Path) -> list[GridRun]:
 
 
 def check_inputs(plan: Plan, store: Path) -> None:
-    """Check every byte that missing jobs will start from, before any of them runs.
+    """Check every byte that missing jobs start from and that the report counts, before any runs.
 
     Raises:
-        CheckpointError: A state or a checkpoint is damaged; it is named.
+        CheckpointError: A state, a checkpoint or a result is damaged; it is named.
     """
     needed = {segment.parent for segment in missing_segments(plan, store)}
     needed |= {group.state for group in plan.groups if missing_runs(group, store)}
@@ -159,6 +159,10 @@ def check_inputs(plan: Plan, store: Path) -> None:
         latest = progress.latest_step()
         if latest is not None:
             verify_folder(progress.path(latest), remedy="delete this folder and run again")
+    for run in (run for group in plan.groups for run in group.runs):
+        folder = store / "finetunes" / run.id
+        if is_complete(folder):
+            verify_folder(folder, remedy="delete this folder and run again")
 
 
 def _shared_steps(identities: list[str], others: list[str]) -> int:
@@ -171,6 +175,7 @@ def _shared_steps(identities: list[str], others: list[str]) -> int:
 
 
 def _plan_task(config: StudyConfig, task: TaskConfig, tasks_folder: Path) -> PlannedTask:
+    verify_folder(tasks_folder / task.name, remedy="delete this folder and run again")
     loaded = load_task(tasks_folder / task.name)
     return PlannedTask(
         info=loaded.info,

@@ -8,13 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from biphasic.config import Config
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.pydocs import PYDOCS_VERSION, Document, installed_versions, load_documents
+from biphasic.data.pydocs import (
+    PYDOCS_VERSION,
+    STANDARD_LIBRARY,
+    Document,
+    installed_versions,
+    load_documents,
+)
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.files import digest, is_complete, read_json, remove_partials, write_json
 from biphasic.study.config import CorpusConfig
-from biphasic.tasks.builtin import TASKS_VERSION, build_tasks
+from biphasic.tasks.builtin import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
 DEFAULT_VOCAB_SIZE = 8192
@@ -58,8 +66,8 @@ def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) ->
         DataError: There is no text.
     """
     origin = data_origin(config)
-    folder = store / "data" / digest(origin)[:32]
-    remove_partials(folder)
+    key = digest(origin)[:32]
+    folder = store / "data" / key
     paths = PreparedPaths(
         tokenizer=folder / "tokenizer",
         train=folder / "train",
@@ -67,8 +75,25 @@ def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) ->
         tasks=folder / "tasks",
     )
     record = folder / "prepared.json"
-    if record.is_file() and read_json(record) == origin and _is_whole(paths):
-        return paths
+    locks = store / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / f"data-{key}.lock"):
+        if not (record.is_file() and read_json(record) == origin and _is_whole(paths)):
+            _build(config, paths, origin, say=say)
+            write_json(record, origin)
+    return paths
+
+
+def _build(
+    config: CorpusConfig,
+    paths: PreparedPaths,
+    origin: dict[str, Any],
+    *,
+    say: Callable[[str], None],
+) -> None:
+    """Make what is missing; what an interrupted call finished is kept."""
+    for leftovers in (paths.tokenizer.parent, paths.tasks):
+        remove_partials(leftovers)
     if config.tokenizer:
         _copy_tokenizer(config.tokenizer, paths.tokenizer)
     say("reading the documentation of the installed libraries")
@@ -80,14 +105,13 @@ def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) ->
         write_tokenizer(train_tokenizer(texts, vocab_size=vocab_size), paths.tokenizer)
     tokenizer = TextTokenizer.load(paths.tokenizer)
     for name, split in _SPLITS.items():
-        if not is_complete(folder / name):
+        target = paths.tokenizer.parent / name
+        if not is_complete(target):
             say(f"tokenising {_megabytes(documents, split)} MB of text ({name})")
             pairs = [(doc.id, doc.text) for doc in documents if doc.split == split]
-            write_corpus(folder / name, pairs, tokenizer, provenance={**origin, "split": split})
+            write_corpus(target, pairs, tokenizer, provenance={**origin, "split": split})
     say("making the four tasks")
     build_tasks(documents, paths.tasks)
-    write_json(record, origin)
-    return paths
 
 
 def data_origin(config: CorpusConfig) -> dict[str, Any]:
@@ -96,6 +120,8 @@ def data_origin(config: CorpusConfig) -> dict[str, Any]:
         "source": config.source,
         "tokenizer": _tokenizer_origin(config),
         "libraries": installed_versions(config.libraries),
+        # It has no version of its own: without this, studies with and without it would share data.
+        "standard_library": config.libraries is None or STANDARD_LIBRARY in config.libraries,
         "tokenizers": importlib.metadata.version("tokenizers"),
         "python": platform.python_version(),
         "pydocs_version": PYDOCS_VERSION,
@@ -121,7 +147,8 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
 
 
 def _is_whole(paths: PreparedPaths) -> bool:
-    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout)))
+    tasks = (paths.tasks / name for name in BUILTIN_TASKS)
+    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout, *tasks)))
 
 
 def _megabytes(documents: list[Document], split: str) -> int:

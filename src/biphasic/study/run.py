@@ -15,7 +15,7 @@ from rich.console import Console
 
 from biphasic.analysis.report import write_report
 from biphasic.errors import LockedError
-from biphasic.files import is_complete, read_json, write_json
+from biphasic.files import digest, is_complete, read_json, write_json
 from biphasic.study.config import StudyConfig
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import LocalEngine
@@ -94,10 +94,8 @@ def execute_study(
                 num_workers=workers,
                 num_threads=num_threads,
             )
-        report = folder / "report" / "report.html"
-        if jobs or not report.is_file():
-            record_study(config, plan, data, store=store, folder=folder)
-            report = write_report(folder, store)
+        record = study_record(config, plan, data, store=store)
+        report = _up_to_date_report(record, plan, folder, store)
     return StudyOutcome(folder, report, num_executed=len(jobs), failures=failures)
 
 
@@ -122,12 +120,31 @@ def study_lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def record_study(
-    config: StudyConfig, plan: Plan, data: TrainingData, *, store: Path, folder: Path
-) -> None:
-    """Write `study.json`: what was compared with what, for reports that need no torch."""
+def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: Path) -> Path:
+    """Write `study.json` and the report, or leave them where they say the same already.
+
+    What they were made from is noted last: an interrupted call, and a study file that changed
+    without a job to run, leave no stale report behind.
+    """
+    missing = [segment.id for segment in missing_segments(plan, store)]
+    missing += [run.id for group in plan.groups for run in missing_runs(group, store)]
+    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
+    made_from = digest({"study": {**record, "provenance": provenance}, "missing": missing})
+    report, note = folder / "report" / "report.html", folder / "report" / "made-from.json"
+    if report.is_file() and note.is_file() and read_json(note) == {"sha256": made_from}:
+        return report
+    write_json(folder / "study.json", record)
+    report = write_report(folder, store)
+    write_json(note, {"sha256": made_from})
+    return report
+
+
+def study_record(
+    config: StudyConfig, plan: Plan, data: TrainingData, *, store: Path
+) -> dict[str, Any]:
+    """Return `study.json`: what was compared with what, for reports that need no torch."""
     groups = {(group.state, group.task.info.name): group for group in plan.groups}
-    record: dict[str, Any] = {
+    return {
         "format": _STUDY_FORMAT,
         "name": config.name,
         "title": config.title,
@@ -170,7 +187,6 @@ def record_study(
         ],
         "provenance": _provenance(config, plan, data),
     }
-    write_json(folder / "study.json", record)
 
 
 def _provenance(config: StudyConfig, plan: Plan, data: TrainingData) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class HeldoutLoss:
         vocabulary: Vocabulary,
     ) -> None:
         """Read the sample: the first rows of the corpus's plan, at most one epoch."""
-        num_batches = max(HELDOUT_TOKENS // (max_seqlen * rows_per_batch), 1)
+        tokens = min(HELDOUT_TOKENS, corpus.num_tokens)
+        num_batches = max(tokens // (max_seqlen * rows_per_batch), 1)
         leg = Leg(max_seqlen, rows_per_batch, num_batches)
         reader = RowReader(
             corpus, RowPlan(corpus.lengths, [leg], data_seed=HELDOUT_SEED), special_ids

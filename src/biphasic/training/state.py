@@ -70,9 +70,10 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
     manifest = verify_folder(folder, remedy="delete the folder and run again")
-    if manifest["identity"] != identity:
+    held = str(manifest.get("identity"))
+    if held != identity:
         raise CheckpointError(
-            f"{folder}: holds state {manifest['identity'][:12]}, not {identity[:12]}; "
+            f"{folder}: holds state {held[:12]}, not {identity[:12]}; "
             "delete the folder and run again"
         )
     return Snapshot(

@@ -137,6 +137,19 @@ def test_a_window_without_the_whole_answer_points_to_bos(tokenizer):
         assert context[window.offsets[first, 0] : window.offsets[last, 1]].strip() == "Paris"
 
 
+def test_an_answer_that_a_window_cuts_points_to_bos(tokenizer):
+    words = ["the cat sat on the mat", "and the dog ran to Paris", "with Anna on the mat"]
+    context = " ".join(words * 2)
+    for start in range(0, len(context) - 24, 4):
+        start = context.index(" ", start) + 1  # noqa: PLW2901
+        text = context[start : start + 20].strip()
+        task = question_task(context, Answer(text, start))
+        for part in encode_task(task, tokenizer, protocol=protocol(max_seqlen=24)).windows["test"]:
+            if part.target != (0, 0):
+                first, last = (place - part.prefix for place in part.target)
+                assert 0 <= first <= last < len(part.offsets)
+
+
 def test_no_room_for_a_context_is_refused(tokenizer):
     task = question_task("the cat")
     with pytest.raises(ConfigError, match="max_seqlen: 15 tokens leave no room"):

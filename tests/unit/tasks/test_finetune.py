@@ -207,6 +207,20 @@ def test_a_run_after_another_equals_the_run_alone_bitwise(tokenizer, model, kind
     same(alone, after)
 
 
+def test_seeds_differ_in_their_head(model, tokenizer):
+    """With one batch that holds all examples the order is no difference: the head is."""
+    losses = {}
+
+    def record(run, step, num_steps, loss):
+        losses[run.seed] = loss
+
+    runs = [
+        run_of(TASKS["sc"](), tokenizer, seed=seed, max_steps=1, batch_size=192) for seed in (0, 1)
+    ]
+    list(finetune_group(model, runs, progress=record))
+    assert abs(losses[0] - losses[1]) > 1e-4
+
+
 def test_seeds_differ_in_head_and_order(model, tokenizer):
     losses: dict[int, list[float]] = {0: [], 1: []}
     runs = [run_of(TASKS["sc"](), tokenizer, seed=seed, max_steps=3) for seed in losses]
@@ -235,6 +249,26 @@ def test_states_that_are_not_finite_after_the_last_step_diverge(model, tokenizer
     run = run_of(TASKS["sc"](), tokenizer, max_steps=1, learning_rate=1e38)
     [result] = finetune_group(model, [run])
     assert (result.status, result.steps) == ("diverged", 1)
+
+
+def test_a_loss_that_is_not_finite_diverges_even_where_gradients_are(model, tokenizer):
+    run = run_of(TASKS["sc"](), tokenizer, max_steps=5)
+    task = _WithLoss(run.task, lambda loss: loss + torch.inf)
+    [result] = finetune_group(model, [dataclasses.replace(run, task=task)])
+    assert result.status == "diverged"
+
+
+class _WithLoss:
+    """A task whose loss is changed."""
+
+    def __init__(self, task, change):
+        self._task, self._change = task, change
+
+    def __getattr__(self, name):
+        return getattr(self._task, name)
+
+    def loss(self, *arguments):
+        return self._change(self._task.loss(*arguments))
 
 
 def test_precision_of_runs_and_weights_is_checked(model, tokenizer):
@@ -299,6 +333,55 @@ def test_packing_does_not_change_pooled_states(model, tokenizer):
         together = encoder.pooled(sequences)
         alone = torch.cat([encoder.pooled([sequence]) for sequence in sequences])
     assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_a_sequence_is_read_in_both_directions(model, tokenizer):
+    """The last token changes the state of the first, and of no other sequence."""
+    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
+    ids = np.array([tokenizer.bos_id, *tokenizer.encode("the cat sat on the mat")])
+    changed = ids.copy()
+    changed[-1] = tokenizer.eos_id
+    with torch.inference_mode():
+        before, spans = encoder.states([ids, ids])
+        after, _ = encoder.states([ids, changed])
+    first, second = spans[:, 0]
+    assert (before[second] - after[second]).abs().max() > 1e-4
+    assert torch.equal(before[first], after[first])
+
+
+def test_the_loss_of_questions_is_that_of_each_window_alone(model, tokenizer):
+    encoded = encode_task(TASKS["qa"](), tokenizer, protocol=PROTOCOL)
+    head = new_head(32, 2, generator=torch.Generator().manual_seed(0))
+    nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(1))
+    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
+    expected = []
+    for window in encoded.windows["train"][:6]:
+        logits = head(encoder.states([window.sequence])[0])[: len(window.sequence)].double()
+        chosen = logits.log_softmax(0)[list(window.target), [0, 1]]
+        expected.append(-chosen.mean().item())
+    loss = encoded.loss(encoder, head, np.arange(6))
+    assert loss.item() == pytest.approx(sum(expected) / 6, rel=1e-5)
+
+
+def test_similarities_are_scaled_cosines(tokenizer):
+    """Pair i is at i * 90 degrees: cosines 1 and 0, so -log(e^2 / (e^2 + 1)) at scale 2."""
+    encoded = encode_task(
+        retrieval_task(), tokenizer, protocol=PROTOCOL.model_copy(update={"similarity_scale": 2.0})
+    )
+    pairs = encoded.pairs
+    other = int(np.flatnonzero(pairs[:, 0] == 1)[0])  # query 1 is of another topic
+    loss = encoded.loss(_Axes(), nn.Identity(), np.array([0, other]))
+    assert loss.item() == pytest.approx(-math.log(math.exp(2) / (math.exp(2) + 1)), rel=1e-5)
+
+
+class _Axes:
+    """An encoder that gives the i-th query and the i-th document the i-th axis, at any length."""
+
+    def states(self, sequences):
+        half = len(sequences) // 2
+        states = torch.cat([3.0 * torch.eye(half), 0.5 * torch.eye(half)])
+        rows = np.arange(len(sequences))
+        return states, np.stack([rows, rows + 1], axis=1)
 
 
 def test_heads_are_normal_with_the_studys_deviation():

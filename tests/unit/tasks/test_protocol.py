@@ -43,6 +43,10 @@ def test_warmup_is_a_tenth_rounded_up(num_steps, warmup):
     assert schedule.warmup_steps + schedule.decay_steps == num_steps
 
 
+def test_warmup_is_not_lengthened_by_rounding():
+    assert FinetuneProtocol(warmup_fraction=0.07).schedule(1.0, num_steps=100).warmup_steps == 7
+
+
 def test_batches_are_a_pure_function_that_covers_each_epoch_once():
     drawn = [batch_indices(step, num_train=10, batch_size=4, finetune_seed=3) for step in range(6)]
     assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2]

@@ -1,0 +1,114 @@
+"""What tests share: a tiny tokenizer, a tiny corpus, recipes of `pico` size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from biphasic.data.corpus import Corpus
+    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.training.loop import TrainingData
+    from biphasic.training.recipe import Recipe
+
+# Before torch is imported: tests run beside one another, and one thread is fastest at this size.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Deterministic, so that a failure is a change of code; no time limits, as machines are shared.
+settings.register_profile("biphasic", deadline=None, database=None, derandomize=True)
+settings.load_profile("biphasic")
+
+TEXT = (
+    "the array of rows holds tokens and their weights returns a copy unless axis is given where "
+    "each value was read from memory in order model layer shape dtype stream index window default"
+)
+
+
+def synthetic_documents(count: int, *, seed: int, longest: int = 120) -> list[tuple[str, str]]:
+    """Return (id, text) pairs of 1 to `longest` words, most of them short."""
+    draw = np.random.default_rng(seed)
+    lengths = np.minimum(draw.lognormal(3.0, 1.0, count).astype(int) + 1, longest)
+    return [
+        (f"{seed}/{number}", " ".join(draw.choice(TEXT.split(), length)))
+        for number, length in enumerate(lengths.tolist())
+    ]
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[tuple[str, str]]:
+    """Sixty (id, text) pairs."""
+    return synthetic_documents(60, seed=1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(documents: list[tuple[str, str]]) -> TextTokenizer:
+    """A byte-level BPE of 320 tokens."""
+    from biphasic.data.tokenizer import train_tokenizer
+
+    return train_tokenizer([text for _, text in documents], vocab_size=320)
+
+
+@pytest.fixture(scope="session")
+def corpus(
+    documents: list[tuple[str, str]],
+    tokenizer: TextTokenizer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Corpus:
+    """The documents, tokenised; never change its files."""
+    return _corpus(tmp_path_factory.mktemp("corpus") / "train", documents, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def training_data(
+    corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> TrainingData:
+    """A corpus with a held-out one of a dozen documents; never change their files."""
+    from biphasic.training.loop import TrainingData
+
+    folder = tmp_path_factory.mktemp("heldout") / "heldout"
+    heldout = _corpus(folder, synthetic_documents(12, seed=2), tokenizer)
+    return TrainingData(corpus=corpus, heldout=heldout, tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="session")
+def make_recipe() -> Callable[..., Recipe]:
+    """Return recipes of `pico` size: `make_recipe(clm(3), mlm(3), precision="fp32")`."""
+    from biphasic.config import parse_config
+    from biphasic.training.recipe import Recipe
+
+    def make(*phases: dict[str, Any], **changes: Any) -> Recipe:
+        raw = {
+            "model": "pico",
+            "phases": phases,
+            "learning_rate": {"peak": 2e-3, "warmup_steps": 1},
+            "max_seqlen": 32,
+            "rows_per_step": 4,
+            **changes,
+        }
+        return parse_config(Recipe, raw, where="test")
+
+    return make
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute on one thread."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _corpus(folder: Path, documents: list[tuple[str, str]], tokenizer: TextTokenizer) -> Corpus:
+    from biphasic.data.corpus import Corpus, write_corpus
+
+    write_corpus(folder, documents, tokenizer, provenance={"source": "synthetic"})
+    return Corpus(folder)

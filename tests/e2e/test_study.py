@@ -1,0 +1,199 @@
+"""The miniature study from its file to its report, and what a second run does."""
+
+import csv
+import io
+import json
+
+import pytest
+import yaml
+
+from biphasic.config import load_config
+from biphasic.study.config import StudyConfig
+from biphasic.study.plan import plan_study
+from biphasic.training.recipe import Ground
+from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
+
+TRAINED = [arm["name"] for arm in STUDY["arms"] if arm.get("phases")]
+TASKS = [task["name"] for task in STUDY["tasks"]]
+SEEDS = STUDY["finetuning"]["seeds"]
+
+
+def ledger_of(finished, arm):
+    root = finished / "root"
+    return state(root, arms(root)[arm]["state"])["ledger"]
+
+
+def lines_of(finished, arm):
+    root = finished / "root"
+    for segment in arms(root)[arm]["segments"]:
+        text = (root / "store/states" / segment / "metrics.jsonl").read_text()
+        yield from map(json.loads, text.splitlines())
+
+
+def test_the_table_names_every_arm_with_its_interval(finished):
+    table = (finished / "stdout").read_text()
+    for arm in STUDY["arms"]:
+        rows = [line for line in table.splitlines() if f" {arm['name']} " in line]
+        assert len(rows) == 1
+        assert rows[0].count("±") == len(TASKS)
+    assert "2 seeds" in table
+    assert "Student's t" in table
+    assert "report.html" in table
+
+
+def test_every_fine_tuning_and_every_heldout_loss_is_a_row(finished):
+    rows = list(csv.DictReader(io.StringIO(results(finished / "root").decode())))
+    cells = {(r["arm"], r["task"], r["seed"]) for r in rows if r["task"] != "pretraining"}
+    assert cells == {
+        (arm["name"], task, str(seed)) for arm in STUDY["arms"] for task in TASKS for seed in SEEDS
+    }
+    losses = {row["arm"] for row in rows if row["task"] == "pretraining"}
+    assert losses == {arm["name"] for arm in STUDY["arms"]}
+
+
+def test_results_hold_no_times_paths_or_hosts(finished):
+    header = results(finished / "root").decode().splitlines()[0]
+    assert not {"seconds", "path", "host"} & set(header.split(","))
+    assert str(finished) not in results(finished / "root").decode()
+
+
+def test_the_report_is_one_page_that_loads_nothing(finished):
+    page = (finished / "root/mini/report/report.html").read_text()
+    assert "<script src" not in page
+    assert 'src="http' not in page
+    assert all(arm["name"] in page for arm in STUDY["arms"])
+
+
+def test_all_arms_read_the_same_rows(finished):
+    root = finished / "root"
+    hashes = {state(root, arms(root)[arm]["state"])["rows_sha256"] for arm in TRAINED}
+    assert len(hashes) == 1
+    read = {
+        tuple(sum(entry[key] for entry in ledger_of(finished, arm)) for key in ("tokens", "steps"))
+        for arm in TRAINED
+    }
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("arm", TRAINED)
+def test_the_ledger_is_the_sum_of_the_log(finished, arm):
+    updates = [line for line in lines_of(finished, arm) if "loss" in line]
+    assert [line["step"] for line in updates] == list(range(1, STEPS + 1))
+    ledger = ledger_of(finished, arm)
+    phases = next(a["phases"] for a in STUDY["arms"] if a["name"] == arm)
+    assert [(e["objective"], e["steps"]) for e in ledger] == [
+        (phase["objective"], phase["steps"]) for phase in phases
+    ]
+    for entry in ledger:
+        of_phase = [line for line in updates if line["phase"] == entry["phase"]]
+        supervised = sum(line["supervised_tokens"] for line in of_phase)
+        assert entry["supervised_tokens"] == supervised
+    assert updates[-1]["tokens"] == sum(entry["tokens"] for entry in ledger)
+
+
+def test_a_shared_trunk_is_trained_once(finished):
+    root = finished / "root"
+    segments = {name: arm["segments"] for name, arm in arms(root).items()}
+    assert segments["clm-25-mlm-75"][0] == segments["clm"][0]
+    assert segments["clm-50-mlm-50"][:2] == segments["clm"][:2]
+    # clm 0-3, 3-6, 6-12; one more for each other trained arm; the untrained model.
+    assert len(list((root / "store/states").iterdir())) == 3 + 4 + 1
+    steps = sum(
+        '"loss"' in line
+        for path in root.glob("store/states/*/metrics.jsonl")
+        for line in path.read_text().splitlines()
+    )
+    assert steps == 12 + 12 + 9 + 6 + 12
+
+
+def test_a_second_run_finds_all_finished_and_changes_nothing(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    before = snapshot(root)
+    code, out, err = cli("study", "run", write_study(tmp_path), "--root", root)
+    assert code == 0
+    assert "all finished; nothing to do" in out
+    assert "done:" not in err
+    assert snapshot(root) == before
+
+
+def test_a_second_study_trains_only_what_differs(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    before = snapshot(root / "store")
+    arm = {
+        "name": "clm-75",
+        "phases": [{"objective": "clm", "steps": 9}, {"objective": "mlm", "steps": 3}],
+    }
+    study = write_study(
+        tmp_path,
+        name="other",
+        arms=[*STUDY["arms"], arm],
+        tasks=STUDY["tasks"][:1],
+        finetuning={**STUDY["finetuning"], "seeds": [0, 1, 2]},
+    )
+    code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
+    assert code == 0, err
+    after = snapshot(root / "store")
+    assert {path: after[path] for path in before} == before
+    new = {tuple(path.split("/")[:2]) for path in set(after) - set(before)}
+    # The trunk goes on from step 6 to 9, and there branches off.
+    assert len([path for path in new if path[0] == "states"]) == 2
+    # One more seed for each of six arms, three seeds for the new one.
+    assert len([path for path in new if path[0] == "finetunes"]) == 6 + 3
+    assert not [path for path in new if path[0] not in {"states", "finetunes", "locks"}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [("title=Another title", "Another title"), ("convention=paper", "1.96")],
+)
+def test_words_change_the_report_and_run_nothing(finished, tmp_path, cli, setting, shown):
+    root = copy_root(finished, tmp_path / "root")
+    before = snapshot(root / "store")
+    study = write_study(tmp_path)
+    code, out, _ = cli("study", "run", study, "--root", root, "--set", setting)
+    assert code == 0
+    assert "all finished; nothing to do" in out
+    assert shown in out
+    assert shown in (root / "mini/report/report.html").read_text()
+    assert snapshot(root / "store") == before
+
+
+def test_an_arm_that_is_taken_out_leaves_the_report(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    study = write_study(tmp_path, arms=STUDY["arms"][:2])
+    code, out, _ = cli("study", "run", study, "--root", root)
+    assert code == 0
+    assert "clm-25-mlm-75" not in out
+    assert b"clm-25-mlm-75" not in results(root)
+
+
+def test_a_report_can_be_made_anew_from_records(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    expected = results(root)
+    (root / "mini/report/results.csv").unlink()
+    code, out, _ = cli("study", "report", root / "mini")
+    assert code == 0
+    assert "report.html" in out
+    assert results(root) == expected
+
+
+def shipped():
+    from pathlib import Path
+
+    return sorted(Path(__file__).parents[2].glob("studies/*.yaml"))
+
+
+@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
+def test_every_shipped_study_loads_and_plans(finished, path):
+    config = load_config(StudyConfig, path)
+    assert config.name == path.stem
+    assert set(yaml.safe_load(path.read_text())) <= set(StudyConfig.model_fields)
+    tasks = next((finished / "root/store/data").glob("*/tasks"))
+    plan = plan_study(config, Ground("0" * 64, "1" * 64, 1024), tasks)
+    assert len(plan.arms) == len(config.arms)
+    assert {arm.state for arm in plan.arms} <= {segment.id for segment in plan.segments}
+    assert len({arm.lineage.recipe.total_steps for arm in plan.arms} - {0}) == 1
+
+
+def test_studies_are_shipped():
+    assert {"smoke", "quickstart"} <= {path.stem for path in shipped()}

@@ -1,0 +1,135 @@
+"""Damaged files: named, with what to do, exit code 2; and what to do helps."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mini_study import arms, copy_root, results, snapshot, write_study
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def final_state(root, arm):
+    return root / "store/states" / arms(root)[arm]["state"]
+
+
+def forget_results(root):
+    """Leave fine-tunings to be done, so that states are needed."""
+    shutil.rmtree(root / "store/finetunes")
+
+
+def in_corpus(name):
+    return lambda root: next(root.glob(f"store/data/*/{name}"))
+
+
+def in_state(name):
+    def find(root):
+        forget_results(root)
+        return final_state(root, "mlm") / name
+
+    return find
+
+
+def in_trunk(name):
+    """A state that a missing segment begins from."""
+
+    def find(root):
+        shutil.rmtree(final_state(root, "clm"))
+        return root / "store/states" / arms(root)["clm"]["segments"][-2] / name
+
+    return find
+
+
+def in_progress(name):
+    def find(root):
+        arm = arms(root)["mlm"]["state"]
+        checkpoint = root / f"store/progress/{arm}-from-0/step-00000010"
+        shutil.copytree(root / "store/states" / arm, checkpoint)
+        shutil.rmtree(root / "store/states" / arm)
+        return checkpoint / name
+
+    return find
+
+
+def in_result(name):
+    return lambda root: sorted(root.glob(f"store/finetunes/*/{name}"))[3]
+
+
+DAMAGES = [
+    (in_corpus("train/tokens-00000.bin"), truncate, "truncated"),
+    (in_corpus("train/tokens-00000.bin"), flip, "damaged"),
+    (in_corpus("heldout/tokens-00000.bin"), flip, "damaged"),
+    (in_corpus("train/lengths.npy"), flip, "damaged"),
+    (in_corpus("tasks/pydocs-sc/train.jsonl"), flip, "damaged"),
+    (in_corpus("prepared.json"), truncate, "damaged"),
+    (in_state("model.safetensors"), flip, "damaged"),
+    (in_state("model.safetensors"), truncate, "truncated"),
+    (in_state("model.safetensors"), Path.unlink, "missing"),
+    (in_state("manifest.json"), truncate, "damaged"),
+    (in_trunk("optimizer.safetensors"), flip, "damaged"),
+    (in_trunk("state.json"), truncate, "truncated"),
+    (in_progress("model.safetensors"), flip, "damaged"),
+    (in_progress("metrics.jsonl"), truncate, "truncated"),
+    (in_result("result.json"), flip, "damaged"),
+    (in_result("result.json"), truncate, "truncated"),
+    (in_result("scores.parquet"), flip, "damaged"),
+]
+
+
+@pytest.mark.parametrize("case", DAMAGES, ids=range(len(DAMAGES)))
+def test_a_damaged_file_is_named_before_anything_runs(finished, tmp_path, cli, case):
+    find, damage, word = case
+    root = copy_root(finished, tmp_path / "root")
+    path = find(root)
+    damage(path)
+    before = snapshot(root / "store")
+    code, out, err = cli("study", "run", write_study(tmp_path), "--root", root)
+    assert code == 2
+    [line] = err.splitlines()
+    assert line.startswith("error: ")
+    assert str(path.resolve()) in line
+    assert word in line
+    assert "delete" in line
+    assert "again" in line
+    assert out == ""
+    assert snapshot(root / "store") == before
+
+
+def test_doing_what_the_messages_say_gives_the_same_results(finished, tmp_path, cli):
+    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+    for path in (
+        in_result("result.json")(root),
+        in_corpus("heldout/tokens-00000.bin")(root),
+        in_corpus("tasks/pydocs-ir/corpus.jsonl")(root),
+        final_state(root, "clm-50-mlm-50") / "model.safetensors",
+    ):
+        flip(path)
+    for _ in range(5):
+        code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
+        if code == 0:
+            break
+        named = re.search(r"error: (/\S+?):", err)
+        assert named, err
+        shutil.rmtree(Path(named[1]).parent)
+    assert code == 0, err
+    assert results(root) == results(finished / "root")
+
+
+def test_unfinished_folders_are_not_believed(finished, tmp_path, cli):
+    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+    result = in_result("result.json")(root)
+    (result.parent / "manifest.json").unlink()
+    result.write_text(result.read_text().replace("finished", "diverged"))
+    code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
+    assert (code, "1/1" in err) == (0, True), err
+    assert results(root) == results(finished / "root")

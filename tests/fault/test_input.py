@@ -1,0 +1,109 @@
+"""Bad input: one clear line, exit code 2, and nothing done."""
+
+import json
+import shutil
+
+import pytest
+
+from biphasic.study.run import study_lock
+from mini_study import STUDY, copy_root, write_study
+
+ARMS = STUDY["arms"]
+RECIPE = STUDY["recipe"]
+
+
+def one_line(err):
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert err.splitlines()[-1] == line
+    return line
+
+
+WRONG = [
+    ({"heldout_evry": 3}, ["heldout_evry", "did you mean 'heldout_every'?"]),
+    ({"recipe": {**RECIPE, "rows_per_stp": 3}}, ["recipe.rows_per_stp", "'rows_per_step'"]),
+    (
+        {"arms": [{"name": "a", "phases": [{"objective": "mlmm", "steps": 12}]}]},
+        ["arms.0.phases.0.objective", "'mlmm'", "did you mean 'mlm'?"],
+    ),
+    ({"tasks": [{"name": "pydoc-sc"}]}, ["'pydoc-sc'", "did you mean 'pydocs-sc'?"]),
+    (
+        {"recipe": {**RECIPE, "learning_rate": {"peak": 1, "warmup_steps": 8, "decay_steps": 5}}},
+        ["arm 'mlm'", "warmup_steps 8 + decay_steps 5", "12 steps", "shorten"],
+    ),
+    ({"corpus": {"libraries": ["nmpy"]}}, ["'nmpy'", "did you mean 'numpy'?"]),
+    ({"corpus": {"libraries": []}}, ["no docstrings"]),
+    ({"corpus": {"libraries": ["filelock"], "vocab_size": 300}}, ["documentation", "no"]),
+    ({"arms": []}, ["arms"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_study_file_is_refused_with_a_hint(tmp_path, cli, changes, words):
+    study = write_study(tmp_path, **changes)
+    code, out, err = cli("study", "run", study, "--root", tmp_path / "root")
+    assert (code, out) == (2, "")
+    line = one_line(err)
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "root/store/states").exists()
+
+
+def test_a_wrong_setting_is_known_before_any_data_are_made(tmp_path, cli):
+    study = write_study(tmp_path)
+    schedule = "recipe.learning_rate.decay_steps=11"
+    code, _, err = cli("study", "run", study, "--root", tmp_path / "root", "--set", schedule)
+    assert code == 2
+    assert "decay_steps 11" in one_line(err)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_missing_study_file_is_named(tmp_path, cli):
+    code, _, err = cli("study", "run", tmp_path / "none.yaml", "--root", tmp_path / "root")
+    assert code == 2
+    assert one_line(err) == f"error: {tmp_path / 'none.yaml'}: no such file"
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused_before_any_work(finished, tmp_path, cli):
+    source = next((finished / "root/store/data").glob("*/tokenizer"))
+    folder = shutil.copytree(source, tmp_path / "tokenizer")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["mask_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    corpus = {"libraries": STUDY["corpus"]["libraries"], "tokenizer": str(folder)}
+    study = write_study(tmp_path, corpus=corpus)
+    code, _, err = cli("study", "run", study, "--root", tmp_path / "root")
+    assert code == 2
+    assert "mask token" in one_line(err)
+    assert "mask_token" in one_line(err)
+    assert "reading the documentation" not in err
+
+
+def test_a_study_that_another_process_runs_is_left_alone(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    with study_lock(root / "mini"):
+        code, _, err = cli("study", "run", write_study(tmp_path), "--root", root)
+    assert code == 2
+    assert str(root / "mini") in one_line(err)
+    assert "another process" in one_line(err)
+    code, _, _ = cli("study", "run", write_study(tmp_path), "--root", root)
+    assert code == 0
+
+
+def test_a_folder_without_a_study_cannot_be_reported(tmp_path, cli):
+    code, _, err = cli("study", "report", tmp_path)
+    assert code == 1
+    assert str(tmp_path) in one_line(err)
+
+
+def test_evaluate_names_a_model_that_is_not_there(tmp_path, cli):
+    code, _, err = cli("evaluate", tmp_path / "none", "pydocs-sc", "--root", tmp_path / "root")
+    assert code == 2
+    assert f"{tmp_path / 'none'}: no model here" in one_line(err)
+
+
+def test_evaluate_names_a_task_that_is_not_there(finished, tmp_path, cli):
+    model = next((finished / "root/store/states").iterdir())
+    code, _, err = cli("evaluate", model, "pydoc-sc", "--root", tmp_path / "root")
+    assert code == 2
+    assert "'pydoc-sc'" in one_line(err)
+    assert "did you mean 'pydocs-sc'?" in one_line(err)

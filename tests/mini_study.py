@@ -1,0 +1,179 @@
+"""A study in miniature, and ways to run it: for the tests of whole runs.
+
+One uninterrupted run serves all of them. It is made once, also where several processes run tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+
+STEPS = 12
+
+
+def _clm(steps: int) -> dict[str, Any]:
+    return {"objective": "clm", "steps": steps}
+
+
+def _mlm(steps: int, **options: Any) -> dict[str, Any]:
+    return {"objective": "mlm", "steps": steps, **options}
+
+
+STUDY: dict[str, Any] = {
+    "name": "mini",
+    "title": "Miniature",
+    "corpus": {"libraries": ["rich", "typer", "click"], "vocab_size": 512},
+    "recipe": {
+        "model": "pico",
+        "max_seqlen": 64,
+        "rows_per_step": 4,
+        "learning_rate": {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2},
+    },
+    "checkpoint_every": 2,
+    "heldout_every": 6,
+    "arms": [
+        {"name": "untrained"},
+        {"name": "mlm", "phases": [_mlm(12)]},
+        {"name": "clm", "phases": [_clm(12)]},
+        {"name": "clm-25-mlm-75", "phases": [_clm(3), _mlm(9)]},
+        {"name": "clm-50-mlm-50", "phases": [_clm(6), _mlm(6)]},
+        # Shares no step with the others, so that its phase switch lies within a segment.
+        {"name": "mlm-50-clm-50", "phases": [_mlm(6, mlm_probability=0.2), _clm(6)]},
+    ],
+    "tasks": [
+        {"name": "pydocs-sc"},
+        {"name": "pydocs-tc"},
+        {"name": "pydocs-qa", "protocol": {"max_question_tokens": 16, "window_overlap": 8}},
+        {"name": "pydocs-ir"},
+    ],
+    "finetuning": {
+        "learning_rates": [5e-4],
+        "seeds": [0, 1],
+        "protocol": {"max_steps": 2, "batch_size": 4, "max_seqlen": 64, "precision": "bf16"},
+    },
+}
+
+
+def write_study(folder: Path, **changes: Any) -> Path:
+    """Write the study file, with other top-level settings where given."""
+    path = folder / "mini.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, **changes}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def command(*arguments: Path | str, setup: str = "") -> list[str]:
+    """Return what runs the command line in a process of its own."""
+    program = f"{setup}\nfrom biphasic.cli.main import main\nmain()"
+    return [sys.executable, "-c", program, *map(str, arguments)]
+
+
+def run_command(*arguments: Path | str, setup: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        command(*arguments, setup=setup),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+class Cli:
+    """Runs the command line in this process; its workers are processes as ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: Path | str) -> tuple[int, str, str]:
+        """Return exit code, standard output and standard error."""
+        from biphasic.cli.main import main
+
+        self._monkeypatch.setattr(sys, "argv", ["biphasic", *map(str, arguments)])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = self._capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+
+def finished_study(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Return the root of an uninterrupted run; what it printed is `stdout` and `stderr` there.
+
+    Never change it: copy it.
+    """
+
+    def build(folder: Path) -> None:
+        ended = run_command(
+            "study", "run", write_study(folder), "--root", folder / "root", "--workers", "1"
+        )
+        (folder / "stdout").write_text(ended.stdout, encoding="utf-8")
+        (folder / "stderr").write_text(ended.stderr, encoding="utf-8")
+        assert ended.returncode == 0, ended.stderr
+
+    return _once(tmp_path_factory, worker_id, "finished", build)
+
+
+def _once(
+    tmp_path_factory: pytest.TempPathFactory,
+    worker_id: str,
+    name: str,
+    build: Callable[[Path], None],
+) -> Path:
+    """Build a folder once per test session, whichever of its processes comes first."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / name
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "built").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            (folder / "built").touch()
+    return folder
+
+
+def copy_root(finished: Path, root: Path, *, data_only: bool = False) -> Path:
+    """Copy a finished root, or the data in its store alone, times of change included."""
+    part = "root/store/data" if data_only else "root"
+    shutil.copytree(finished / part, root / "store/data" if data_only else root)
+    return root
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return time of change and hash of every file below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): (
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def results(root: Path) -> bytes:
+    """Return the bytes of `results.csv`."""
+    return (root / "mini/report/results.csv").read_bytes()
+
+
+def arms(root: Path) -> dict[str, dict[str, Any]]:
+    """Return what `study.json` says of each arm."""
+    study = json.loads((root / "mini/study.json").read_text(encoding="utf-8"))
+    return {arm["name"]: arm for arm in study["arms"]}
+
+
+def state(root: Path, identity: str) -> dict[str, Any]:
+    """Return a state's record."""
+    path = root / "store/states" / identity / "state.json"
+    return json.loads(path.read_text(encoding="utf-8"))

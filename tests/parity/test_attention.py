@@ -1,0 +1,307 @@
+"""Our attention function and its backends against attention by its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import varlen
+from torch.testing import assert_close
+
+from biphasic.errors import ModelError
+from biphasic.model import attention
+from biphasic.model.attention import (
+    attention_arguments,
+    backend,
+    block_mask,
+    packed_attention,
+    varlen_options,
+)
+
+ROW_LENGTH, NUM_HEADS, HEAD_DIM = 10, 4, 8
+# Two rows: 3 + 7 tokens, then 6 + 1 + 3.
+CU_SEQLENS = torch.tensor([0, 3, 10, 16, 17, 20], dtype=torch.int32)
+MAX_SEQLEN = 7
+TOLERANCES = {torch.float32: 4e-6, torch.bfloat16: 8e-2}  # of outputs up to 6
+
+CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+GROUPS = pytest.mark.parametrize("num_key_heads", [1, 2, 4])
+WINDOWS = pytest.mark.parametrize("sliding_window", [None, 1, 3])
+
+
+def make_states(num_key_heads: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Return query, key and value that require gradients."""
+    draws = torch.Generator().manual_seed(num_key_heads)
+    return [
+        torch.randn(2, heads, ROW_LENGTH, HEAD_DIM, generator=draws)
+        .mul(2)
+        .to(dtype)
+        .requires_grad_()
+        for heads in (NUM_HEADS, num_key_heads, num_key_heads)
+    ]
+
+
+def arguments(*, causal: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Return what the model's call passes down to each layer."""
+    return attention_arguments(
+        CU_SEQLENS, max_seqlen=MAX_SEQLEN, row_length=ROW_LENGTH, causal=causal, dtype=dtype
+    )
+
+
+def attend(states: list[Tensor], *, causal: bool, **options: Any) -> Tensor:
+    """Call our function as a model's layer does."""
+    passed = {**arguments(causal=causal, dtype=states[0].dtype), **options}
+    output, weights = packed_attention(nn.Identity(), *states, None, **passed)
+    assert weights is None
+    assert output.shape == (2, ROW_LENGTH, NUM_HEADS, HEAD_DIM)
+    return output
+
+
+def expected(
+    reference: Callable[..., Tensor],
+    states: list[Tensor],
+    *,
+    causal: bool,
+    sliding_window: int | None = None,
+    scaling: float | None = None,
+) -> Tensor:
+    """Return the reference in fp64, laid out as our function's output."""
+    flat = (part.double().transpose(1, 2).flatten(0, 1) for part in states)
+    left = -1 if sliding_window is None else sliding_window - 1
+    output = reference(*flat, CU_SEQLENS, reach=(left, 0 if causal else left), scale=scaling)
+    return output.view(2, ROW_LENGTH, NUM_HEADS, HEAD_DIM)
+
+
+def assert_same(actual: Tensor, wanted: Tensor, states: list[Tensor], *, dtype: Any) -> None:
+    """Compare outputs and gradients."""
+    assert actual.dtype == dtype
+    tolerance = TOLERANCES[dtype]
+    assert_close(actual.double(), wanted, atol=tolerance, rtol=tolerance)
+    direction = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    gradients = torch.autograd.grad(actual, states, direction)
+    wanted_gradients = torch.autograd.grad(wanted, states, direction.double())
+    for gradient, wanted_gradient in zip(gradients, wanted_gradients, strict=True):
+        scale = max(float(wanted_gradient.abs().max()), 1.0)
+        assert_close(
+            gradient.double(), wanted_gradient.double(), atol=4 * tolerance * scale, rtol=0
+        )
+
+
+@CAUSAL
+@GROUPS
+@WINDOWS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["sdpa", "dense"])
+def test_equals_the_definition(
+    dtype: torch.dtype,
+    sliding_window: int | None,
+    num_key_heads: int,
+    causal: bool,
+    reference_attention: Callable[..., Tensor],
+) -> None:
+    states = make_states(num_key_heads, dtype)
+    output = attend(states, causal=causal, sliding_window=sliding_window)
+    wanted = expected(reference_attention, states, causal=causal, sliding_window=sliding_window)
+    assert_same(output, wanted, states, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["sdpa", "dense"])
+def test_scores_are_scaled_as_the_layer_says(
+    dtype: torch.dtype, reference_attention: Callable[..., Tensor]
+) -> None:
+    states = make_states(2, dtype)
+    output = attend(states, causal=True, scaling=0.9)
+    wanted = expected(reference_attention, states, causal=True, scaling=0.9)
+    assert_same(output, wanted, states, dtype=dtype)
+
+
+@CAUSAL
+def test_dense_and_sdpa_are_one_function(causal: bool) -> None:
+    query, key, value = (part.detach() for part in make_states(NUM_HEADS))
+    mask = block_mask(CU_SEQLENS, row_length=ROW_LENGTH, causal=causal, dtype=torch.float32)
+    dense = attention._dense(query, key, value, mask, scaling=None, dropout=0.0)
+    fused = attention._fused(query, key, value, mask, scaling=None, dropout=0.0)
+    assert_close(dense, fused, atol=2e-6, rtol=0)
+
+
+def test_dropout_drops_attention_weights() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        states = make_states(2, dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            dropped = attend(states, causal=False, dropout=0.5)
+        assert not torch.equal(dropped, attend(states, causal=False))
+        assert torch.equal(attend(states, causal=False, dropout=1.0), torch.zeros_like(dropped))
+
+
+def test_block_mask_is_open_within_segments_alone() -> None:
+    cu_seqlens = torch.tensor([0, 2, 3, 6], dtype=torch.int32)  # rows of 3: 2 + 1, then 3
+    closed = float("-inf")
+    both = block_mask(cu_seqlens, row_length=3, causal=False, dtype=torch.float32)
+    assert both.tolist() == [
+        [[[0, 0, closed], [0, 0, closed], [closed, closed, 0]]],
+        [[[0, 0, 0], [0, 0, 0], [0, 0, 0]]],
+    ]
+    before = block_mask(cu_seqlens, row_length=3, causal=True, dtype=torch.bfloat16)
+    assert before.dtype == torch.bfloat16
+    assert before.tolist() == [
+        [[[0, closed, closed], [0, 0, closed], [closed, closed, 0]]],
+        [[[0, closed, closed], [0, 0, closed], [0, 0, 0]]],
+    ]
+
+
+def test_backend_follows_device_and_precision() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert backend(cpu, torch.float32) == "sdpa"
+    assert backend(cpu, torch.bfloat16) == "dense"
+    assert backend(cuda, torch.float32) == "sdpa"
+    assert backend(cuda, torch.bfloat16) == backend(cuda, torch.float16) == "varlen"
+
+
+class TestRefusals:
+    """What our function does not compute it refuses."""
+
+    @pytest.mark.parametrize("missing", ["cu_seqlens", "max_seqlen", "causal"])
+    def test_missing_arguments(self, missing: str) -> None:
+        with pytest.raises(ModelError, match=r"Identity was called without cu_seqlens"):
+            packed_attention(nn.Identity(), *make_states(2), None, **{**arguments(), missing: None})
+
+    def test_mask_beside_segments(self) -> None:
+        mask = torch.zeros(2, 1, ROW_LENGTH, ROW_LENGTH)
+        with pytest.raises(ModelError, match="attention_mask"):
+            packed_attention(nn.Identity(), *make_states(2), mask, **arguments())
+
+    @pytest.mark.parametrize("extra", [{"softcap": 50.0}, {"s_aux": torch.zeros(NUM_HEADS)}])
+    def test_capped_scores_and_sinks(self, extra: dict[str, Any]) -> None:
+        with pytest.raises(ModelError, match="Identity caps its scores or has attention sinks"):
+            attend(make_states(2), causal=True, **extra)
+
+    def test_what_other_backends_need_is_ignored(self) -> None:
+        states = make_states(2)
+        output = attend(states, causal=True, softcap=None, position_ids=torch.zeros(2, 10))
+        assert torch.equal(output, attend(states, causal=True))
+
+
+class TestVarlenOptions:
+    """How causality, window and scale are spelled for an installed torch."""
+
+    NEW = frozenset({"query", "scale", "window_size", "enable_gqa"})  # torch 2.13
+    OLD = frozenset({"query", "scale", "is_causal"})
+
+    @pytest.mark.parametrize(
+        ("causal", "sliding_window", "window_size"),
+        [
+            (True, None, (-1, 0)),
+            (False, None, (-1, -1)),
+            (True, 4, (3, 0)),  # itself and the three before it
+            (False, 4, (3, 3)),
+            (True, 1, (0, 0)),
+        ],
+    )
+    def test_new(
+        self, causal: bool, sliding_window: int | None, window_size: tuple[int, int]
+    ) -> None:
+        options = varlen_options(
+            set(self.NEW), causal=causal, scaling=None, sliding_window=sliding_window
+        )
+        assert options == {"window_size": window_size}
+
+    @CAUSAL
+    def test_old(self, causal: bool) -> None:
+        options = varlen_options(set(self.OLD), causal=causal, scaling=None, sliding_window=None)
+        assert options == {"is_causal": causal}
+
+    def test_scale_is_passed_on(self) -> None:
+        for accepted in (self.NEW, self.OLD):
+            options = varlen_options(set(accepted), causal=True, scaling=0.5, sliding_window=None)
+            assert options["scale"] == 0.5
+
+    def test_old_torch_has_no_windows(self) -> None:
+        with pytest.raises(ModelError, match=r"sliding windows need torch 2\.13"):
+            varlen_options(set(self.OLD), causal=True, scaling=None, sliding_window=4)
+
+    @CAUSAL
+    def test_unknown_torch_is_refused(self, causal: bool) -> None:
+        with pytest.raises(ModelError, match="neither window_size nor is_causal"):
+            varlen_options({"query", "scale"}, causal=causal, scaling=None, sliding_window=None)
+
+    def test_the_installed_torch_is_known(self) -> None:
+        import inspect
+
+        accepted = set(inspect.signature(varlen.varlen_attn).parameters)
+        assert varlen_options(accepted, causal=True, scaling=None, sliding_window=None)
+
+
+class TestVarlen:
+    """The path of the variable-length kernel, with a kernel that runs on a CPU."""
+
+    @pytest.fixture(params=["new", "old"])
+    def calls(
+        self,
+        request: pytest.FixtureRequest,
+        monkeypatch: pytest.MonkeyPatch,
+        reference_attention: Callable[..., Tensor],
+    ) -> list[dict[str, Any]]:
+        """Replace the kernel by the reference under a new or old signature; record its calls."""
+        calls: list[dict[str, Any]] = []
+
+        def compute(
+            flat: tuple[Tensor, ...], borders: tuple[Any, ...], reach: tuple[int, int],
+            scale: float | None, *, enable_gqa: bool,
+        ) -> Tensor:  # fmt: skip
+            cu_seq_q, cu_seq_k, max_q, max_k = borders
+            assert cu_seq_q is cu_seq_k
+            assert cu_seq_q.dtype == torch.int32
+            assert (max_q, max_k) == (MAX_SEQLEN, MAX_SEQLEN)
+            assert all(part.is_contiguous() for part in flat)
+            assert (flat[0].shape[1] != flat[1].shape[1]) == enable_gqa
+            calls.append({"reach": reach, "key_heads": flat[1].shape[1]})
+            return reference_attention(*flat, cu_seq_q, reach=reach, scale=scale)
+
+        def new(  # noqa: PLR0917 - as torch's
+            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *,
+            scale=None, window_size=(-1, -1), enable_gqa=False,
+        ) -> Tensor:  # fmt: skip
+            borders = (cu_seq_q, cu_seq_k, max_q, max_k)
+            return compute((query, key, value), borders, window_size, scale, enable_gqa=enable_gqa)
+
+        def old(  # noqa: PLR0917 - as torch's
+            query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, scale=None
+        ) -> Tensor:
+            borders, reach = (cu_seq_q, cu_seq_k, max_q, max_k), (-1, 0 if is_causal else -1)
+            return compute((query, key, value), borders, reach, scale, enable_gqa=False)
+
+        monkeypatch.setattr(varlen, "varlen_attn", {"new": new, "old": old}[request.param])
+        return calls
+
+    @CAUSAL
+    @GROUPS
+    @WINDOWS
+    def test_equals_sdpa(
+        self,
+        sliding_window: int | None,
+        num_key_heads: int,
+        causal: bool,
+        calls: list[dict[str, Any]],
+        request: pytest.FixtureRequest,
+    ) -> None:
+        is_old = "old" in request.node.callspec.id.split("-")
+        states = make_states(num_key_heads)
+        options = {"causal": causal, "sliding_window": sliding_window, "scaling": 0.7}
+        if is_old and sliding_window is not None:
+            with pytest.raises(ModelError, match="sliding windows need torch"):
+                attend(states, **options, block_mask=None)
+            return
+        output = attend(states, **options, block_mask=None)
+        assert_same(output, attend(states, **options).double(), states, dtype=torch.float32)
+        assert len(calls) == 1
+        assert calls[0]["key_heads"] == (NUM_HEADS if is_old else num_key_heads)
+
+    def test_no_mask_is_built_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(attention, "backend", lambda *_: "varlen")
+        passed = arguments(dtype=torch.bfloat16)
+        assert passed["block_mask"] is None
+        assert passed["cu_seqlens"] is CU_SEQLENS
+        assert (passed["max_seqlen"], passed["causal"]) == (MAX_SEQLEN, True)

@@ -1,0 +1,121 @@
+"""The chunked loss against torch's own cross-entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from biphasic.objectives import loss as module
+from biphasic.objectives.loss import summed_cross_entropy
+
+HIDDEN, VOCAB = 6, 50
+CHUNK = 8  # rows that the patched budget of logits holds
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_LOGITS", CHUNK * VOCAB)
+
+
+def problem(count: int, *, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    hidden = torch.randn(count, HIDDEN, generator=generator) * scale
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator) * 0.3
+    labels = torch.randint(VOCAB, (count,), generator=generator)
+    return hidden, weight, labels
+
+
+def losses(function, hidden, weight, labels):
+    hidden, weight = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    value = function(hidden, weight, labels)
+    (value * 0.37).backward()  # the caller divides, so the scale must reach the gradients
+    return value.detach(), hidden.grad, weight.grad
+
+
+def reference(hidden, weight, labels):
+    return F.cross_entropy((hidden @ weight.T).float(), labels, reduction="sum")
+
+
+@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
+def test_equals_torch_in_fp32(count):
+    given = problem(count)
+    for ours, theirs in zip(
+        losses(summed_cross_entropy, *given), losses(reference, *given), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [CHUNK, 3 * CHUNK + 5])
+def test_near_torch_in_bf16(count):
+    hidden, weight, labels = problem(count)
+    exact = losses(reference, hidden.bfloat16().float(), weight.bfloat16().float(), labels)
+    ours = losses(summed_cross_entropy, hidden.bfloat16(), weight.bfloat16(), labels)
+    assert ours[0].dtype == torch.float32
+    assert ours[1].dtype == ours[2].dtype == torch.bfloat16
+    # bf16 keeps 8 bits: 2**-8 = 0.4 % a rounding.
+    torch.testing.assert_close(ours[0], exact[0], rtol=5e-3, atol=0)
+    for mine, right in zip(ours[1:], exact[1:], strict=True):
+        error = (mine.float() - right).norm() / right.norm()
+        assert error < 0.01
+
+
+def test_chunks_do_not_change_the_result(monkeypatch):
+    given = problem(45)
+    chunked = losses(summed_cross_entropy, *given)
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 1 << 21)
+    for a, b in zip(chunked, losses(summed_cross_entropy, *given), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_huge_logits_neither_overflow_nor_vanish():
+    hidden, weight, labels = problem(20, scale=1e4)
+    value, hidden_gradient, weight_gradient = losses(summed_cross_entropy, hidden, weight, labels)
+    expected = losses(reference, hidden, weight, labels)
+    torch.testing.assert_close(value, expected[0], rtol=1e-5, atol=1e-5)
+    assert torch.isfinite(hidden_gradient).all()
+    assert torch.isfinite(weight_gradient).all()
+
+
+def test_never_holds_more_logits_than_a_chunk():
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):
+        largest = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.ndim == 2 and result.shape[1] == VOCAB:
+                self.largest = max(self.largest, result.shape[0])
+            return result
+
+    hidden, weight, labels = problem(10 * CHUNK + 3)
+    with Spy() as spy:
+        losses(summed_cross_entropy, hidden, weight, labels)
+    assert spy.largest == CHUNK
+    with Spy() as spy:
+        losses(reference, hidden, weight, labels)
+    assert spy.largest == 10 * CHUNK + 3  # the spy does see what the reference holds
+
+
+def test_chunk_is_at_least_one_row(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_LOGITS", 1)
+    given = problem(3)
+    torch.testing.assert_close(summed_cross_entropy(*given), reference(*given))
+
+
+def test_without_gradient_only_the_sum_is_made():
+    given = problem(20)
+    with torch.no_grad():
+        value = summed_cross_entropy(*given)
+    assert not value.requires_grad
+    torch.testing.assert_close(value, reference(*given), rtol=1e-5, atol=1e-5)
+
+
+def test_sum_is_additive_over_batches():
+    # Sum the loss, divide once: parts of a batch add up to the whole.
+    hidden, weight, labels = problem(30)
+    whole = losses(summed_cross_entropy, hidden, weight, labels)
+    first = losses(summed_cross_entropy, hidden[:11], weight, labels[:11])
+    second = losses(summed_cross_entropy, hidden[11:], weight, labels[11:])
+    torch.testing.assert_close(first[0] + second[0], whole[0])
+    torch.testing.assert_close(first[2] + second[2], whole[2], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.cat([first[1], second[1]]), whole[1])

@@ -1,0 +1,506 @@
+# ruff: noqa: PLR0917 - pytest passes by name
+"""Whole models: packed against alone, against transformers' own attention and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import varlen
+from torch.testing import assert_close
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import PackedBatch, pack_sequences
+from biphasic.data.rows import Piece, RowBatch
+from biphasic.errors import ModelError
+from biphasic.model import attention
+from biphasic.model.attention import register_attention
+from biphasic.model.contract import check_contract
+from biphasic.model.forward import hidden_states
+from biphasic.objectives.clm import ClmPhase
+from biphasic.objectives.mlm import MlmPhase
+from biphasic.objectives.supervision import Supervision, Vocabulary
+from biphasic.training.optimizer import MasterWeights, Precision, set_precision
+from biphasic.training.supervised import summed_loss
+
+Build = Callable[..., PreTrainedModel]
+Documents = list[NDArray[np.int64]]
+
+FAMILIES = ("llama", "qwen3", "eurobert", "modernbert")
+WINDOWED = ("gemma3", "qwen2")
+TOLERANCES = {"fp32": 1e-5, "bf16": 1e-1}  # of hidden states between -4 and 4
+BROAD = 0.1
+"""Hidden states that differ by less would not show a leak."""
+
+CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+FAMILY = pytest.mark.parametrize("family", FAMILIES)
+ANY_FAMILY = pytest.mark.parametrize("family", [*FAMILIES, *WINDOWED])
+PRECISION = pytest.mark.parametrize("precision", ["fp32", "bf16"])
+
+
+def alone(model: PreTrainedModel, document: NDArray[np.int64], *, causal: bool) -> Tensor:
+    """Return the hidden states of one document in a row of its own length."""
+    batch = pack_sequences([document], row_length=len(document), pad_id=0)
+    return hidden_states(model, batch, causal=causal)
+
+
+def input_gradient(
+    model: PreTrainedModel,
+    batch: PackedBatch,
+    positions: slice,
+    *,
+    causal: bool,
+) -> Tensor:
+    """Return the gradient of some hidden states with respect to all input embeddings, by token."""
+    leaves: list[Tensor] = []
+
+    def detach(_module: object, _inputs: object, output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[0]
+
+    hook = model.get_input_embeddings().register_forward_hook(detach)
+    try:
+        states = hidden_states(model, batch, causal=causal)[positions].float()
+    finally:
+        hook.remove()
+    weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+    (gradient,) = torch.autograd.grad((states * weights).sum(), leaves)
+    return gradient.flatten(0, 1)
+
+
+class TestPacking:
+    """A packed document is as if alone."""
+
+    @CAUSAL
+    @PRECISION
+    @ANY_FAMILY
+    def test_packed_equals_alone(
+        self, family: str, precision: Precision, causal: bool,
+        tiny_model: Build, documents: Documents, packed: PackedBatch,
+    ) -> None:  # fmt: skip
+        model = tiny_model(family)
+        set_precision(model, precision)
+        together = hidden_states(model, packed, causal=causal)
+        assert together.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        for document, (start, end) in zip(documents, packed.spans, strict=True):
+            single = alone(model, document, causal=causal)
+            assert_close(together[start:end], single, atol=TOLERANCES[precision], rtol=0)
+
+    @CAUSAL
+    @FAMILY
+    def test_a_leak_would_show(
+        self, family: str, causal: bool, monkeypatch: pytest.MonkeyPatch,
+        tiny_model: Build, documents: Documents, packed: PackedBatch,
+    ) -> None:  # fmt: skip
+        """The models are such that one mask for the whole row changes much."""
+        model = tiny_model(family)
+        whole_rows = torch.arange(0, 3 * packed.row_length, packed.row_length, dtype=torch.int32)
+        build_mask = attention.block_mask
+        monkeypatch.setattr(
+            attention, "block_mask", lambda _, **options: build_mask(whole_rows, **options)
+        )
+        together = hidden_states(model, packed, causal=causal)
+        start, end = packed.spans[2]
+        monkeypatch.undo()
+        assert start % packed.row_length  # not the first of its row
+        difference = together[start:end] - alone(model, documents[2], causal=causal)
+        assert float(difference.detach().abs().max()) > BROAD
+
+    @CAUSAL
+    @PRECISION
+    @ANY_FAMILY
+    def test_no_gradient_crosses_documents(
+        self, family: str, precision: Precision, causal: bool,
+        tiny_model: Build, packed: PackedBatch,
+    ) -> None:  # fmt: skip
+        model = tiny_model(family)
+        set_precision(model, precision)
+        segments = zip(packed.cu_seqlens[:-1].tolist(), packed.cu_seqlens[1:].tolist(), strict=True)
+        for start, end in segments:
+            gradient = input_gradient(model, packed, slice(start, end), causal=causal)
+            inside = gradient[start:end].clone()
+            gradient[start:end] = 0
+            assert not gradient.any()  # exactly zero, padding included
+            assert bool(inside.any(-1).all())
+
+    @CAUSAL
+    @FAMILY
+    def test_direction_of_sight(
+        self, family: str, causal: bool, tiny_model: Build, packed: PackedBatch
+    ) -> None:
+        """The first token's state depends on later tokens if and only if nothing is causal."""
+        start, end = packed.spans[0].tolist()
+        first = slice(start, start + 1)
+        gradient = input_gradient(tiny_model(family), packed, first, causal=causal)
+        seen = gradient[start:end].any(-1).tolist()
+        assert seen == [True] + [not causal] * (end - start - 1)
+
+
+class TestOwnAttention:
+    """For one document without padding we compute what transformers computes."""
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize(
+        ("family", "changes", "causal"),
+        [
+            ("llama", {}, True),
+            ("llama", {"is_causal": False}, False),
+            ("llama", {"num_key_value_heads": 1}, True),
+            ("llama", {"num_key_value_heads": 4}, True),
+            ("qwen3", {}, True),
+            ("qwen3", {"is_causal": False}, False),
+            ("eurobert", {}, False),
+            ("modernbert", {}, False),
+            ("gemma3", {}, True),
+            ("gemma3", {"use_bidirectional_attention": True}, False),
+            ("qwen2", {}, True),
+        ],
+    )
+    def test_same_hidden_states(
+        self, family: str, changes: dict, causal: bool, implementation: str,
+        tiny_model: Build, documents: Documents, own_attention: Callable,
+    ) -> None:  # fmt: skip
+        model = tiny_model(family, **changes)
+        theirs = own_attention(model, implementation).base_model(
+            input_ids=torch.from_numpy(documents[0])[None]
+        )
+        ours = alone(model, documents[0], causal=causal)
+        assert_close(ours, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize("family", ["gemma3", "qwen2", "modernbert"])
+    def test_windows_are_seen(self, family: str, tiny_model: Build, documents: Documents) -> None:
+        """The equality above would not hold if windows were ignored."""
+        causal = family != "modernbert"
+        wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
+        narrow, broad = tiny_model(family), tiny_model(family, **wide)
+        broad.load_state_dict(narrow.state_dict())
+        states = [alone(model, documents[0], causal=causal) for model in (narrow, broad)]
+        assert float((states[0] - states[1]).detach().abs().max()) > BROAD
+
+    def test_modernbert_window_reaches_half_of_local_attention(self, tiny_model: Build) -> None:
+        model = tiny_model("modernbert", num_hidden_layers=2)  # the second layer is local
+        batch = pack_sequences([np.arange(4, 19)], row_length=15, pad_id=0)
+        layer = model.base_model.layers[1].attn
+        seen: list[Tensor] = []
+        layer.register_forward_hook(lambda _m, _i, output: seen.append(output[0]))
+        noisy = torch.zeros(1, 15, 32).index_fill(1, torch.tensor([7]), 1.0)
+        hidden_states(model, batch, causal=False)
+        layer.register_forward_pre_hook(lambda _m, inputs: (inputs[0] + noisy, *inputs[1:]))
+        hidden_states(model, batch, causal=False)
+        changed = (seen[0] != seen[1])[0].any(-1)
+        assert changed.nonzero().flatten().tolist() == list(range(7 - 4, 7 + 4 + 1))
+
+
+@pytest.fixture
+def calls() -> Iterator[list[tuple[object, dict[str, Any]]]]:
+    """Record the layer and arguments of each call of our function."""
+    recorded: list[tuple[object, dict[str, Any]]] = []
+    original = attention.packed_attention
+
+    def record(module: object, *states: Any, **options: Any) -> Any:
+        recorded.append((module, options))
+        return original(module, *states, **options)
+
+    attention.packed_attention = record
+    register_attention()
+    yield recorded
+    attention.packed_attention = original
+    register_attention()
+
+
+@pytest.fixture
+def broken() -> Iterator[None]:
+    """Put a function that returns nothing but zeros in the place of ours."""
+    original = attention.packed_attention
+
+    def zeros(_module: object, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return torch.zeros_like(query).transpose(1, 2), None
+
+    attention.packed_attention = zeros
+    register_attention()
+    yield
+    attention.packed_attention = original
+    register_attention()
+
+
+def attention_layers(model: PreTrainedModel) -> list[object]:
+    """Return the modules that attend, in order."""
+    layers = model.base_model.layers
+    return [getattr(layer, "self_attn", None) or layer.attn for layer in layers]
+
+
+def weight_gradients(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> list[Tensor]:
+    """Return the gradients of a scalar of the hidden states."""
+    model.zero_grad()
+    states = hidden_states(model, batch, causal=causal)
+    weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+    (states * weights).sum().backward()
+    return [weight.grad for weight in model.base_model.parameters() if weight.grad is not None]
+
+
+class TestCalls:
+    """Our function is called in every layer with its arguments."""
+
+    @CAUSAL
+    @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+    @ANY_FAMILY
+    def test_every_layer_calls_it(
+        self, family: str, checkpointing: bool, causal: bool,
+        tiny_model: Build, packed: PackedBatch, calls: list[tuple[object, dict[str, Any]]],
+    ) -> None:  # fmt: skip
+        model = tiny_model(family, attention_dropout=0.0).train()
+        layers = attention_layers(model)
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        weight_gradients(model, packed, causal=causal)
+        # Checkpointed layers are computed again, from the last to the first.
+        again = layers[::-1] if checkpointing else []
+        assert [id(module) for module, _ in calls] == [id(layer) for layer in layers + again]
+        for module, options in calls:
+            assert torch.equal(options["cu_seqlens"], torch.from_numpy(packed.cu_seqlens))
+            assert options["max_seqlen"] == packed.max_seqlen
+            assert options["causal"] is causal
+            assert options["block_mask"].shape == (2, 1, packed.row_length, packed.row_length)
+            assert options.get("sliding_window") == getattr(module, "sliding_window", None)
+
+    @CAUSAL
+    @ANY_FAMILY
+    def test_checkpointing_changes_no_gradient(
+        self, family: str, causal: bool, tiny_model: Build, packed: PackedBatch
+    ) -> None:
+        model = tiny_model(family).train()
+        plain = weight_gradients(model, packed, causal=causal)
+        model.activation_checkpointing_enable()
+        checkpointed = weight_gradients(model, packed, causal=causal)
+        assert len(plain) == len(checkpointed) > 10
+        assert all(map(torch.equal, plain, checkpointed))
+
+    @pytest.mark.parametrize(
+        ("family", "causal", "checkpointing"),
+        [("llama", True, False), ("eurobert", False, True), ("modernbert", False, False)],
+    )
+    def test_compiled_models_call_it(
+        self, family: str, causal: bool, checkpointing: bool, request: pytest.FixtureRequest,
+        tiny_model: Build, packed: PackedBatch,
+    ) -> None:  # fmt: skip
+        model, plain = (tiny_model(family, num_hidden_layers=2).train() for _ in range(2))
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        torch.compiler.reset()
+        model.base_model.compile(backend="aot_eager", fullgraph=True)
+        states = hidden_states(plain, packed, causal=causal)
+        assert_close(hidden_states(model, packed, causal=causal), states, atol=1e-5, rtol=0)
+        gradients = (weight_gradients(each, packed, causal=causal) for each in (model, plain))
+        for gradient, wanted in zip(*gradients, strict=True):
+            assert_close(gradient, wanted, atol=1e-5 * float(wanted.abs().max()) + 1e-6, rtol=0)
+
+        # With a broken function both must go wrong in the same way: so every layer calls it.
+        torch.compiler.reset()
+        request.getfixturevalue("broken")
+        shattered = hidden_states(plain, packed, causal=causal)
+        assert float((shattered - states).detach().abs().max()) > BROAD
+        assert_close(hidden_states(model, packed, causal=causal), shattered, atol=1e-5, rtol=0)
+
+    @ANY_FAMILY
+    def test_padding_mask_is_refused(
+        self, family: str, tiny_model: Build, packed: PackedBatch
+    ) -> None:
+        model = tiny_model(family)
+        input_ids = torch.from_numpy(packed.input_ids)
+        arguments = attention.attention_arguments(
+            torch.from_numpy(packed.cu_seqlens), max_seqlen=packed.max_seqlen,
+            row_length=packed.row_length, causal=False, dtype=torch.float32,
+        )  # fmt: skip
+        model(input_ids=input_ids, **arguments)
+        for mask in (torch.ones_like(input_ids), (input_ids != 0).long()):
+            with pytest.raises(ModelError, match="attention_mask"):
+                model(input_ids=input_ids, attention_mask=mask, **arguments)
+
+    @ANY_FAMILY
+    def test_unpacked_call_is_refused(self, family: str, tiny_model: Build) -> None:
+        with pytest.raises(ModelError, match="without cu_seqlens"):
+            tiny_model(family)(input_ids=torch.ones(1, 4, dtype=torch.int64))
+
+
+@CAUSAL
+@ANY_FAMILY
+def test_variable_length_kernel_gives_the_same_states(
+    family: str, causal: bool, monkeypatch: pytest.MonkeyPatch,
+    tiny_model: Build, packed: PackedBatch, reference_attention: Callable[..., Tensor],
+) -> None:  # fmt: skip
+    """Whole models on the path of the CUDA kernel, which the reference stands in for."""
+    num_calls = 0
+
+    def stand_in(
+        query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, *borders: Any,
+        scale: float | None = None, window_size: tuple[int, int] = (-1, -1),
+        enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        nonlocal num_calls
+        num_calls += 1
+        return reference_attention(query, key, value, cu_seq_q, reach=window_size, scale=scale)
+
+    model = tiny_model(family)
+    plain = hidden_states(model, packed, causal=causal)
+    monkeypatch.setattr(attention, "backend", lambda *_: "varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in)
+    assert_close(hidden_states(model, packed, causal=causal), plain, atol=1e-5, rtol=0)
+    assert num_calls == 3  # one for each layer
+
+
+@CAUSAL
+@PRECISION
+@FAMILY
+def test_families_keep_the_contract(
+    family: str, precision: Precision, causal: bool, tiny_model: Build
+) -> None:
+    # Windows as in the published model: the probe's documents of six tokens fit.
+    changes = {"local_attention": 128} if family == "modernbert" else {}
+    model = tiny_model(family, **changes).train()
+    set_precision(model, precision)
+    check_contract(model, causal=causal)
+    assert model.training
+
+
+def row_batch(documents: Documents, *, row_length: int = 24) -> RowBatch:
+    """Pack documents as a training step reads them: from BOS to EOS."""
+    framed = [np.array([1, *document[1:-1], 2]) for document in documents]
+    batch = pack_sequences(framed, row_length=row_length, pad_id=0)
+    is_token = np.zeros(batch.input_ids.size, dtype=bool)
+    for start, end in batch.spans:
+        is_token[start:end] = True
+    pieces = tuple(Piece(0, index, 0, len(each) - 2) for index, each in enumerate(framed))
+    return RowBatch(packed=batch, pieces=pieces, is_token=is_token)
+
+
+VOCABULARY = Vocabulary(size=97, mask_id=3, special_ids=frozenset({0, 1, 2, 3}))
+
+
+def supervise(batch: RowBatch, objective: str) -> Supervision:
+    """Label a batch."""
+    phase = (
+        ClmPhase(objective="clm", steps=1)
+        if objective == "clm"
+        else MlmPhase(objective="mlm", steps=1, mlm_probability=0.4)
+    )
+    return phase.supervise(batch, VOCABULARY, mask_seed=0)
+
+
+class TestLoss:
+    """Our summed loss against the loss of transformers' own classes."""
+
+    def test_clm_equals_llama(
+        self, tiny_model: Build, documents: Documents, own_attention: Callable
+    ) -> None:
+        model = tiny_model("llama")
+        theirs = own_attention(model, "sdpa")
+        batch = row_batch(documents)
+        expected = torch.zeros(())
+        for start, end in batch.packed.spans:
+            tokens = torch.from_numpy(batch.packed.input_ids.reshape(-1)[start:end])[None]
+            # Their mean is over all tokens but the first, which nothing predicts.
+            expected += theirs(input_ids=tokens, labels=tokens).loss * (end - start - 1)
+        supervision = supervise(batch, "clm")
+        assert len(supervision.labels) == sum(len(each) - 1 for each in documents)
+        ours = summed_loss(model, batch, supervision, causal=True)
+        assert_close(ours, expected, atol=0, rtol=1e-5)
+        self.assert_same_gradients(model, ours, theirs, expected)
+
+    def test_mlm_equals_eurobert(
+        self, tiny_model: Build, documents: Documents, own_attention: Callable
+    ) -> None:
+        model = tiny_model("eurobert")
+        theirs = own_attention(model, "sdpa")
+        batch = row_batch(documents)
+        supervision = supervise(batch, "mlm")
+        labels = np.full(batch.packed.input_ids.size, -100)
+        labels[supervision.positions] = supervision.labels
+        expected, count = torch.zeros(()), 0
+        for start, end in batch.packed.spans:
+            shown = torch.from_numpy(supervision.input_ids.reshape(-1)[start:end])[None]
+            wanted = torch.from_numpy(labels[start:end])[None]
+            masked = int((wanted != -100).sum())
+            assert masked == int((shown == VOCABULARY.mask_id).sum())
+            if masked:  # their mean of nothing is NaN
+                expected += theirs(input_ids=shown, labels=wanted).loss * masked
+            count += masked
+        assert count == len(supervision.labels) > 10
+        ours = summed_loss(model, batch, supervision, causal=False)
+        assert_close(ours, expected, atol=0, rtol=1e-5)
+        self.assert_same_gradients(model, ours, theirs, expected)
+
+    @staticmethod
+    def assert_same_gradients(
+        model: PreTrainedModel, ours: Tensor, theirs: PreTrainedModel, expected: Tensor
+    ) -> None:
+        (ours / 7).backward()  # the division by the batch's supervised tokens scales all alike
+        (expected / 7).backward()
+        wanted = dict(theirs.named_parameters())
+        for name, parameter in model.named_parameters():
+            gradient, reference = parameter.grad, wanted[name].grad
+            assert gradient is not None, name
+            assert reference is not None, name
+            assert_close(gradient, reference, atol=1e-5 * float(reference.abs().max()), rtol=0)
+
+
+class TestAccumulation:
+    """Several micro-batches make one batch."""
+
+    @pytest.mark.parametrize("objective", ["clm", "mlm"])
+    @PRECISION
+    def test_micro_batches_equal_one_batch(
+        self, precision: Precision, objective: str, tiny_model: Build, documents: Documents
+    ) -> None:
+        whole = row_batch(documents[:3])  # in the last no token is masked
+        total = len(supervise(whole, objective).labels)
+        gradients = []
+        for batches in ([whole], [row_part(whole, index) for index in range(3)]):
+            model = tiny_model("eurobert")
+            weights = set_precision(model, precision)
+            for batch in batches:
+                supervision = supervise(batch, objective)
+                loss = summed_loss(model, batch, supervision, causal=objective == "clm")
+                (loss / total).backward()
+                weights.gather_gradients()
+            gradients.append(gradient_by_name(weights))
+        once, accumulated = gradients
+        assert once.keys() == accumulated.keys()
+        tolerance = {"fp32": 1e-5, "bf16": 5e-2}[precision]
+        for name, gradient in once.items():
+            assert gradient.dtype == torch.float32
+            norm = float((gradient - accumulated[name]).norm() / gradient.norm())
+            assert norm <= tolerance, name
+
+    def test_gradients_are_summed_in_fp32(self, tiny_model: Build) -> None:
+        """In bf16 the sum would stop at 1: the next number after it is 1 + 2**-7."""
+        model = tiny_model("eurobert")
+        weights = set_precision(model, "bf16")
+        name = "lm_head.weight"
+        working = weights.working[name]
+        for value in [1.0] + [2.0**-9] * 256:
+            working.grad = torch.full_like(working, value)
+            weights.gather_gradients()
+            assert working.grad is None
+        gradient = gradient_by_name(weights)[name]
+        assert torch.equal(gradient, torch.full_like(gradient, 1.5))
+
+
+def row_part(whole: RowBatch, index: int) -> RowBatch:
+    """Return one document of a batch as a batch of its own, its provenance kept."""
+    start, end = whole.packed.spans[index]
+    tokens = whole.packed.input_ids.reshape(-1)[start:end]
+    packed = pack_sequences([tokens], row_length=whole.packed.row_length, pad_id=0)
+    is_token = np.arange(packed.input_ids.size) < len(tokens)
+    return RowBatch(packed=packed, pieces=(whole.pieces[index],), is_token=is_token)
+
+
+def gradient_by_name(weights: MasterWeights) -> dict[str, Tensor]:
+    """Return the gathered gradients."""
+    return {
+        name: master.grad for name, master in weights.masters.items() if master.grad is not None
+    }

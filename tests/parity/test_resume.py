@@ -1,0 +1,196 @@
+"""Interrupted equals uninterrupted, and a shared trunk equals training alone: bitwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from biphasic.files import read_json
+from biphasic.training import state as state_module
+from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
+from biphasic.training.recipe import Lineage
+
+CLM = {"objective": "clm", "steps": 3}
+MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}
+SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
+PRECISIONS = ("fp32", "bf16")
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+
+
+@pytest.fixture(autouse=True)
+def small_heldout(monkeypatch):
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Return all that must be equal: everything but times."""
+    details = read_json(folder / "state.json")
+    del details["seconds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("tokens_per_second", None)
+    names = ("model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json")
+    return {
+        "details": details,
+        "metrics": lines,
+        **{name: (folder / name).read_bytes() for name in names},
+    }
+
+
+class Runner:
+    """Trains the recipe of these tests in a store."""
+
+    def __init__(self, make_recipe: Callable, data: TrainingData, precision: str) -> None:
+        self.recipe = make_recipe(CLM, MLM, learning_rate=SCHEDULE, precision=precision)
+        self.lineage, self.data = Lineage(self.recipe, data.ground), data
+
+    def __call__(
+        self, store: Path, *, start: int = 0, end: int = 6, every: int = 1, kill_at: int = 0
+    ) -> Path:
+        def report(done: StepReport) -> None:
+            if done.step == kill_at:
+                raise Killed
+
+        options = RunOptions(checkpoint_every=every, heldout_every=2, report=report)
+        return train_segment(self.lineage, self.data, store, start=start, end=end, options=options)
+
+    def killed(self, store: Path, **settings: int) -> None:
+        with pytest.raises(Killed):
+            self(store, **settings)
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def runner(request, make_recipe, training_data) -> Runner:
+    return Runner(make_recipe, training_data, request.param)
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, dict]:
+    return {}
+
+
+@pytest.fixture
+def expected(runner, references, tmp_path_factory) -> dict[str, object]:
+    """The state of an uninterrupted run without checkpoints."""
+    key = runner.recipe.precision
+    if key not in references:
+        references[key] = content(runner(tmp_path_factory.mktemp("alone"), every=0))
+    return references[key]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_killed_after_any_checkpoint(runner, expected, tmp_path, step):
+    runner.killed(tmp_path, kill_at=step)
+    (checkpoint,) = (tmp_path / "progress").glob("*/step-*")
+    assert checkpoint.name == f"step-{step:08d}"
+    assert content(runner(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(("every", "step"), [(2, 1), (2, 3), (2, 5), (4, 3)])
+def test_killed_between_checkpoints(runner, expected, tmp_path, every, step):
+    runner.killed(tmp_path, every=every, kill_at=step)
+    assert content(runner(tmp_path, every=every)) == expected
+
+
+def test_killed_after_every_update(runner, expected, tmp_path):
+    for step in range(1, 6):
+        runner.killed(tmp_path, kill_at=step)
+    assert content(runner(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("victim", "call"), [("save_file", 2), ("save_file", 4), ("write_json", 2), ("write_json", 4)]
+)
+def test_killed_during_a_checkpoint(  # noqa: PLR0917
+    runner, expected, tmp_path, monkeypatch, victim, call
+):
+    calls: list[int] = []
+    original = getattr(state_module, victim)
+
+    def kill(*arguments, **options):
+        calls.append(1)
+        if len(calls) == call:
+            raise Killed
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_module, victim, kill)
+        runner.killed(tmp_path)
+    assert content(runner(tmp_path)) == expected
+
+
+def test_checkpoint_leaves_no_older_one(runner, tmp_path):
+    runner.killed(tmp_path, kill_at=4)
+    assert len(list((tmp_path / "progress").glob("*/step-*"))) == 1
+    runner(tmp_path)
+    assert list((tmp_path / "progress").iterdir()) == []
+
+
+@pytest.mark.parametrize("branch", [0, 2, 3, 4])
+def test_branch_from_a_shared_trunk_equals_training_alone(runner, expected, tmp_path, branch):
+    trunk = runner(tmp_path, end=branch)
+    found = content(runner(tmp_path, start=branch))
+    assert found["details"]["parent"] == (trunk.name if branch else None)
+    assert found["details"] == {**expected["details"], "parent": found["details"]["parent"]}
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert found[name] == expected[name]
+    # The trunk's lines and the branch's, one after the other, are those of the whole run; the
+    # trunk ends with a look at the held-out text that the whole run may not have taken.
+    chained = found["metrics"]
+    if branch:
+        chained = content(trunk)["metrics"] + chained
+    kept = [line for line in chained if "heldout" not in line or line["step"] in (2, 4, 6)]
+    assert kept == expected["metrics"]
+
+
+def test_trunk_of_a_longer_arm_serves_a_shorter_one(runner, expected, tmp_path, make_recipe):
+    # The trunk is trained as the first steps of an all-CLM arm of another length.
+    longer = make_recipe(
+        {**CLM, "steps": 9},
+        learning_rate={**SCHEDULE, "decay_steps": 4},
+        precision=runner.recipe.precision,
+        seeds={"mask_seed": 0},
+    )
+    lineage = Lineage(longer, runner.data.ground)
+    assert lineage.identities[3] == runner.lineage.identities[3]
+    train_segment(
+        lineage, runner.data, tmp_path, start=0, end=3, options=RunOptions(heldout_every=2)
+    )
+    found = content(runner(tmp_path, start=3))
+    assert found["model.safetensors"] == expected["model.safetensors"]
+    assert found["optimizer.safetensors"] == expected["optimizer.safetensors"]
+    assert found["details"]["ledger"] == expected["details"]["ledger"]
+
+
+def test_killed_in_a_branch(runner, expected, tmp_path):
+    runner(tmp_path, end=3)
+    runner.killed(tmp_path, start=3, kill_at=5)
+    found = content(runner(tmp_path, start=3))
+    assert found["model.safetensors"] == expected["model.safetensors"]
+    assert found["details"]["rows_sha256"] == expected["details"]["rows_sha256"]
+    steps = [line["step"] for line in found["metrics"] if "loss" in line]
+    assert steps == [4, 5, 6]
+
+
+def test_heldout_evaluation_does_not_change_training(runner, expected, tmp_path):
+    options = RunOptions(checkpoint_every=0, heldout_every=1)
+    folder = train_segment(runner.lineage, runner.data, tmp_path, start=0, end=6, options=options)
+    found = content(folder)
+    assert found["model.safetensors"] == expected["model.safetensors"]
+    losses = [line for line in found["metrics"] if "loss" in line]
+    assert losses == [line for line in expected["metrics"] if "loss" in line]
+
+
+def test_precisions_differ(make_recipe, training_data, tmp_path):
+    # Guards the tests above: they would hold for a setting that is ignored.
+    folders = [
+        Runner(make_recipe, training_data, precision)(tmp_path, every=0) for precision in PRECISIONS
+    ]
+    one, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
+    assert one != other

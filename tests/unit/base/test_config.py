@@ -1,0 +1,203 @@
+"""Settings: what is read, and the one line that a mistake gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from biphasic.config import Config, load_config, nearest, parse_config
+from biphasic.errors import ConfigError
+
+
+class Circle(Config):
+    sort: Literal["circle"]
+    radius: PositiveFloat
+
+
+class Square(Config):
+    sort: Literal["square"]
+    side: PositiveFloat
+
+
+class Grid(Config):
+    rows: PositiveInt = 1
+    columns: PositiveInt = 1
+
+
+class Drawing(Config):
+    title: str
+    layout: Literal["wide", "tall"] | Grid = "wide"
+    grid: Grid = Grid()
+    shapes: tuple[Annotated[Circle | Square, Field(discriminator="sort")], ...] = ()
+    precision: Literal["bf16", "fp32"] = "bf16"
+
+    @model_validator(mode="after")
+    def _no_empty_title(self) -> Drawing:
+        if not self.title:
+            raise ValueError("title is empty; give one")
+        return self
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "drawing.yaml"
+
+
+def refusal(raw: dict) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Drawing, {"title": "x", **raw}, where="here")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("here: ")
+    return message.removeprefix("here: ")
+
+
+def test_reads_yaml(path):
+    path.write_text("title: y\nshapes:\n- {sort: circle, radius: 2}\nlayout: {rows: 3}\n")
+    drawing = load_config(Drawing, path)
+    assert drawing == Drawing(
+        title="y", shapes=(Circle(sort="circle", radius=2.0),), layout=Grid(rows=3)
+    )
+
+
+def test_records_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Grid().rows = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"precison": "bf16"}, "unknown key 'precison' (did you mean 'precision'?)"),
+        ({"grid": {"row": 1}}, "unknown key 'grid.row' (did you mean 'rows'?)"),
+        ({"grid": {"zzzzz": 1}}, "unknown key 'grid.zzzzz' (known: columns, rows)"),
+        (
+            {"shapes": [{"sort": "circle", "radius": 1, "raduis": 1}]},
+            "unknown key 'shapes.0.raduis' (did you mean 'radius'?)",
+        ),
+        (  # Only the fields of the branch that was chosen are suggested.
+            {"shapes": [{"sort": "circle", "radius": 1, "side": 1}]},
+            "unknown key 'shapes.0.side' (known: radius, sort)",
+        ),
+        (
+            {"shapes": [{"sort": "circel", "radius": 1}]},
+            "shapes.0.sort: unknown value 'circel' (did you mean 'circle'?)",
+        ),
+        ({"shapes": [{"radius": 1}]}, "'shapes.0.sort' is required"),
+        (
+            {"shapes": [{"sort": "square", "side": 1}, {"sort": "circle"}]},
+            "'shapes.1.radius' is required",
+        ),
+        (
+            {"shapes": [{"sort": "circle", "radius": 0}]},
+            "shapes.0.radius: input should be greater than 0 (got 0)",
+        ),
+        (
+            {"shapes": [{"sort": "circle", "radius": float("inf")}]},
+            "shapes.0.radius: input should be a finite number (got inf)",
+        ),
+        ({"shapes": ["circle"]}, "shapes.0: expected a mapping of settings (got 'circle')"),
+        ({"grid": 3}, "grid: expected a mapping of settings (got 3)"),
+        ({"precision": "fp16"}, "precision: unknown value 'fp16' (did you mean 'bf16'?)"),
+        ({"layout": "wied"}, "layout: unknown value 'wied' (did you mean 'wide'?)"),
+        ({"layout": {"colums": 1}}, "unknown key 'layout.colums' (did you mean 'columns'?)"),
+        ({"layout": {"rows": -1}}, "layout.rows: input should be greater than 0 (got -1)"),
+        ({"layout": 5}, "layout: expected a mapping of settings (got 5)"),
+        ({"title": ""}, "title is empty; give one"),
+    ],
+)
+def test_names_the_mistake(raw, message):
+    assert refusal(raw) == message
+
+
+def test_names_every_mistake_and_unknown_keys_first():
+    message = refusal({"shapes": [{"sort": "circle", "radus": 1}], "precision": "fp8"})
+    assert message.split("; ") == [
+        "unknown key 'shapes.0.radus' (did you mean 'radius'?)",
+        "'shapes.0.radius' is required",
+        "precision: unknown value 'fp8' (known: bf16, fp32)",
+    ]
+
+
+def test_recipe_with_unknown_objective_is_one_line(make_recipe):
+    with pytest.raises(ConfigError) as caught:
+        make_recipe({"objective": "mlmm", "steps": 3})
+    expected = "test: phases.0.objective: unknown value 'mlmm' (did you mean 'mlm'?)"
+    assert str(caught.value) == expected
+
+
+def test_overrides_reach_groups_lists_and_new_keys(path):
+    path.write_text("title: y\ngrid:\nshapes:\n- {sort: circle, radius: 2}\n")
+    overrides = ["title=z", "grid.rows=4", "shapes.0.radius=1e-3", "layout.columns=2"]
+    assert load_config(Drawing, path, overrides) == Drawing(
+        title="z",
+        grid=Grid(rows=4),
+        shapes=(Circle(sort="circle", radius=0.001),),
+        layout=Grid(columns=2),
+    )
+
+
+def test_override_takes_yaml_values(path):
+    path.write_text("title: y\n")
+    drawing = load_config(Drawing, path, ["shapes=[{sort: square, side: 2}]", "title=a=b"])
+    assert drawing.shapes == (Square(sort="square", side=2.0),)
+    assert drawing.title == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("title", "--set title: write it as key.subkey=value"),
+        ("=3", "--set =3: write it as key.subkey=value"),
+        ("title=[", "--set title=[: the value is not valid YAML"),
+        ("title.a=1", "--set title.a=1: 'title' is a value, not a group of settings"),
+        ("numbers.0.a=1", "--set numbers.0.a=1: '0' is a value, not a group of settings"),
+        ("shapes.1.side=1", "--set shapes.1.side=1: '1' is not one of 0..0"),
+        ("shapes.x=1", "--set shapes.x=1: 'x' is not one of 0..0"),
+        ("empty.0=1", "--set empty.0=1: '0' is not there: the list is empty"),
+    ],
+)
+def test_bad_overrides(path, override, message):
+    path.write_text("title: y\nshapes: [{sort: square, side: 2}]\nnumbers: [1]\nempty: []\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(Drawing, path, [override])
+    assert str(caught.value) == message
+
+
+def test_unknown_override_is_named(path):
+    path.write_text("title: y\n")
+    with pytest.raises(ConfigError, match=r"unknown key 'grid\.rowz' \(did you mean 'rows'\?\)"):
+        load_config(Drawing, path, ["grid.rowz=1"])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"title: [", "not valid YAML: "),
+        (b"- a\n- b\n", "expected a mapping of settings at the top level"),
+        (b"", "expected a mapping of settings at the top level"),
+        (b"title: \xff\xfe", "cannot be read"),
+    ],
+)
+def test_bad_files(path, content, problem):
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(Drawing, path)
+    assert str(caught.value).startswith(f"{path}: {problem}")
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder(path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(Drawing, path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(Drawing, path.parent)
+
+
+def test_nearest():
+    assert nearest("clmm", ["mlm", "clm"]) == " (did you mean 'clm'?)"
+    assert nearest("xyz", ["b", "a"]) == " (known: a, b)"
+    assert nearest("xyz", []) == ""

@@ -1,0 +1,253 @@
+"""Files are whole or absent, and damage is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.files import (
+    MANIFEST,
+    canonical_json,
+    complete_folder,
+    digest,
+    file_sha256,
+    is_complete,
+    read_json,
+    remove_partials,
+    verify_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
+
+REMEDY = "delete it and run again"
+
+
+class CrashError(Exception):
+    """Stands for a crash."""
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory) -> Path:
+    """A complete folder of three files; copy it before you change it."""
+    folder = tmp_path_factory.mktemp("sealed") / "state"
+    with complete_folder(folder, identity="abc") as partial:
+        (partial / "weights.bin").write_bytes(bytes(range(256)))
+        (partial / "empty").write_bytes(b"")
+        (partial / "below").mkdir()
+        (partial / "below" / "notes.txt").write_text("hello")
+    return folder
+
+
+def test_canonical_json_is_one_text_per_value():
+    assert canonical_json({"b": [1, 2.5], "a": None}) == '{"a":null,"b":[1,2.5]}'
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical_json(float("nan"))
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False, allow_infinity=False)))
+def test_digest_ignores_the_order_of_keys(value):
+    backwards = dict(reversed(value.items()))
+    assert digest(value) == digest(backwards)
+    assert digest(value) == hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    assert digest({**value, "\0new": 1}) != digest(value)
+
+
+def test_file_sha256(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    # FIPS 180-2, appendix B.1.
+    assert file_sha256(tmp_path / "f") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+@pytest.mark.parametrize(
+    ("write", "content", "expected"),
+    [
+        (write_text, "é\n", "é\n".encode()),
+        (write_bytes, b"\x00\xff", b"\x00\xff"),
+        (write_json, {"b": 1, "a": [2]}, b'{\n "a": [\n  2\n ],\n "b": 1\n}\n'),
+    ],
+)
+def test_writers_replace_and_make_folders(tmp_path, write, content, expected):
+    path = tmp_path / "new" / "file"
+    write(path, content)
+    write(path, content)
+    assert path.read_bytes() == expected
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def crash(_descriptor: int) -> None:
+        # Before the rename: the new content is on disk under another name only.
+        assert path.read_text() == "old"
+        raise CrashError
+
+    monkeypatch.setattr("os.fsync", crash)
+    with pytest.raises(CrashError):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_that_is_not_finite_is_refused_before_writing(tmp_path):
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(tmp_path / "file", {"loss": float("inf")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_read_json_names_the_file(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.json: no such file"):
+        read_json(tmp_path / "gone.json")
+    (tmp_path / "half.json").write_text('{"a": ')
+    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; delete it and run again"):
+        read_json(tmp_path / "half.json")
+
+
+def test_manifest_lists_every_file_and_extra_fields(sealed):
+    manifest = verify_folder(sealed, remedy=REMEDY)
+    assert manifest["identity"] == "abc"
+    assert manifest["files"] == {
+        "below/notes.txt": {"bytes": 5, "sha256": hashlib.sha256(b"hello").hexdigest()},
+        "empty": {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()},
+        "weights.bin": {"bytes": 256, "sha256": hashlib.sha256(bytes(range(256))).hexdigest()},
+    }
+
+
+def test_folder_is_invisible_until_it_is_whole(tmp_path):
+    target = tmp_path / "state"
+    with complete_folder(target) as partial:
+        (partial / "a").write_text("1")
+        assert not target.exists()
+        assert not is_complete(partial)
+    assert is_complete(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_exception_leaves_nothing(tmp_path):
+    def write_and_crash() -> None:
+        with complete_folder(tmp_path / "state") as partial:
+            (partial / "a").write_text("1")
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        write_and_crash()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_manifest_is_written_after_all_files_and_before_the_rename(tmp_path, monkeypatch):
+    order = []
+    original = Path.replace
+
+    def spy(self: Path, target: Path) -> Path:
+        order.append(Path(target).name)
+        if Path(target).name == MANIFEST:
+            assert (self.parent / "a").read_text() == "1"
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "replace", spy)
+    with complete_folder(tmp_path / "state") as partial:
+        (partial / "a").write_text("1")
+    assert order == [MANIFEST, "state"]
+
+
+def test_crash_between_files_and_manifest_is_invisible(tmp_path, monkeypatch):
+    def crash(_path: Path, _value: object) -> None:
+        raise CrashError
+
+    monkeypatch.setattr("biphasic.files.write_json", crash)
+    with pytest.raises(CrashError), complete_folder(tmp_path / "state") as partial:
+        (partial / "a").write_text("1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_writers_the_first_to_finish_stays(tmp_path):
+    target = tmp_path / "state"
+    with complete_folder(target) as first:
+        (first / "a").write_text("first")
+        with complete_folder(target) as second:
+            (second / "a").write_text("second")
+    assert (target / "a").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_remove_partials_spares_what_is_whole(tmp_path, sealed):
+    shutil.copytree(sealed, tmp_path / "state")
+    (tmp_path / ".partial-state-1").mkdir()
+    (tmp_path / ".partial-state-1" / "a").write_text("1")
+    (tmp_path / ".partial-other-1").write_text("1")
+    remove_partials(tmp_path, "state")
+    assert {path.name for path in tmp_path.iterdir()} == {"state", ".partial-other-1"}
+    remove_partials(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"state"}
+    remove_partials(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: f.unlink(), "weights.bin: missing; "),
+        (
+            lambda f: f.write_bytes(f.read_bytes()[:-1]),
+            "weights.bin: truncated or grown (255 bytes, expected 256); ",
+        ),
+        (
+            lambda f: f.write_bytes(f.read_bytes() + b"x"),
+            "weights.bin: truncated or grown (257 bytes, expected 256); ",
+        ),
+        (
+            lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]),
+            f"weights.bin: damaged (SHA-256 differs from {MANIFEST}); ",
+        ),
+        (lambda f: (f.parent / MANIFEST).unlink(), f"incomplete (no {MANIFEST}); "),
+        (lambda f: (f.parent / MANIFEST).write_text("{"), f"{MANIFEST}: damaged; "),
+        (lambda f: (f.parent / MANIFEST).write_text("[]"), f"{MANIFEST}: damaged; "),
+        (lambda f: (f.parent / MANIFEST).write_text('{"files":{"a":1}}'), f"{MANIFEST}: damaged; "),
+    ],
+)
+def test_damage_is_named_with_its_remedy(tmp_path, sealed, harm, message):
+    folder = tmp_path / "state"
+    shutil.copytree(sealed, folder)
+    harm(folder / "weights.bin")
+    with pytest.raises(CheckpointError) as caught:
+        verify_folder(folder, remedy=REMEDY)
+    assert str(caught.value).startswith(str(folder))
+    assert str(caught.value).endswith(message + REMEDY)
+
+
+@given(place=st.integers(min_value=0), bit=st.integers(0, 7), name=st.sampled_from(["weights.bin"]))
+def test_any_flipped_bit_is_found(sealed, place, bit, name):
+    content = bytearray((sealed / name).read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    copy = sealed.parent / "flipped"
+    shutil.copytree(sealed, copy, dirs_exist_ok=True)
+    (copy / name).write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match=f"{name}: damaged"):
+        verify_folder(copy, remedy=REMEDY)
+
+
+@given(place=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_flipped_bit_of_the_manifest_is_an_error_or_changes_no_file_entry(sealed, place, bit):
+    content = bytearray((sealed / MANIFEST).read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    copy = sealed.parent / "flipped-manifest"
+    shutil.copytree(sealed, copy, dirs_exist_ok=True)
+    (copy / MANIFEST).write_bytes(bytes(content))
+    intact = json.loads((sealed / MANIFEST).read_text())["files"]
+    try:
+        found = verify_folder(copy, remedy=REMEDY)["files"]
+    except BiphasicError as error:
+        message = str(error)
+        assert message.endswith(REMEDY)
+    else:
+        assert found == intact

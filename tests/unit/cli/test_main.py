@@ -1,0 +1,118 @@
+"""The command line itself: help without torch, exit codes, one line per error."""
+
+import subprocess
+import sys
+
+import pytest
+
+import biphasic
+from biphasic.cli import main as module
+from biphasic.errors import (
+    BiphasicError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LockedError,
+    ModelError,
+    StudyError,
+    TrainingError,
+)
+
+HEAVY = ("torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow")
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["biphasic", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["study", "run", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    program = f"""
+import sys
+sys.argv = ["biphasic", *{arguments!r}]
+from biphasic.cli.main import main
+try:
+    main()
+finally:
+    print("imported:", *sorted({set(HEAVY)!r} & set(sys.modules)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "imported:"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--help"], ["study", "pretrain", "evaluate"]),
+        (["study", "--help"], ["run", "report"]),
+        (["study", "run", "--help"], ["--root", "--workers", "--threads", "--set", "Study file"]),
+        (["evaluate", "--help"], ["--learning-rate", "--seed", "--max-steps", "pydocs-sc"]),
+    ],
+)
+def test_help_names_what_there_is(monkeypatch, capsys, arguments, words):
+    assert run(monkeypatch, *arguments) == 0
+    shown = capsys.readouterr().out
+    assert [word for word in words if word not in shown] == []
+
+
+def test_version(monkeypatch, capsys):
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"{biphasic.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError, 2),
+        (DataError, 2),
+        (CheckpointError, 2),
+        (LockedError, 2),
+        (StudyError, 1),
+        (ModelError, 1),
+        (TrainingError, 1),
+        (BiphasicError, 1),
+        (OSError, 1),
+    ],
+)
+def test_every_foreseen_error_is_one_line_and_a_code(monkeypatch, capsys, error, code):
+    def fail():
+        raise error("what, where, what to do")
+
+    monkeypatch.setattr(module, "app", fail)
+    assert run(monkeypatch) == code
+    assert capsys.readouterr().err == "error: what, where, what to do\n"
+
+
+def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
+    def fail():
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(module, "app", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        module.main()
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    def fail():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "app", fail)
+    assert run(monkeypatch) == 130
+    assert "run again" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_bad_input(monkeypatch, capsys):
+    assert run(monkeypatch, "study", "run", "file.yaml", "--rot", "x") == 2
+    assert "--root" in capsys.readouterr().err
+
+
+def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert module._shown(tmp_path / "runs/report.html") == "runs/report.html"
+    assert module._shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")

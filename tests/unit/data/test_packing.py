@@ -1,0 +1,101 @@
+"""Sequences into rows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biphasic.data.packing import best_fit, lay_out, pack_sequences
+from biphasic.errors import DataError
+
+CAPACITY = 50
+LENGTHS = st.lists(st.integers(1, CAPACITY), max_size=80).map(lambda xs: np.array(xs, dtype=int))
+PAD = 99
+
+
+@given(LENGTHS)
+def test_best_fit_places_each_item_once_and_never_overfills(lengths):
+    bins = best_fit(lengths, capacity=CAPACITY)
+    assert sorted(item for members in bins for item in members) == list(range(len(lengths)))
+    assert all(members for members in bins)
+    assert all(lengths[members].sum() <= CAPACITY for members in bins)
+
+
+@given(LENGTHS)
+def test_best_fit_is_near_the_optimum(lengths):
+    bins = best_fit(lengths, capacity=CAPACITY)
+    assert len(bins) <= 2 * lengths.sum() / CAPACITY + 1  # at most one bin is less than half full
+    # The item that opened a bin had no room in any bin before it.
+    fill = [int(lengths[members].sum()) for members in bins]
+    for later in range(1, len(bins)):
+        opener = int(lengths[bins[later][0]])
+        assert all(fill[earlier] + opener > CAPACITY for earlier in range(later))
+
+
+def test_best_fit_takes_the_fullest_bin_with_room():
+    # 6 and 5 open bins with rooms 4 and 5; 4 fits the first exactly; 3 goes to the second.
+    assert best_fit(np.array([3, 4, 5, 6]), capacity=10) == [[3, 1], [2, 0]]
+    # Equal lengths keep the order given.
+    assert best_fit(np.array([5, 5, 5]), capacity=10) == [[0, 1], [2]]
+    assert best_fit(np.array([], dtype=int), capacity=10) == []
+
+
+def test_best_fit_fills_ordinary_lengths():
+    draw = np.random.default_rng(0)
+    lengths = np.clip(draw.lognormal(4, 1, 4000), 3, 256).astype(np.int64)
+    bins = best_fit(lengths, capacity=256)
+    assert lengths.sum() / (len(bins) * 256) > 0.995
+
+
+def test_too_long_is_refused():
+    with pytest.raises(DataError, match="a sequence of 11 tokens does not fit in 10"):
+        best_fit(np.array([3, 11]), capacity=10)
+    with pytest.raises(DataError, match="5 tokens does not fit in 4"):
+        pack_sequences([np.arange(5)], row_length=4, pad_id=PAD)
+
+
+def test_lay_out_by_hand():
+    sequences = [np.array([7, 8]), np.array([1, 2, 3]), np.array([4, 5, 6, 7, 8])]
+    batch = lay_out(sequences, [[1, 0], [2]], row_length=6, pad_id=PAD)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 7, 8, PAD], [4, 5, 6, 7, 8, PAD]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 0]]
+    # Rows of 6: the padding at 5 and at 11 is a segment of its own.
+    assert batch.cu_seqlens.tolist() == [0, 3, 5, 6, 11, 12]
+    # In the order the sequences were given, not in that of the rows.
+    assert batch.spans.tolist() == [[3, 5], [0, 3], [6, 11]]
+    assert (batch.num_rows, batch.row_length, batch.num_tokens, batch.max_seqlen) == (2, 6, 10, 5)
+
+
+def test_full_row_has_no_padding_segment():
+    batch = lay_out([np.arange(4)], [[0]], row_length=4, pad_id=PAD)
+    assert batch.cu_seqlens.tolist() == [0, 4]
+    assert PAD not in batch.input_ids
+
+
+@given(LENGTHS.filter(len))
+def test_packed_batch_is_consistent(lengths):
+    # Every token has a number of its own, so that it can be found again.
+    ends = np.cumsum(lengths) + 100
+    sequences = [np.arange(end - n, end) for n, end in zip(lengths, ends, strict=True)]
+    batch = pack_sequences(sequences, row_length=CAPACITY, pad_id=PAD)
+    flat, positions = batch.input_ids.reshape(-1), batch.position_ids.reshape(-1)
+    for (start, end), sequence in zip(batch.spans.tolist(), sequences, strict=True):
+        assert flat[start:end].tolist() == sequence.tolist()
+        assert start // CAPACITY == (end - 1) // CAPACITY
+    assert (flat == PAD).sum() == flat.size - lengths.sum()
+    borders = batch.cu_seqlens.tolist()
+    assert borders[0] == 0
+    assert borders[-1] == flat.size
+    assert all(a < b for a, b in pairwise(borders))
+    for start, end in pairwise(borders):
+        assert positions[start:end].tolist() == list(range(end - start))
+        # A segment is a whole sequence, or padding to the end of its row.
+        is_padding = flat[start:end] == PAD
+        assert is_padding.all() or [start, end] in batch.spans.tolist()
+        assert not is_padding.any() or end % CAPACITY == 0
+    assert batch.input_ids.dtype == batch.position_ids.dtype == batch.spans.dtype == np.int64
+    assert batch.cu_seqlens.dtype == np.int32

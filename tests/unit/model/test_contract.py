@@ -1,0 +1,160 @@
+"""Models that break the attention contract are refused, by the name of the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from biphasic.errors import ModelError
+from biphasic.model import attention
+from biphasic.model.attention import attention_arguments, register_attention
+from biphasic.model.build import new_model, preset_config
+from biphasic.model.contract import check_contract
+from biphasic.training.optimizer import set_precision
+
+CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+Change = Callable[[dict[str, Any], Tensor], None]
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
+    config = preset_config("pico", vocab_size=300, max_seqlen=64, special_ids=special_ids)
+    config.num_hidden_layers = 3
+    return new_model(config, init_seed=0)
+
+
+@pytest.fixture
+def change_layer(model: PreTrainedModel) -> Iterator[Callable[[Change], None]]:
+    """Let the attention of layer 1 alone work with other arguments."""
+    original = attention.packed_attention
+
+    def install(change: Change) -> None:
+        target = model.base_model.layers[1].self_attn
+
+        def changed(module: nn.Module, query: Tensor, *states: Any, **options: Any) -> Any:
+            if module is target:
+                change(options, query)
+            return original(module, query, *states, **options)
+
+        attention.packed_attention = changed
+        register_attention()
+
+    yield install
+    attention.packed_attention = original
+    register_attention()
+
+
+def segments_of(options: dict[str, Any], cu_seqlens: Tensor, query: Tensor, causal: bool) -> None:
+    """Attend within other segments, or in another direction."""
+    options |= attention_arguments(
+        cu_seqlens,
+        max_seqlen=query.shape[2],
+        row_length=query.shape[2],
+        causal=causal,
+        dtype=query.dtype,
+    )
+
+
+def other_direction(options: dict[str, Any], query: Tensor) -> None:
+    segments_of(options, options["cu_seqlens"], query, not options["causal"])
+
+
+def whole_rows(options: dict[str, Any], query: Tensor) -> None:
+    rows, row_length = query.shape[0], query.shape[2]
+    borders = torch.arange(rows + 1, dtype=torch.int32) * row_length
+    segments_of(options, borders, query, options["causal"])
+
+
+def last_with_padding(options: dict[str, Any], query: Tensor) -> None:
+    borders = options["cu_seqlens"]
+    joined = torch.cat([borders[:-2], borders[-1:]])
+    segments_of(options, joined, query, options["causal"])
+
+
+@CAUSAL
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_sound_model_passes(precision: Any, causal: bool, model: PreTrainedModel) -> None:
+    set_precision(model, precision)
+    before = [weight.clone() for weight in model.parameters()]
+    check_contract(model.train(), causal=causal)
+    assert model.training
+    assert all(map(torch.equal, before, model.parameters()))
+    assert not any(layer._forward_hooks for layer in model.base_model.layers)
+    check_contract(model.eval(), causal=causal)
+    assert not model.training
+
+
+def test_a_layer_that_stays_causal(
+    model: PreTrainedModel, change_layer: Callable[[Change], None]
+) -> None:
+    change_layer(other_direction)
+    with pytest.raises(ModelError, match=r"layer layers\.1: stays causal"):
+        check_contract(model, causal=False)
+
+
+def test_a_layer_that_sees_later_tokens(
+    model: PreTrainedModel, change_layer: Callable[[Change], None]
+) -> None:
+    change_layer(other_direction)
+    with pytest.raises(ModelError, match=r"layer layers\.1: sees later tokens"):
+        check_contract(model, causal=True)
+
+
+@CAUSAL
+def test_a_layer_that_leaks_across_documents(
+    causal: bool, model: PreTrainedModel, change_layer: Callable[[Change], None]
+) -> None:
+    change_layer(whole_rows)
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+        check_contract(model, causal=causal)
+
+
+def test_a_layer_that_sees_the_padding(
+    model: PreTrainedModel, change_layer: Callable[[Change], None]
+) -> None:
+    change_layer(last_with_padding)
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see the padding"):
+        check_contract(model, causal=False)
+
+
+@CAUSAL
+def test_a_layer_that_mixes_without_attention(causal: bool, model: PreTrainedModel) -> None:
+    """No mask keeps the mean over a row within a document."""
+    layer = model.base_model.layers[1]
+    layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see"):
+        check_contract(model, causal=causal)
+
+
+def test_a_layer_that_leaks_from_later_documents_alone(model: PreTrainedModel) -> None:
+    """What follows a token is added to it: nothing flows from the first document to the second."""
+    layer = model.base_model.layers[1]
+    layer.register_forward_hook(lambda _m, _i, output: output.flip(1).cumsum(1).flip(1))
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+        check_contract(model, causal=False)
+
+
+def test_a_body_that_mixes_in_the_padding(model: PreTrainedModel) -> None:
+    """Outside of every layer: the probe of the whole model finds it."""
+    model.base_model.norm.register_forward_hook(lambda _m, _i, output: output * output.shape[1])
+    with pytest.raises(ModelError, match="EuroBertForMaskedLM: padding changes hidden states"):
+        check_contract(model, causal=False)
+
+
+@CAUSAL
+def test_a_refused_model_is_left_as_it_was(
+    causal: bool, model: PreTrainedModel, change_layer: Callable[[Change], None]
+) -> None:
+    change_layer(whole_rows)
+    with pytest.raises(ModelError):
+        check_contract(model.train(), causal=causal)
+    assert model.training
+    for layer in model.base_model.layers:
+        assert not layer._forward_hooks
+        assert not layer._forward_pre_hooks

@@ -1,0 +1,115 @@
+"""Sizes as published, and weights that are a function of the seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedModel
+from transformers.models.bert.modeling_bert import BertModel
+
+from biphasic.model.attention import ATTENTION_NAME
+from biphasic.model.build import count_parameters, head_weight, new_model, preset_config
+from biphasic.model.presets import PRESETS
+
+SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
+LLAMA_VOCABULARY = 128_256
+# arXiv 2507.00994, Appendix A; without the language-model head.
+PUBLISHED = {
+    "210m": {"body": 113_265_408, "embedding": 98_500_608},
+    "610m": {"body": 460_123_776, "embedding": 147_750_912},
+    "1b": {"body": 966_230_208, "embedding": 221_626_368},
+}
+
+
+def config(preset: str = "pico", **changes: Any) -> transformers.EuroBertConfig:
+    shared = {"vocab_size": 300, "max_seqlen": 64, "special_ids": SPECIAL_IDS, **changes}
+    return preset_config(preset, **shared)
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_sizes_are_the_published_ones(preset: str) -> None:
+    counts = count_parameters(config(preset, vocab_size=LLAMA_VOCABULARY, max_seqlen=2048))
+    # The head is not tied: as many parameters again.
+    assert counts == {**PUBLISHED[preset], "head": PUBLISHED[preset]["embedding"]}
+
+
+@pytest.mark.parametrize("preset", ["pico", "nano", "micro"])
+def test_counts_agree_with_the_model(preset: str) -> None:
+    counts = count_parameters(config(preset))
+    model = new_model(config(preset), init_seed=0)
+    assert counts["embedding"] == counts["head"] == 300 * PRESETS[preset].hidden_size
+    assert sum(counts.values()) == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_heads_share_evenly(preset: str) -> None:
+    sizes = PRESETS[preset]
+    assert sizes.hidden_size % sizes.num_heads == 0
+    assert sizes.num_heads % sizes.num_key_value_heads == 0
+    assert config(preset).head_dim == sizes.hidden_size // sizes.num_heads
+
+
+def test_settings_of_the_study() -> None:
+    settings = config("210m", max_seqlen=2048)
+    assert settings.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
+    assert (settings.attention_bias, settings.mlp_bias) == (False, False)
+    assert settings.attention_dropout == 0.0
+    assert settings.hidden_act == "silu"
+    assert settings.max_position_embeddings == 2048
+    assert not settings.tie_word_embeddings
+    ids = (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id)
+    assert (*ids, settings.mask_token_id) == (1, 2, 0, 3)
+
+
+def weights(model: PreTrainedModel) -> list[torch.Tensor]:
+    return list(model.state_dict().values())
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    with torch.random.fork_rng(devices=[]):
+        models = []
+        for global_seed, init_seed in [(0, 5), (1, 5), (0, 6)]:
+            torch.manual_seed(global_seed)
+            models.append(new_model(config(), init_seed=init_seed))
+    first, same, other = (weights(model) for model in models)
+    assert all(map(torch.equal, first, same))
+    differing = [not torch.equal(*pair) for pair in zip(first, other, strict=True)]
+    assert sum(differing) >= 2 + 7 * 2  # all but the norms: embedding, head, 7 matrices a layer
+
+
+def test_global_random_state_is_left_as_it_was() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        new_model(config(), init_seed=5)
+        assert torch.equal(before, torch.get_rng_state())
+
+
+def test_new_models_are_ours_and_in_fp32() -> None:
+    model = new_model(config(), init_seed=0)
+    assert model.config._attn_implementation == ATTENTION_NAME
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert head_weight(model).shape == (300, 64)
+    assert head_weight(model) is not model.get_input_embeddings().weight
+
+
+def test_decoders_get_a_causal_head() -> None:
+    llama = transformers.LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    assert type(new_model(llama, init_seed=0)) is transformers.LlamaForCausalLM
+
+
+def test_model_without_head_is_named() -> None:
+    from biphasic.errors import ModelError
+
+    bert = transformers.BertConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="BertModel has no language-model head"):
+        head_weight(BertModel(bert))

@@ -1,0 +1,144 @@
+"""Study files: what is refused, with which hint, and what arms and tasks become."""
+
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.study.config import StudyConfig
+from biphasic.tasks.protocol import FinetuneProtocol
+
+
+def clm(steps, **options):
+    return {"objective": "clm", "steps": steps, **options}
+
+
+def mlm(steps, **options):
+    return {"objective": "mlm", "steps": steps, **options}
+
+
+def study(**changes):
+    raw = {
+        "name": "s",
+        "title": "S",
+        "recipe": {"model": "pico", "max_seqlen": 128, "learning_rate": {"peak": 1e-3}},
+        "arms": [{"name": "mlm", "phases": [mlm(10)]}],
+        "finetuning": {"protocol": {"max_seqlen": 128}},
+        **changes,
+    }
+    return parse_config(StudyConfig, raw, where="file.yaml")
+
+
+def recipe(**changes):
+    return {"model": "pico", "max_seqlen": 128, "learning_rate": {"peak": 1e-3}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tsks": []}, "unknown key 'tsks' (did you mean 'tasks'?)"),
+        (
+            {"finetuning": {"learning_rate": [1e-4]}},
+            "unknown key 'finetuning.learning_rate' (did you mean 'learning_rates'?)",
+        ),
+        (
+            {"arms": [{"name": "a", "phases": [{"objective": "clmm", "steps": 3}]}]},
+            "arms.0.phases.0.objective: unknown value 'clmm' (did you mean 'clm'?)",
+        ),
+        ({"recipe": recipe(model="nanoo")}, "unknown value 'nanoo' (did you mean 'nano'?)"),
+        (
+            {"tasks": [{"name": "pydocs-sd"}]},
+            "tasks.0: unknown task 'pydocs-sd' (did you mean 'pydocs-sc'?)",
+        ),
+        (
+            {"corpus": {"libraries": ["scipi"]}},
+            "corpus: unknown library 'scipi' (did you mean 'scipy'?)",
+        ),
+        (
+            {"corpus": {"tokenizer": "folder", "vocab_size": 512}},
+            "give a tokenizer, or the vocab_size of one to train, not both",
+        ),
+        (
+            {"tasks": [{"name": "pydocs-sc", "protocol": {"max_step": 3}}]},
+            "task 'pydocs-sc': unknown protocol setting 'max_step' (did you mean 'max_steps'?)",
+        ),
+        (
+            {"tasks": [{"name": "pydocs-sc", "protocol": {"max_seqlen": 129}}]},
+            "task 'pydocs-sc': protocol.max_seqlen 129 exceeds the model's 128",
+        ),
+        ({"arms": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "arms: a given more than once"),
+        (
+            {"tasks": [{"name": "pydocs-sc"}, {"name": "pydocs-sc"}]},
+            "tasks: pydocs-sc given more than once",
+        ),
+        ({"finetuning": {"seeds": [1, 2, 1]}}, "finetuning.seeds: 1 given more than once"),
+        (
+            {"finetuning": {"learning_rates": [1e-4, 1e-4]}},
+            "finetuning.learning_rates: 0.0001 given more than once",
+        ),
+        (
+            {"recipe": recipe(learning_rate={"peak": 1, "warmup_steps": 6, "decay_steps": 5})},
+            "arm 'mlm': learning_rate: warmup_steps 6 + decay_steps 5 exceed the run's 10 steps",
+        ),
+        ({"name": "../s"}, "name"),
+        ({"arms": [{"name": "A b"}]}, "arms.0.name"),
+        ({"finetuning": {"seeds": []}}, "finetuning.seeds"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value[:30],
+)
+def test_a_mistake_is_named_with_a_hint(changes, message):
+    with pytest.raises(ConfigError) as refused:
+        study(**changes)
+    assert str(refused.value).startswith("file.yaml: ")
+    assert message in str(refused.value)
+
+
+def test_the_longest_schedule_that_fits_is_accepted():
+    schedule = {"peak": 1, "warmup_steps": 5, "decay_steps": 5}
+    assert study(recipe=recipe(learning_rate=schedule)).arms[0].phases[0].steps == 10
+
+
+def test_an_arm_without_phases_has_no_schedule_to_fit():
+    schedule = {"peak": 1, "warmup_steps": 5, "decay_steps": 5}
+    config = study(recipe=recipe(learning_rate=schedule), arms=[{"name": "untrained"}])
+    assert config.recipe_of(config.arms[0]).total_steps == 0
+
+
+def test_a_task_overrides_only_what_it_names():
+    config = study(
+        finetuning={"protocol": {"max_seqlen": 64, "batch_size": 16}},
+        tasks=[{"name": "pydocs-sc"}, {"name": "pydocs-ir", "protocol": {"batch_size": 4}}],
+    )
+    shared, special = map(config.protocol_of, config.tasks)
+    assert shared == FinetuneProtocol(max_seqlen=64, batch_size=16)
+    assert special == FinetuneProtocol(max_seqlen=64, batch_size=4)
+
+
+def test_a_wrong_value_of_a_task_s_protocol_is_refused():
+    with pytest.raises(ConfigError, match="batch_size"):
+        study(tasks=[{"name": "pydocs-sc", "protocol": {"batch_size": 0}}])
+
+
+@pytest.mark.parametrize(
+    ("phases", "family"),
+    [
+        ([], "none"),
+        ([clm(1)], "CLM"),
+        ([mlm(1)], "MLM"),
+        ([clm(1), mlm(1)], "CLM+MLM"),
+        ([mlm(1), mlm(1, mlm_probability=0.2)], "MLM"),
+        ([mlm(1), clm(1), mlm(1)], "MLM+CLM+MLM"),
+    ],
+)
+def test_families_are_objectives_in_order(phases, family):
+    config = study(arms=[{"name": "a", "phases": phases}])
+    assert config.arms[0].family == family
+
+
+def test_every_setting_of_a_recipe_is_one_of_the_study_or_the_arm():
+    from biphasic.study.config import RecipeConfig
+    from biphasic.training.recipe import Recipe
+
+    assert set(Recipe.model_fields) == {*RecipeConfig.model_fields, "phases"}
+    config = study(recipe=recipe(rows_per_step=3, precision="fp32", seeds={"data_seed": 7}))
+    made = config.recipe_of(config.arms[0])
+    assert (made.rows_per_step, made.precision, made.seeds.data_seed) == (3, "fp32", 7)

@@ -1,0 +1,259 @@
+"""From arms to segments: each step of each lineage once, and nothing that is finished."""
+
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biphasic.config import parse_config
+from biphasic.errors import CheckpointError
+from biphasic.files import complete_folder
+from biphasic.study.config import StudyConfig
+from biphasic.study.plan import (
+    check_inputs,
+    missing_runs,
+    missing_segments,
+    plan_segments,
+    plan_study,
+)
+from biphasic.training.recipe import Ground
+
+GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+PEAK = {"peak": 1e-3}
+
+
+def phase(objective, steps, **options):
+    return {"objective": objective, "steps": steps, **options}
+
+
+def configure(arms, **changes):
+    raw = {
+        "name": "s",
+        "title": "S",
+        "recipe": {"model": "pico", "max_seqlen": 64, "learning_rate": PEAK},
+        "arms": [{"name": name, "phases": phases} for name, phases in arms.items()],
+        "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 64}},
+        **changes,
+    }
+    return parse_config(StudyConfig, raw, where="test")
+
+
+def plan(arms, tasks_folder, *, ground=GROUND, **changes):
+    return plan_study(configure(arms, **changes), ground, tasks_folder)
+
+
+def spans(made):
+    return [(segment.label, segment.start, segment.end) for segment in made.segments]
+
+
+def test_a_shared_trunk_is_one_segment(tasks_folder):
+    made = plan(
+        {
+            "mlm": [phase("mlm", 8)],
+            "clm": [phase("clm", 8)],
+            "two": [phase("clm", 2), phase("mlm", 6)],
+            "half": [phase("clm", 4), phase("mlm", 4)],
+        },
+        tasks_folder,
+    )
+    assert spans(made) == [
+        ("mlm 0-8", 0, 8),
+        ("clm 0-2", 0, 2),
+        ("clm 2-4", 2, 4),
+        ("clm 4-8", 4, 8),
+        ("two 2-8", 2, 8),
+        ("half 4-8", 4, 8),
+    ]
+    by_label = {segment.label: segment for segment in made.segments}
+    assert by_label["clm 0-2"].parent is None
+    assert by_label["two 2-8"].parent == by_label["clm 0-2"].id
+    assert by_label["half 4-8"].parent == by_label["clm 2-4"].id
+
+
+def test_an_untrained_arm_is_a_segment_without_steps(tasks_folder):
+    made = plan({"untrained": [], "clm": [phase("clm", 3)]}, tasks_folder)
+    assert spans(made) == [("untrained 0-0", 0, 0), ("clm 0-3", 0, 3)]
+    # Random weights need no file to begin with.
+    assert [segment.parent for segment in made.segments] == [None, None]
+
+
+def test_a_run_that_is_another_s_beginning_ends_on_the_way(tasks_folder):
+    made = plan({"long": [phase("clm", 9)], "short": [phase("clm", 4)]}, tasks_folder)
+    assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9)]
+    assert made.arms[1].state == made.segments[0].id
+
+
+def test_a_decay_branches_off_where_it_begins(tasks_folder):
+    made = plan(
+        {"long": [phase("clm", 9)], "short": [phase("clm", 6)]},
+        tasks_folder,
+        recipe={
+            "model": "pico",
+            "max_seqlen": 64,
+            "learning_rate": {"peak": 1e-3, "decay_steps": 2},
+        },
+    )
+    assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9), ("short 4-6", 4, 6)]
+
+
+def test_equal_arms_share_everything(tasks_folder):
+    made = plan(
+        {"one": [phase("clm", 4)], "other": [phase("clm", 1), phase("clm", 3)]},
+        tasks_folder,
+        tasks=[{"name": "pydocs-sc"}],
+    )
+    assert len(made.arms) == 2
+    assert len(made.segments) == 1
+    assert len(made.groups) == 1
+
+
+def test_every_arm_is_fine_tuned_over_the_grid(tasks_folder):
+    arms = {"untrained": [], "clm": [phase("clm", 4)]}
+    made = plan(
+        arms,
+        tasks_folder,
+        tasks=[{"name": "pydocs-sc"}, {"name": "pydocs-tc"}],
+        finetuning={
+            "seeds": [0, 1, 2],
+            "learning_rates": [1e-4, 2e-4],
+            "protocol": {"max_seqlen": 64},
+        },
+    )
+    assert len(made.groups) == 2 * 2
+    for group in made.groups:
+        assert {(run.learning_rate, run.seed) for run in group.runs} == {
+            (rate, seed) for rate in (1e-4, 2e-4) for seed in (0, 1, 2)
+        }
+    assert len({run.id for group in made.groups for run in group.runs}) == 4 * 6
+    assert made.tasks[0].num_examples == {"train": 12, "validation": 12, "test": 12}
+
+
+def run_ids(made):
+    return {run.id for group in made.groups for run in group.runs}
+
+
+TASK = [{"name": "pydocs-sc"}]
+ARM = {"clm": [phase("clm", 4)]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"title": "Other"},
+        {"checkpoint_every": 3},
+        {"heldout_every": 3},
+        {"convention": "paper"},
+    ],
+)
+def test_what_changes_no_number_changes_no_identity(tasks_folder, changes):
+    before = plan(ARM, tasks_folder, tasks=TASK)
+    after = plan(ARM, tasks_folder, tasks=TASK, **changes)
+    assert [s.id for s in after.segments] == [s.id for s in before.segments]
+    assert run_ids(after) == run_ids(before)
+
+
+def test_a_protocol_renames_fine_tunings_alone(tasks_folder):
+    before = plan(ARM, tasks_folder, tasks=TASK)
+    task = [{"name": "pydocs-sc", "protocol": {"batch_size": 7}}]
+    after = plan(ARM, tasks_folder, tasks=task)
+    assert [s.id for s in after.segments] == [s.id for s in before.segments]
+    assert not run_ids(after) & run_ids(before)
+
+
+def test_another_corpus_renames_trained_states_but_not_the_untrained(tasks_folder):
+    arms = {"untrained": [], **ARM}
+    before = plan(arms, tasks_folder)
+    ground = Ground("d" * 64, GROUND.tokenizer_sha256, GROUND.vocab_size)
+    after = plan(arms, tasks_folder, ground=ground)
+    assert after.arms[0].state == before.arms[0].state
+    assert after.arms[1].state != before.arms[1].state
+
+
+def test_other_examples_rename_fine_tunings(tasks_folder, tmp_path, make_task):
+    before = plan(ARM, tasks_folder, tasks=TASK)
+    make_task(tmp_path / "pydocs-sc", num_examples=10)
+    assert not run_ids(plan(ARM, tmp_path, tasks=TASK)) & run_ids(before)
+
+
+def finish(folder):
+    with complete_folder(folder, identity=folder.name) as partial:
+        (partial / "content").write_text("content")
+
+
+def test_only_what_is_incomplete_is_missing(tasks_folder, tmp_path):
+    made = plan(
+        {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]},
+        tasks_folder,
+        tasks=TASK,
+    )
+    assert missing_segments(made, tmp_path) == list(made.segments)
+    trunk, *rest = made.segments
+    finish(tmp_path / "states" / trunk.id)
+    (tmp_path / "states" / rest[0].id).mkdir()  # no manifest: not believed
+    assert missing_segments(made, tmp_path) == rest
+    group = made.groups[0]
+    finish(tmp_path / "finetunes" / group.runs[1].id)
+    assert missing_runs(group, tmp_path) == [group.runs[0]]
+
+
+@pytest.mark.parametrize("kind", ["parent", "final state", "result"])
+def test_inputs_are_checked_before_anything_runs(tasks_folder, tmp_path, kind):
+    arms = {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]}
+    made = plan(arms, tasks_folder, tasks=TASK)
+    folder = {
+        "parent": tmp_path / "states" / made.segments[0].id,
+        "final state": tmp_path / "states" / made.arms[1].state,
+        "result": tmp_path / "finetunes" / made.groups[0].runs[0].id,
+    }[kind]
+    finish(folder)
+    check_inputs(made, tmp_path)
+    (folder / "content").write_text("c0ntent")
+    with pytest.raises(CheckpointError, match=r"content: damaged.*delete this folder"):
+        check_inputs(made, tmp_path)
+    shutil.rmtree(folder)
+    check_inputs(made, tmp_path)
+
+
+def test_a_damaged_state_that_nothing_needs_is_left_alone(tasks_folder, tmp_path):
+    made = plan(ARM, tasks_folder)
+    folder = tmp_path / "states" / made.segments[0].id
+    finish(folder)
+    (folder / "content").write_text("c0ntent")
+    check_inputs(made, tmp_path)
+
+
+PHASES = st.lists(st.builds(phase, st.sampled_from(["clm", "mlm"]), st.integers(1, 4)), max_size=3)
+
+
+@given(phases=st.lists(PHASES, min_size=1, max_size=5), decay=st.integers(0, 1))
+def test_segments_reach_every_arm_and_train_no_step_twice(phases, decay):
+    config = configure(
+        {f"arm-{index}": arm for index, arm in enumerate(phases)},
+        recipe={
+            "model": "pico",
+            "max_seqlen": 64,
+            "learning_rate": {"peak": 1e-3, "decay_steps": decay},
+        },
+    )
+    made = plan_study(config, GROUND, tasks_folder=None)  # type: ignore[arg-type] - no tasks
+    assert made.segments == plan_segments(made.arms)
+
+    done, trained = set(), []
+    for segment in made.segments:
+        # In the order planned, what a segment begins with is there.
+        assert (segment.parent is None) == (segment.start == 0)
+        assert segment.parent is None or segment.parent in done
+        arm = next(arm for arm in made.arms if arm.lineage.recipe == segment.recipe)
+        identities = arm.lineage.identities
+        assert identities[segment.end] == segment.id
+        if segment.start:
+            assert identities[segment.start] == segment.parent
+        trained += identities[segment.start + 1 : segment.end + 1]
+        done.add(segment.id)
+    assert {arm.state for arm in made.arms} <= done
+    assert len(trained) == len(set(trained))
+    # Nothing but what some arm passes through, and all of it.
+    assert set(trained) == {i for arm in made.arms for i in arm.lineage.identities[1:]}
+    assert len(done) == len(made.segments)

@@ -1,0 +1,81 @@
+"""Held-out loss of both objectives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from biphasic.data.rows import Leg, RowPlan, RowReader
+from biphasic.model.build import new_model
+from biphasic.objectives.clm import ClmPhase
+from biphasic.training import heldout as module
+from biphasic.training.heldout import HeldoutLoss
+from biphasic.training.loop import TrainingData, model_config
+from biphasic.training.supervised import summed_loss
+
+
+def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4) -> HeldoutLoss:
+    return HeldoutLoss(
+        data.heldout,
+        max_seqlen=max_seqlen,
+        rows_per_batch=rows_per_batch,
+        special_ids=data.tokenizer.special_ids,
+        vocabulary=data.vocabulary,
+    )
+
+
+@pytest.fixture
+def model(training_data, make_recipe):
+    return new_model(model_config(make_recipe(), training_data.tokenizer), init_seed=0)
+
+
+def test_untrained_model_is_as_good_as_chance(training_data, model):
+    losses = sample(training_data).evaluate(model)
+    assert set(losses) == {"clm", "mlm"}
+    # Weights of 0.02 give nearly equal logits: the loss is near log(320) = 5.77.
+    for value in losses.values():
+        assert value == pytest.approx(math.log(320), abs=0.15)
+
+
+def test_mean_is_over_tokens_not_batches(training_data, model):
+    # Batches of unlike sizes: a mean of means would differ.
+    data = training_data
+    reader = RowReader(
+        data.heldout,
+        RowPlan(data.heldout.lengths, [Leg(32, 4, 2)], data_seed=module.HELDOUT_SEED),
+        data.tokenizer.special_ids,
+    )
+    phase = ClmPhase(objective="clm", steps=1)
+    total = count = 0.0
+    with torch.inference_mode():
+        for step in range(2):
+            batch = reader.batch(step)
+            supervision = phase.supervise(batch, data.vocabulary, mask_seed=0)
+            total += float(summed_loss(model, batch, supervision, causal=True))
+            count += len(supervision.labels)
+    assert sample(data).evaluate(model)["clm"] == pytest.approx(total / count, rel=1e-6)
+
+
+def test_the_same_sample_every_time(training_data, model):
+    first, again = sample(training_data), sample(training_data)
+    assert first.evaluate(model) == again.evaluate(model) == first.evaluate(model)
+
+
+def test_evaluation_changes_nothing(training_data, model):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state, was_training = torch.random.get_rng_state(), model.training
+    sample(training_data).evaluate(model)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert model.training == was_training
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_sample_is_at_most_one_epoch(training_data, monkeypatch):
+    monkeypatch.setattr(module, "HELDOUT_TOKENS", 20_000)
+    heldout = sample(training_data)
+    pieces = [piece for batch in heldout._batches for piece in batch.pieces]
+    assert {piece.epoch for piece in pieces} == {0}
+    assert len(pieces) > 1

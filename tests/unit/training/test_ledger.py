@@ -1,0 +1,135 @@
+"""What training cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from biphasic.data.packing import lay_out
+from biphasic.data.rows import Piece, RowBatch
+from biphasic.model.build import architecture_config, new_model
+from biphasic.model.presets import Architecture
+from biphasic.objectives.supervision import Supervision
+from biphasic.training.ledger import Ledger, step_flops
+from biphasic.training.supervised import summed_loss
+
+TINY = Architecture(
+    num_layers=2, hidden_size=8, intermediate_size=12, num_heads=4, num_key_value_heads=2
+)
+
+
+def batch_of(*lengths: int, row_length: int, starts: tuple[int, ...] = ()) -> RowBatch:
+    """One row of sequences, special tokens included in their lengths."""
+    sequences = [np.arange(length) + 4 for length in lengths]
+    packed = lay_out(sequences, [range(len(lengths))], row_length=row_length, pad_id=2)
+    pieces = tuple(
+        Piece(0, number, start, start + length - 2)
+        for number, (length, start) in enumerate(
+            zip(lengths, starts or [0] * len(lengths), strict=True)
+        )
+    )
+    is_token = np.arange(row_length) < sum(lengths)
+    return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+
+
+def flops(batch: RowBatch, *, causal: bool, supervised: int = 5, layers: int = 2) -> int:
+    architecture = TINY.model_copy(update={"num_layers": layers})
+    return step_flops(
+        architecture, vocab_size=10, batch=batch, supervised_tokens=supervised, causal=causal
+    )
+
+
+def test_by_hand():
+    batch = batch_of(3, 4, row_length=10)  # 7 tokens; 3 of padding cost nothing
+    # Per layer: query and output 2 * 8 * 8 = 128; key and value 2 * 8 * 4 = 64;
+    # SwiGLU 3 * 8 * 12 = 288; 480 weights in all, 2 operations each, 7 tokens: 6,720.
+    # Attention: scores and mixing, 2 * 2 * 8 = 32 a pair; 9 + 16 = 25 pairs: 800.
+    # Head: 2 * 8 * 10 * 5 = 800. Backward costs twice the forward pass.
+    assert flops(batch, causal=False) == 3 * (2 * (6720 + 800) + 800)
+    # Causal: 3 * 4 / 2 + 4 * 5 / 2 = 16 pairs: 512.
+    assert flops(batch, causal=True) == 3 * (2 * (6720 + 512) + 800)
+
+
+def test_packing_costs_less_attention_than_one_long_document():
+    assert flops(batch_of(3, 4, row_length=10), causal=False) < flops(
+        batch_of(7, row_length=10), causal=False
+    )
+
+
+def test_agrees_with_torch_on_matrix_products():
+    # torch counts padding and attention as its kernels do, so: one full row, layers apart.
+    batch = batch_of(10, row_length=10)
+    supervision = Supervision(
+        input_ids=batch.packed.input_ids, positions=np.arange(5), labels=np.arange(5)
+    )
+
+    def measured(layers: int) -> int:
+        config = architecture_config(
+            TINY.model_copy(update={"num_layers": layers}),
+            vocab_size=20,
+            max_seqlen=10,
+            special_ids={"bos": 0, "eos": 1, "pad": 2, "mask": 3},
+        )
+        model = new_model(config, init_seed=0)
+        with FlopCounterMode(display=False) as counter:
+            summed_loss(model, batch, supervision, causal=False)
+        counts = counter.get_flop_counts()["Global"]
+        names = {torch.ops.aten.mm, torch.ops.aten.addmm}
+        return sum(count for name, count in counts.items() if name in names)
+
+    batch_flops = flops(batch, causal=False, layers=2, supervised=0)
+    attention = 3 * 2 * 2 * 2 * 8 * 10 * 10
+    # A third of an update is its forward pass.
+    assert measured(2) - measured(0) == (batch_flops - attention) // 3
+
+
+def test_counts_by_phase():
+    ledger = Ledger()
+    first = batch_of(5, 3, row_length=10)
+    chunked = batch_of(6, 4, row_length=12, starts=(20, 0))  # the first continues a document
+    ledger.add(phase=0, objective="clm", batch=first, supervised_tokens=6, flops=100)
+    ledger.add(phase=0, objective="clm", batch=chunked, supervised_tokens=8, flops=50)
+    ledger.add(phase=1, objective="mlm", batch=first, supervised_tokens=2, flops=7)
+    assert ledger.dump() == [
+        {
+            "phase": 0,
+            "objective": "clm",
+            "steps": 2,
+            "documents": 3,
+            "tokens": 18,
+            "supervised_tokens": 14,
+            "flops": 150,
+        },
+        {
+            "phase": 1,
+            "objective": "mlm",
+            "steps": 1,
+            "documents": 2,
+            "tokens": 8,
+            "supervised_tokens": 2,
+            "flops": 7,
+        },
+    ]
+    assert ledger.tokens == 26
+
+
+def test_continues_from_a_dump():
+    batch = batch_of(5, 3, row_length=10)
+    whole, half = Ledger(), Ledger()
+    for ledger in (whole, half):
+        ledger.add(phase=0, objective="clm", batch=batch, supervised_tokens=6, flops=1)
+    resumed = Ledger(half.dump())
+    for ledger in (whole, resumed):
+        ledger.add(phase=0, objective="clm", batch=batch, supervised_tokens=6, flops=1)
+        ledger.add(phase=1, objective="mlm", batch=batch, supervised_tokens=1, flops=1)
+    assert resumed.dump() == whole.dump()
+    assert half.tokens == 8  # the dump is a copy
+
+
+def test_two_phases_of_one_objective_stay_apart():
+    ledger = Ledger()
+    batch = batch_of(5, row_length=5)
+    for phase in (0, 1):
+        ledger.add(phase=phase, objective="mlm", batch=batch, supervised_tokens=1, flops=1)
+    assert [entry["phase"] for entry in ledger.dump()] == [0, 1]

@@ -1,0 +1,269 @@
+"""From one state of a recipe to a later one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from biphasic.data.rows import RowPlan, RowReader
+from biphasic.errors import CheckpointError, ModelError, TrainingError
+from biphasic.files import read_json, verify_folder
+from biphasic.training import loop
+from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
+from biphasic.training.recipe import Lineage, Recipe
+
+CLM = {"objective": "clm", "steps": 3}
+MLM = {"objective": "mlm", "steps": 3}
+QUIET = RunOptions(checkpoint_every=0)
+
+
+def train(recipe: Recipe, data: TrainingData, store: Path, **settings) -> Path:
+    options = settings.pop("options", QUIET)
+    end = settings.pop("end", recipe.total_steps)
+    start = settings.pop("start", 0)
+    lineage = Lineage(recipe, data.ground)
+    return train_segment(lineage, data, store, start=start, end=end, options=options)
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture
+def finished(stores, training_data, make_recipe) -> Path:
+    """The state of CLM then MLM; trained once, never change its files."""
+    return train(make_recipe(CLM, MLM), training_data, stores)
+
+
+def test_state_records_where_it_came_from(finished, training_data, make_recipe):
+    recipe = make_recipe(CLM, MLM)
+    lineage = Lineage(recipe, training_data.ground)
+    state = read_json(finished / "state.json")
+    assert finished.name == state["identity"] == lineage.identities[6]
+    assert verify_folder(finished, remedy="")["identity"] == lineage.identities[6]
+    assert (state["format"], state["step"], state["parent"]) == ("biphasic.state/1", 6, None)
+    assert Recipe.model_validate(state["recipe"]) == recipe
+    assert state["ground"]["corpus_hash"] == training_data.corpus.content_hash
+    assert state["heldout"] == metrics(finished)[-1]["heldout"]
+    assert state["environment"]["libraries"]["torch"] == torch.__version__
+    assert state["seconds"] > 0
+    assert not list((finished.parent.parent / "progress").glob("*"))
+
+
+def test_ledger_and_metrics_count_the_rows_that_were_read(finished, training_data, make_recipe):
+    recipe, data = make_recipe(CLM, MLM), training_data
+    plan = RowPlan(data.corpus.lengths, recipe.legs, data_seed=0)
+    reader = RowReader(data.corpus, plan, data.tokenizer.special_ids)
+    batches = [reader.batch(step) for step in range(6)]
+    ledger = read_json(finished / "state.json")["ledger"]
+    assert [entry["objective"] for entry in ledger] == ["clm", "mlm"]
+    for entry, own in zip(ledger, (batches[:3], batches[3:]), strict=True):
+        assert entry["steps"] == 3
+        assert entry["tokens"] == sum(batch.packed.num_tokens for batch in own)
+        pieces = [piece for batch in own for piece in batch.pieces]
+        assert entry["documents"] == sum(piece.start == 0 for piece in pieces)
+    # CLM supervises every token but the last of each piece.
+    clm = sum(batch.packed.num_tokens - len(batch.pieces) for batch in batches[:3])
+    assert ledger[0]["supervised_tokens"] == clm
+    assert 0.25 < ledger[1]["supervised_tokens"] / ledger[1]["tokens"] < 0.5
+
+    lines = [line for line in metrics(finished) if "loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["phase"] for line in lines] == [0, 0, 0, 1, 1, 1]
+    assert [line["objective"] for line in lines] == ["clm"] * 3 + ["mlm"] * 3
+    assert lines[-1]["tokens"] == sum(batch.packed.num_tokens for batch in batches)
+    assert sum(line["supervised_tokens"] for line in lines) == sum(
+        entry["supervised_tokens"] for entry in ledger
+    )
+
+
+def test_loss_falls(stores, training_data, make_recipe):
+    for name in ("clm", "mlm"):
+        recipe = make_recipe({"objective": name, "steps": 40}, precision="fp32")
+        lines = metrics(train(recipe, training_data, stores))
+        losses = [line["loss"] for line in lines if "loss" in line]
+        assert losses[0] == pytest.approx(5.77, abs=0.2)  # log(320)
+        assert sum(losses[-5:]) / 5 < 5.0
+
+
+def test_transformers_loads_a_state_as_it_is(finished):
+    weights = load_file(finished / "model.safetensors")
+    model = AutoModelForMaskedLM.from_pretrained(finished)
+    assert type(model).__name__ == "EuroBertForMaskedLM"
+    loaded = model.state_dict()
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    tokenizer = AutoTokenizer.from_pretrained(finished)
+    assert tokenizer.mask_token_id == model.config.mask_token_id
+    ids = tokenizer("the rows", return_tensors="pt", add_special_tokens=False)["input_ids"]
+    assert model(ids).logits.shape == (1, ids.shape[1], 320)
+
+
+def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recipe):
+    half = {"objective": "clm", "steps": 2}
+    rest = {"objective": "mlm", "steps": 4, "mlm_probability": 0.2}
+    arms = [
+        make_recipe({**CLM, "steps": 6}),
+        make_recipe({**MLM, "steps": 6}),
+        make_recipe(half, rest, precision="fp32", seeds={"mask_seed": 3, "init_seed": 2}),
+    ]
+    expected = read_json(finished / "state.json")
+    for recipe in arms:
+        state = read_json(train(recipe, training_data, stores) / "state.json")
+        assert state["rows_sha256"] == expected["rows_sha256"]
+        assert sum(entry["tokens"] for entry in state["ledger"]) == sum(
+            entry["tokens"] for entry in expected["ledger"]
+        )
+    other = make_recipe(CLM, MLM, seeds={"data_seed": 1})
+    state = read_json(train(other, training_data, stores) / "state.json")
+    assert state["rows_sha256"] != expected["rows_sha256"]
+
+
+def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, make_recipe):
+    reports: list[StepReport] = []
+    options = RunOptions(
+        checkpoint_every=2, heldout_every=1, tensorboard=tmp_path / "tb", report=reports.append
+    )
+    watched = train(make_recipe(CLM, MLM), training_data, tmp_path, options=options)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (watched / name).read_bytes() == (finished / name).read_bytes()
+    assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert {report.end for report in reports} == {6}
+    heldout = [line["step"] for line in metrics(watched) if "heldout" in line]
+    assert heldout == [1, 2, 3, 4, 5, 6]
+    assert metrics(watched)[-1] == metrics(finished)[-1]
+    assert list((tmp_path / "tb").glob("events.*"))
+
+
+def test_untrained_state(stores, training_data, make_recipe):
+    folder = train(make_recipe(), training_data, stores)
+    state = read_json(folder / "state.json")
+    assert (state["step"], state["ledger"]) == (0, [])
+    assert [set(line) for line in metrics(folder)] == [{"step", "tokens", "heldout"}]
+    assert load_file(folder / "optimizer.safetensors") == {}
+    # The trunk of every arm: training on from it equals training from nothing.
+    alone = train(make_recipe(CLM), training_data, stores)
+    assert Lineage(make_recipe(CLM), training_data.ground).identities[0] == folder.name
+    assert not torch.equal(
+        load_file(alone / "model.safetensors")["lm_head.weight"],
+        load_file(folder / "model.safetensors")["lm_head.weight"],
+    )
+
+
+def test_a_finished_state_is_not_trained_again(finished, stores, training_data, make_recipe):
+    before = {path: path.stat().st_mtime_ns for path in finished.iterdir()}
+
+    def never(report: StepReport) -> None:
+        raise AssertionError(report)
+
+    options = RunOptions(report=never)
+    assert train(make_recipe(CLM, MLM), training_data, stores, options=options) == finished
+    assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
+
+
+def test_a_missing_or_damaged_start_is_named(tmp_path, training_data, make_recipe):
+    recipe = make_recipe(CLM, MLM)
+    with pytest.raises(CheckpointError, match="incomplete"):
+        train(recipe, training_data, tmp_path, start=3)
+    trunk = train(recipe, training_data, tmp_path, end=3)
+    path = trunk / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: damaged .* delete the"):
+        train(recipe, training_data, tmp_path, start=3)
+
+
+def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_recipe):
+    class KilledError(Exception):
+        pass
+
+    def kill(report: StepReport) -> None:
+        raise KilledError
+
+    recipe = make_recipe(CLM)
+    options = RunOptions(checkpoint_every=1, report=kill)
+    with pytest.raises(KilledError):
+        train(recipe, training_data, tmp_path, options=options)
+    (checkpoint,) = (tmp_path / "progress").glob("*/step-00000001")
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(CheckpointError) as caught:
+        train(recipe, training_data, tmp_path)
+    assert str(caught.value).startswith(f"{path}: truncated")
+
+
+def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):
+    seen: list[bool] = []
+    original = loop.summed_loss
+
+    def spy(model, batch, supervision, *, causal):
+        seen.append(causal)
+        return original(model, batch, supervision, causal=causal)
+
+    monkeypatch.setattr(loop, "summed_loss", spy)
+    train(make_recipe(CLM, MLM), training_data, tmp_path)
+    assert seen == [True] * 3 + [False] * 3
+
+
+def test_contract_is_probed_at_each_phase_switch(tmp_path, training_data, make_recipe, monkeypatch):
+    seen: list[bool] = []
+
+    def refuse(model, *, causal):
+        seen.append(causal)
+        if not causal:
+            raise ModelError("layer 0: stays causal")
+
+    monkeypatch.setattr(loop, "check_contract", refuse)
+    with pytest.raises(ModelError, match="stays causal"):
+        train(make_recipe(CLM, MLM), training_data, tmp_path)
+    assert seen == [True, False]
+    assert not (tmp_path / "states").exists()
+
+
+def test_loss_is_divided_once_by_the_supervised_tokens(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    sums: list[tuple[float, int]] = []
+    original = loop.summed_loss
+
+    def spy(model, batch, supervision, *, causal):
+        value = original(model, batch, supervision, causal=causal)
+        sums.append((float(value.detach()), len(supervision.labels)))
+        return value
+
+    monkeypatch.setattr(loop, "summed_loss", spy)
+    lines = metrics(train(make_recipe(CLM, MLM), training_data, tmp_path))
+    losses = [line["loss"] for line in lines if "loss" in line]
+    expected = [total / count for total, count in sums]
+    assert losses == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, monkeypatch, poison):
+    original = loop.summed_loss
+    calls: list[int] = []
+
+    def poisoned(*arguments, **options):
+        calls.append(1)
+        value = original(*arguments, **options)
+        return value * poison if len(calls) == 3 else value
+
+    monkeypatch.setattr(loop, "summed_loss", poisoned)
+    options = RunOptions(checkpoint_every=1)
+    with pytest.raises(TrainingError, match="step 2: the loss is not finite; lower the learning"):
+        train(make_recipe(CLM), training_data, tmp_path, options=options)
+    assert not (tmp_path / "states").exists()
+    (last,) = (tmp_path / "progress").glob("*/step-*")
+    assert last.name == "step-00000002"  # what was good is still there

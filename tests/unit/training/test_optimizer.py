@@ -1,0 +1,219 @@
+"""AdamW on fp32 masters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from biphasic.errors import TrainingError
+from biphasic.model.build import new_model, preset_config
+from biphasic.training.optimizer import MasterWeights, Optimizer, set_precision
+
+SETTINGS = {
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "epsilon": 1e-5,
+    "weight_decay": 0.1,
+    "clip_norm": 1.0,
+}
+IDS = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+
+
+def model_of(precision):
+    config = preset_config("pico", vocab_size=40, max_seqlen=32, special_ids=IDS)
+    model = new_model(config, init_seed=0)
+    return model, set_precision(model, precision)
+
+
+def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def single(value: float, dtype: torch.dtype) -> tuple[nn.Parameter, MasterWeights]:
+    """One weight, and its fp32 master."""
+    master = torch.full((1, 1), value)
+    working = nn.Parameter(master.to(dtype))
+    return working, MasterWeights({"w": working}, {"w": master})
+
+
+def step(optimizer: Optimizer, weights: MasterWeights, rate: float, scale: float = 1.0) -> float:
+    generator = torch.Generator().manual_seed(0)
+    for parameter in weights.working.values():
+        noise = torch.randn(parameter.shape, generator=generator) * scale
+        parameter.grad = noise.to(parameter.dtype)
+    weights.gather_gradients()
+    return optimizer.step(rate)
+
+
+def test_first_update_by_hand():
+    working, weights = single(2.0, torch.float32)
+    optimizer = Optimizer(weights, **{**SETTINGS, "clip_norm": None})
+    working.grad = torch.full((1, 1), 0.5)
+    weights.gather_gradients()
+    norm = optimizer.step(0.1)
+    # Decay: 2 * (1 - 0.1 * 0.1) = 1.98. Bias-corrected moments are g and g**2, so the step is
+    # 0.1 * 0.5 / (0.5 + 1e-5) = 0.099998.
+    assert norm == pytest.approx(0.5)
+    assert float(weights.masters["w"]) == pytest.approx(1.98 - 0.1 * 0.5 / 0.50001, abs=1e-7)
+    assert float(working.detach()) == float(weights.masters["w"])
+
+
+def test_small_updates_accumulate_in_bf16():
+    # bf16 has 8 bits: next to 1.0 its neighbours are 2**-8 below and 2**-7 above.
+    working, weights = single(1.0, torch.bfloat16)
+    optimizer = Optimizer(weights, **{**SETTINGS, "weight_decay": 0.0})
+    seen = []
+    for _ in range(100):
+        working.grad = torch.ones((1, 1), dtype=torch.bfloat16)
+        weights.gather_gradients()
+        optimizer.step(1e-4)  # each update is about 1e-4: twenty times below the resolution
+        seen.append(float(working.detach()))
+    assert float(weights.masters["w"]) == pytest.approx(0.99, abs=1e-4)
+    assert seen[0] == 1.0
+    assert seen[-1] == float(torch.tensor(0.99).bfloat16())
+
+
+def test_fp32_equals_torch_adamw():
+    model, weights = model_of("fp32")
+    twin, _ = model_of("fp32")
+    assert all(weights.masters[name] is parameter for name, parameter in model.named_parameters())
+    optimizer = Optimizer(weights, **{**SETTINGS, "clip_norm": 0.5})
+    reference = torch.optim.AdamW(
+        [
+            {"params": [p for p in twin.parameters() if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in twin.parameters() if p.ndim == 1], "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.95),
+        eps=1e-5,
+    )
+    for rate in (1e-3, 2e-3, 5e-4):
+        step(optimizer, weights, rate)
+        generator = torch.Generator().manual_seed(0)
+        for parameter in twin.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        for group in reference.param_groups:
+            group["lr"] = rate
+        reference.step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_norms_are_not_decayed():
+    _, weights = model_of("fp32")
+    before = copies(weights.masters)
+    optimizer = Optimizer(weights, **SETTINGS)
+    for parameter in weights.working.values():
+        parameter.grad = torch.zeros_like(parameter)
+    weights.gather_gradients()
+    optimizer.step(0.5)
+    for name, master in weights.masters.items():
+        factor = 1 - 0.5 * 0.1 if master.ndim > 1 else 1.0
+        torch.testing.assert_close(master.detach(), before[name] * factor)
+    assert any(master.ndim == 1 for master in before.values())
+
+
+def test_bf16_keeps_embeddings_and_rotary_frequencies_in_fp32():
+    plain, _ = model_of("fp32")
+    model, weights = model_of("bf16")
+    embedding = model.get_input_embeddings().weight
+    for name, parameter in model.named_parameters():
+        expected = torch.float32 if parameter is embedding else torch.bfloat16
+        assert parameter.dtype == expected, name
+        assert weights.masters[name].dtype == torch.float32
+        assert torch.equal(weights.masters[name].detach(), plain.get_parameter(name).detach())
+        assert torch.equal(parameter, plain.get_parameter(name).to(parameter.dtype))
+    buffers = dict(model.named_buffers())
+    assert any("inv_freq" in name for name in buffers)
+    for name, buffer in plain.named_buffers():
+        assert torch.equal(buffers[name], buffer)
+        assert buffers[name].dtype == buffer.dtype
+    output = model.get_input_embeddings()(torch.tensor([[5]]))
+    assert output.dtype == torch.bfloat16
+
+
+def test_working_copies_follow_their_masters():
+    _, weights = model_of("bf16")
+    before = copies(weights.masters)
+    optimizer = Optimizer(weights, **SETTINGS)
+    step(optimizer, weights, 1e-2)
+    for name, working in weights.working.items():
+        assert not torch.equal(weights.masters[name].detach(), before[name])
+        assert torch.equal(working, weights.masters[name].to(working.dtype))
+        assert working.grad is None
+        assert weights.masters[name].grad is None
+
+
+def test_gradients_of_several_backward_passes_add_up_in_fp32():
+    working, weights = single(1.0, torch.bfloat16)
+    for part in (1.0, 2.0**-9, 2.0**-9):  # in bf16 the small ones would vanish beside 1
+        working.grad = torch.full((1, 1), part, dtype=torch.bfloat16)
+        weights.gather_gradients()
+        assert working.grad is None
+    gathered = weights.masters["w"].grad
+    assert gathered is not None
+    assert float(gathered) == 1.0 + 2.0**-8
+
+
+@pytest.mark.parametrize("scale", [1e-3, 10.0])
+def test_clipping(scale):
+    _, weights = model_of("fp32")
+    optimizer = Optimizer(weights, **SETTINGS)
+    norm = step(optimizer, weights, 1e-3, scale=scale)
+    generator = torch.Generator().manual_seed(0)
+    raw = {
+        name: torch.randn(p.shape, generator=generator) * scale
+        for name, p in weights.working.items()
+    }
+    expected = torch.cat([gradient.flatten() for gradient in raw.values()]).norm()
+    assert norm == pytest.approx(float(expected), rel=1e-5)  # before clipping
+    factor = min(1.0, 1.0 / norm)
+    for name, gradient in raw.items():
+        first_moment = optimizer.state_tensors()[f"{name}.exp_avg"]
+        torch.testing.assert_close(first_moment, 0.1 * factor * gradient, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_non_finite_gradient_changes_nothing(poison, precision):
+    _, weights = model_of(precision)
+    optimizer = Optimizer(weights, **SETTINGS)
+    step(optimizer, weights, 1e-3)
+    masters, working = copies(weights.masters), copies(weights.working)
+    moments = copies(optimizer.state_tensors())
+    for parameter in weights.working.values():
+        parameter.grad = torch.zeros_like(parameter)
+    next(iter(weights.working.values())).grad[0, 0] = poison
+    weights.gather_gradients()
+    with pytest.raises(TrainingError, match="the gradient is not finite; lower the learning rate"):
+        optimizer.step(1e-3)
+    for kept, now in (
+        (masters, weights.masters),
+        (working, weights.working),
+        (moments, optimizer.state_tensors()),
+    ):
+        assert kept.keys() == now.keys()
+        assert all(torch.equal(kept[name], now[name]) for name in kept)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_moments_survive_a_round_trip_bitwise(precision):
+    _, weights = model_of(precision)
+    optimizer = Optimizer(weights, **SETTINGS)
+    for _ in range(2):
+        step(optimizer, weights, 1e-3)
+    moments, masters = copies(optimizer.state_tensors()), copies(weights.masters)
+    assert {key.rsplit(".", 1)[1] for key in moments} == {"step", "exp_avg", "exp_avg_sq"}
+
+    other, other_weights = model_of("fp32")
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            parameter.copy_(masters[name])
+    other_weights = set_precision(other, precision)
+    resumed = Optimizer(other_weights, **SETTINGS)
+    resumed.load_state_tensors(copies(moments))
+    step(optimizer, weights, 3e-3)
+    step(resumed, other_weights, 3e-3)
+    for name, master in weights.masters.items():
+        assert torch.equal(master, other_weights.masters[name])

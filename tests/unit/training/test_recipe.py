@@ -1,0 +1,279 @@
+"""Identities: what determines a state, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.training import recipe as module
+from biphasic.training.recipe import Ground, Lineage, Recipe, StepSpec
+
+GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+
+
+def clm(steps: int) -> dict:
+    return {"objective": "clm", "steps": steps}
+
+
+def mlm(steps: int, **settings: object) -> dict:
+    return {"objective": "mlm", "steps": steps, **settings}
+
+
+def lineage(*phases: dict, ground: Ground = GROUND, **changes: object) -> Lineage:
+    raw = {"model": "pico", "phases": phases, "learning_rate": {"peak": 1e-3}, **changes}
+    return Lineage(parse_config(Recipe, raw, where="test"), ground)
+
+
+def identities(*phases: dict, **changes: object) -> list[str]:
+    return lineage(*phases, **changes).identities
+
+
+def shared(one: list[str], other: list[str]) -> int:
+    """Return how many leading states two lineages share."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+PHASES = st.lists(
+    st.one_of(
+        st.builds(clm, st.integers(1, 4)),
+        st.builds(
+            mlm,
+            st.integers(1, 4),
+            mlm_probability=st.sampled_from([0.2, 0.4]),
+            replacement=st.sampled_from(["mask", "bert"]),
+        ),
+    ),
+    max_size=3,
+)
+RECIPES = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["pico", "pico", "nano"]),
+        "phases": PHASES,
+        "learning_rate": st.fixed_dictionaries(
+            {
+                "peak": st.sampled_from([1e-3, 2e-3]),
+                "warmup_steps": st.sampled_from([0, 1, 2]),
+                "decay_steps": st.sampled_from([0, 1, 3]),
+            }
+        ),
+        "max_seqlen": st.sampled_from([32, 32, 64]),
+        "rows_per_step": st.sampled_from([4, 4, 8]),
+        "precision": st.sampled_from(["bf16", "fp32"]),
+        "optimizer": st.sampled_from([{}, {}, {"beta2": 0.95}, {"beta2": 0.99}]),
+        "seeds": st.fixed_dictionaries(
+            {"mask_seed": st.integers(0, 1), "data_seed": st.sampled_from([0, 0, 1])}
+        ),
+    }
+)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[dict, dict]:
+    """Two recipes that differ in a few places, so that they often share a beginning."""
+    first, other = draw(RECIPES), draw(RECIPES)
+    taken = draw(st.sets(st.sampled_from(sorted(first)), max_size=2))
+    second = {**first, **{name: other[name] for name in taken}}
+    if "phases" in taken and draw(st.booleans()):
+        kept = draw(st.integers(0, len(first["phases"])))
+        second["phases"] = first["phases"][:kept] + other["phases"]
+    return first, second
+
+
+def admissible(raw: dict) -> bool:
+    schedule, total = raw["learning_rate"], sum(phase["steps"] for phase in raw["phases"])
+    return not total or schedule["warmup_steps"] + schedule["decay_steps"] <= total
+
+
+def written_out(raw: dict) -> list[object]:
+    """Expand a recipe by hand: what determines the initial state, then each update.
+
+    Independent of the code under test, written from the definition of a state's identity.
+    """
+    schedule, phases = raw["learning_rate"], raw["phases"]
+    total = sum(phase["steps"] for phase in phases)
+    expansion: list[object] = [(raw["model"], raw["max_seqlen"])]
+    step = 0
+    for phase in phases:
+        for _ in range(phase["steps"]):
+            rate = schedule["peak"]
+            if step < schedule["warmup_steps"]:
+                rate = rate * (step + 1) / schedule["warmup_steps"]
+            elif total - step <= schedule["decay_steps"]:
+                rate = rate * (total - step) / (schedule["decay_steps"] + 1)
+            objective = (phase["objective"],)
+            if phase["objective"] == "mlm":
+                objective = (
+                    *objective,
+                    phase["mlm_probability"],
+                    phase["replacement"],
+                    raw["seeds"]["mask_seed"],
+                )
+            data = (raw["rows_per_step"], raw["max_seqlen"], raw["seeds"]["data_seed"])
+            beta2 = raw["optimizer"].get("beta2", 0.95)
+            expansion.append((objective, rate, data, raw["precision"], beta2))
+            step += 1
+    return expansion
+
+
+@settings(max_examples=300)
+@given(pairs().filter(lambda pair: all(map(admissible, pair))))
+def test_identities_agree_if_and_only_if_expansions_do(pair):
+    chains = [Lineage(parse_config(Recipe, raw, where="x"), GROUND).identities for raw in pair]
+    expansions = [written_out(raw) for raw in pair]
+    for step in range(max(map(len, expansions))):
+        for other in range(max(map(len, expansions))):
+            if step >= len(expansions[0]) or other >= len(expansions[1]):
+                continue
+            agree = expansions[0][: step + 1] == expansions[1][: other + 1]
+            assert (chains[0][step] == chains[1][other]) == agree
+
+
+@settings(max_examples=50)
+@given(RECIPES.filter(admissible))
+def test_expansion_has_one_spec_per_update(raw):
+    found = Lineage(parse_config(Recipe, raw, where="x"), GROUND)
+    expansion = written_out(raw)
+    assert len(found.identities) == len(expansion)
+    assert len(set(found.identities)) == len(expansion)
+    for spec, line in zip(found.steps(), expansion[1:], strict=True):
+        assert isinstance(line, tuple)
+        assert spec.objective["name"] == line[0][0]
+        assert spec.learning_rate == line[1]
+
+
+def test_total_steps_do_not_break_sharing():
+    assert identities(clm(3)) == identities(clm(8))[:4]
+    assert identities(clm(3), mlm(5)) == identities(clm(1), clm(2), mlm(5))
+
+
+def test_decay_breaks_sharing_only_where_it_begins():
+    schedule = {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 3}
+    short = identities(clm(7), learning_rate=schedule)
+    long = identities(clm(20), learning_rate=schedule)
+    # Updates 4, 5 and 6 of the short run decay: states 0 to 4 are shared.
+    assert shared(short, long) == 5
+    without = identities(clm(20), learning_rate={**schedule, "decay_steps": 0})
+    assert shared(long, without) == 18
+
+
+def test_arms_share_their_trunk():
+    trunk = identities(clm(6))
+    assert shared(trunk, identities(clm(4), mlm(2))) == 5
+    assert shared(trunk, identities(mlm(6))) == 1  # the untrained model
+    assert shared(trunk, identities()) == 1
+
+
+def test_mask_seed_matters_to_masked_updates_alone():
+    seeds = {"mask_seed": 1}
+    assert identities(clm(3)) == identities(clm(3), seeds=seeds)
+    one, other = identities(clm(3), mlm(2)), identities(clm(3), mlm(2), seeds=seeds)
+    assert shared(one, other) == 4
+
+
+def test_preset_equals_its_dimensions_written_out():
+    dimensions = module.PRESETS["pico"].model_dump()
+    assert identities(clm(2)) == identities(clm(2), model=dimensions)
+    deeper = {**dimensions, "num_layers": 3}
+    assert shared(identities(clm(2)), identities(clm(2), model=deeper)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "first_difference"),
+    [
+        ({"seeds": {"init_seed": 1}}, 0),
+        ({"seeds": {"data_seed": 1}}, 1),
+        ({"max_seqlen": 128}, 0),  # it bounds the positions of the model too
+        ({"rows_per_step": 4}, 1),
+        ({"precision": "fp32"}, 1),
+        ({"optimizer": {"clip_norm": 2.0}}, 1),
+        ({"optimizer": {"weight_decay": 0.0}}, 1),
+        ({"optimizer": {"beta1": 0.8}}, 1),
+        ({"optimizer": {"epsilon": 1e-8}}, 1),
+        ({"learning_rate": {"peak": 2e-3}}, 1),
+        ({"ground": dataclasses.replace(GROUND, corpus_hash="d" * 64)}, 1),
+        ({"ground": dataclasses.replace(GROUND, tokenizer_sha256="u" * 64)}, 0),
+        ({"ground": dataclasses.replace(GROUND, vocab_size=321)}, 0),
+    ],
+)
+def test_each_determinant_matters_from_where_it_acts(changes, first_difference):
+    assert shared(identities(clm(2)), identities(clm(2), **changes)) == first_difference
+
+
+@pytest.mark.parametrize(
+    ("name", "first_difference"),
+    [("NUMERICS_VERSION", 0), ("ROW_PLAN_VERSION", 1), ("WINDOW_DOCUMENTS", 1)],
+)
+def test_versions_by_hand_change_identities(monkeypatch, name, first_difference):
+    before = identities(clm(2))
+    monkeypatch.setattr(module, name, getattr(module, name) + 1)
+    assert shared(before, identities(clm(2))) == first_difference
+
+
+def test_golden_identities():
+    # A change here orphans every state on people's disks: bump a version on purpose instead.
+    found = identities(
+        clm(2),
+        mlm(2, mlm_probability=0.4),
+        learning_rate={"peak": 2e-3, "warmup_steps": 1, "decay_steps": 1},
+        max_seqlen=32,
+        rows_per_step=4,
+    )
+    assert found == [
+        "b94dbae04d1a5c98fd7fe984c5d59bbd849f17036ba5fceae8cbd5842d9f4aeb",
+        "901e5a0cb2a4f8215f4d643f11be9a9da4e04dedce3c02fa8dc248c7475c1012",
+        "987d4b439c28473e64c534f638c232721e7f0dcff67054efadb20dcc02dc9d73",
+        "52da7ba5874a0d5c562ba7bac854b555cf4444f3053319fb4567970fcc8fd860",
+        "4428957595b06167f0be1056901b0caf79364f8541e6d9f8a1febaeb6511517f",
+    ]
+
+
+@dataclass(frozen=True)
+class LaterStepSpec(StepSpec):
+    """The specification after a version of biphasic that knows one thing more."""
+
+    frozen_layers: int = 0
+
+
+def test_a_new_field_with_a_default_keeps_old_identities(monkeypatch):
+    before = identities(clm(2), mlm(2))
+    monkeypatch.setattr(module, "StepSpec", LaterStepSpec)
+    assert identities(clm(2), mlm(2)) == before
+
+    def freezing(**fields: object) -> LaterStepSpec:
+        return LaterStepSpec(**fields, frozen_layers=1)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "StepSpec", freezing)
+    assert shared(identities(clm(2), mlm(2)), before) == 1
+
+
+def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
+    class LaterOptimizer(module.OptimizerConfig):
+        nesterov: bool = False
+
+    before = lineage(clm(2))
+    recipe = before.recipe.model_copy(update={"optimizer": LaterOptimizer()})
+    assert Lineage(recipe, GROUND).identities == before.identities
+
+
+def test_schedule_longer_than_the_run_is_refused():
+    schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
+    with pytest.raises(ConfigError, match=r"warmup_steps 3 \+ decay_steps 2 exceed the run's 4"):
+        lineage(clm(4), learning_rate=schedule)
+    lineage(clm(5), learning_rate=schedule)
+    lineage(learning_rate=schedule)  # the untrained encoder has no schedule
+
+
+def test_phase_at():
+    recipe = lineage(clm(2), mlm(3)).recipe
+    assert recipe.total_steps == 5
+    found = [(index, phase.objective) for index, phase in map(recipe.phase_at, range(5))]
+    assert found == [(0, "clm")] * 2 + [(1, "mlm")] * 3
+    with pytest.raises(IndexError):
+        recipe.phase_at(5)

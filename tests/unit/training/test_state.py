@@ -1,0 +1,160 @@
+"""States on disk: complete or invisible, checked on load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from biphasic.errors import CheckpointError
+from biphasic.files import is_complete
+from biphasic.training import state as module
+from biphasic.training.state import (
+    Progress,
+    Snapshot,
+    load_state,
+    metrics_lines,
+    save_state,
+)
+
+IDENTITY = "ab" * 32
+FILES = [
+    "config.json",
+    "metrics.jsonl",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+
+
+def snapshot() -> Snapshot:
+    weights = {"a": torch.randn(4, 3), "b": torch.arange(3.0)}
+    moments = {"a.exp_avg": torch.randn(4, 3), "a.step": torch.tensor(2.0)}
+    details = {"identity": IDENTITY, "step": 2}
+    return Snapshot(weights, moments, details, '{"step": 1}\n{"step": 2}\n')
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer) -> Path:
+    save_state(tmp_path / "state", snapshot(), config={"vocab_size": 320}, tokenizer=tokenizer)
+    return tmp_path / "state"
+
+
+def test_round_trip_is_bitwise(tmp_path, tokenizer):
+    saved = snapshot()
+    saved.weights["transposed"] = torch.randn(5, 2).T
+    save_state(tmp_path / "s", saved, config={}, tokenizer=tokenizer)
+    loaded = load_state(tmp_path / "s", identity=IDENTITY)
+    assert loaded.weights.keys() == saved.weights.keys()
+    assert all(torch.equal(loaded.weights[name], saved.weights[name]) for name in saved.weights)
+    assert all(torch.equal(loaded.moments[name], saved.moments[name]) for name in saved.moments)
+    assert (loaded.details, loaded.metrics) == (saved.details, saved.metrics)
+    assert loaded.moments["a.step"].shape == ()
+
+
+def test_layout(folder):
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "manifest.json"])
+    assert json.loads((folder / "manifest.json").read_text())["identity"] == IDENTITY
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
+def test_damage_is_named_with_its_remedy(folder, name, harm):
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    if harm == "flip":
+        path.write_bytes(bytes(content))
+    elif harm == "truncate":
+        path.write_bytes(bytes(content[:-3]))
+    else:
+        path.unlink()
+    with pytest.raises(CheckpointError) as caught:
+        load_state(folder, identity=IDENTITY)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).endswith("; delete the folder and run again")
+
+
+def test_another_state_is_refused(folder):
+    with pytest.raises(CheckpointError, match="holds state abababababab, not cdcdcdcdcdcd; delete"):
+        load_state(folder, identity="cd" * 32)
+
+
+def test_manifest_without_identity_is_refused(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"identity"', '"idfntity"'))
+    with pytest.raises(CheckpointError, match=r"delete the folder and run again"):
+        load_state(folder, identity=IDENTITY)
+
+
+@pytest.mark.parametrize("victim", ["save_file", "write_json"])
+def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, victim):
+    calls = []
+
+    def crash(*arguments: object) -> None:
+        calls.append(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, victim, crash)
+    with pytest.raises(KeyboardInterrupt):
+        save_state(tmp_path / "s", snapshot(), config={}, tokenizer=tokenizer)
+    assert calls
+    assert list(tmp_path.iterdir()) == []
+
+
+def save_at(progress: Progress, step: int, tokenizer) -> None:
+    save_state(progress.path(step), snapshot(), config={}, tokenizer=tokenizer)
+
+
+def test_progress_finds_the_newest_complete_checkpoint(tmp_path, tokenizer):
+    folder = tmp_path / "progress"
+    assert Progress(folder).latest_step() is None
+    for step in (2, 10):
+        save_at(Progress(folder), step, tokenizer)
+    progress = Progress(folder)
+    assert progress.latest_step() == 10
+    (progress.path(10) / "manifest.json").unlink()
+    assert progress.latest_step() == 2
+
+
+def test_half_written_checkpoint_is_invisible_and_swept_away(tmp_path, tokenizer):
+    folder = tmp_path / "progress"
+    save_at(Progress(folder), 2, tokenizer)
+    # What a kill in the middle of `save_state` leaves behind.
+    half = folder / ".partial-step-00000004-1234abcd"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    progress = Progress(folder)
+    assert progress.latest_step() == 2
+    progress.remove_partials()
+    assert not half.exists()
+    assert is_complete(progress.path(2))
+
+
+def test_progress_drops_old_checkpoints_then_all(tmp_path, tokenizer):
+    progress = Progress.of(tmp_path, IDENTITY, start=3)
+    for step in (4, 6, 8):
+        save_at(progress, step, tokenizer)
+    progress.drop_before(8)
+    assert not progress.path(6).exists()
+    assert progress.latest_step() == 8
+    progress.clear()
+    progress.clear()
+    assert progress.latest_step() is None
+
+
+def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):
+    save_at(Progress.of(tmp_path, IDENTITY, start=3), 4, tokenizer)
+    assert Progress.of(tmp_path, IDENTITY, start=0).latest_step() is None
+    assert Progress.of(tmp_path, "cd" * 32, start=3).latest_step() is None
+
+
+def test_metrics_lines():
+    assert metrics_lines('{"a": 1}\n{"b": 2}\n') == ['{"a": 1}', '{"b": 2}']
+    assert metrics_lines("") == []
+    with pytest.raises(json.JSONDecodeError):
+        metrics_lines('{"a": 1}\n{"b"')
