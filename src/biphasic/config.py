@@ -28,6 +28,18 @@ class Config(BaseModel):
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has already; YAML itself would keep the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [str(key.value) for key, _ in node.value]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"given more than once: {', '.join(repeated)}", node.start_mark
+            )
+        return super().construct_mapping(node, deep=deep)
+
+
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
     """Read one YAML file into `kind`, with `a.b=value` overrides on top.
 
@@ -37,7 +49,8 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # The loader is a safe one: it differs in refusing keys that are given twice.
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -77,8 +77,9 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     """Yield an empty folder that becomes `path`, all at once, when the block ends well.
 
     The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
-    written last; then the folder is flushed and renamed. If `path` exists when the block ends,
-    the new content is dropped: names are content identities, so both are the same.
+    written last; then the folder is flushed and renamed. If `path` is complete when the block
+    ends, the new content is dropped: names are content identities, so both are the same. What
+    stands there incomplete is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{_PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
@@ -86,8 +87,10 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     try:
         yield partial
         seal_folder(partial, **manifest)
-        if path.exists():
+        if is_complete(path):
             return
+        if path.exists():
+            shutil.rmtree(path)
         partial.replace(path)
         _flush_folder(path.parent)
     finally:

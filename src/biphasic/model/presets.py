@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import PositiveInt, model_validator
+
 from biphasic.config import Config
 
 PresetName = Literal["pico", "nano", "micro", "210m", "610m", "1b"]
@@ -12,16 +14,30 @@ PresetName = Literal["pico", "nano", "micro", "210m", "610m", "1b"]
 class Architecture(Config):
     """Dimensions of a model; all else is shared (`build.architecture_config`)."""
 
-    num_layers: int
+    num_layers: PositiveInt
     """Transformer layers."""
-    hidden_size: int
+    hidden_size: PositiveInt
     """Width of the residual stream."""
-    intermediate_size: int
+    intermediate_size: PositiveInt
     """Width of the SwiGLU layer."""
-    num_heads: int
+    num_heads: PositiveInt
     """Query heads; the head dimension is `hidden_size / num_heads`."""
-    num_key_value_heads: int
+    num_key_value_heads: PositiveInt
     """Key and value heads, shared by groups of query heads."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Architecture:
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of 2 x num_heads "
+                f"{self.num_heads}: rotary embeddings need an even head dimension"
+            )
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} must be a multiple of num_key_value_heads "
+                f"{self.num_key_value_heads}"
+            )
+        return self
 
 
 # 210m, 610m and 1b: arXiv 2507.00994, Appendix A. They hold 211.8, 607.9 and 1,187.9 million

@@ -113,6 +113,7 @@ class _Worker:
             process.stdin.write(job.model_dump_json() + "\n")
             process.stdin.flush()
         except BrokenPipeError:
+            self._end()
             raise StudyError(f"{job.label}: its worker died; see {self._log}") from None
         for line in process.stdout:
             event: dict[str, Any] = json.loads(line)
@@ -122,12 +123,17 @@ class _Worker:
             if kind == "failed":
                 raise StudyError(f"{job.label}: {event['error']}")
             watch(Progress(**event))
+        self._end()
         raise StudyError(
             f"{job.label}: its worker died (killed, or out of memory?); see {self._log}"
         )
 
     def stop(self) -> None:
         self._is_stopped = True
+        self._end()
+
+    def _end(self) -> None:
+        # A dying process closes its pipes first: without waiting, the next job would go to it.
         self._process.kill()
         self._process.wait()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_model
+from biphasic.model.contract import check_contract
 from biphasic.study.prepare import PreparedPaths
 from biphasic.tasks.encoding import EncodedTask
 from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
@@ -73,7 +73,7 @@ class TrainJob(Config):
             report(Progress(step.step - self.start, self.end - self.start, text))
 
         with _exclusive(self.store, self.id):
-            _remove_unfinished(self.store / "states", self.id)
+            remove_partials(self.store / "states", self.id)
             train_segment(
                 Lineage(self.recipe, data.ground),
                 data,
@@ -125,7 +125,7 @@ class FinetuneJob(Config):
         with _exclusive(self.store, self.id):
             missing = [run for run in self.runs if not is_complete(self._folder(run))]
             for run in missing:
-                _remove_unfinished(self.store / "finetunes", run.id)
+                remove_partials(self.store / "finetunes", run.id)
             if missing:
                 self._run_missing(missing, report)
 
@@ -133,6 +133,7 @@ class FinetuneJob(Config):
         if is_complete(self.encoder):
             verify_folder(self.encoder, remedy="delete the folder and run again")
         model = load_model(self.encoder)
+        check_contract(model, causal=False)
         task = _encoded(self.task, self.tokenizer, self.protocol.model_dump_json())
         runs = [FinetuneRun(task, run.learning_rate, run.seed, self.protocol) for run in missing]
         finished = 0
@@ -158,13 +159,6 @@ def _exclusive(store: Path, job_id: str) -> FileLock:
     locks = store / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     return FileLock(locks / f"{job_id}.lock")
-
-
-def _remove_unfinished(folder: Path, name: str) -> None:
-    """Delete what stands where a job is to write, unless it is complete."""
-    remove_partials(folder, name)
-    if (folder / name).is_dir() and not is_complete(folder / name):
-        shutil.rmtree(folder / name)
 
 
 # What a long-lived worker keeps between jobs. Keys are JSON, since type checkers do not know that

@@ -142,9 +142,10 @@ def train_segment(
     """
     identities, recipe = lineage.identities, lineage.recipe
     target = store / "states" / identities[end]
-    if is_complete(target):
-        return target
     progress = Progress.of(store, identities[end], start=start)
+    if is_complete(target):
+        progress.clear()
+        return target
     progress.remove_partials()
     run = _resume_or_start(lineage, data, store, progress, start=start, options=options)
     heldout = _heldout(recipe, data)

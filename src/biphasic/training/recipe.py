@@ -30,9 +30,9 @@ NUMERICS_VERSION = 1
 class OptimizerConfig(Config):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), with the study's constants."""
 
-    beta1: float = 0.9
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment."""
-    beta2: float = 0.95
+    beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-5
     """Added to the root of the second moment."""
