@@ -142,7 +142,8 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
                     documents.extend(read_package(root, package, library=library))
         documents = separate_splits(drop_duplicates(documents))
     if not documents:
-        raise DataError("builtin:pydocs: no docstrings found; this Python has no source files")
+        wanted = "this Python" if libraries is None else ", ".join(sorted(libraries))
+        raise DataError(f"builtin:pydocs: no documentation found; {wanted}: no sources installed")
     return documents
 
 

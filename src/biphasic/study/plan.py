@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.data.tokenizer import TextTokenizer
 from biphasic.files import digest, is_complete, verify_folder
 from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig, TaskConfig
 from biphasic.study.jobs import GridRun
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.qa import check_room
 from biphasic.tasks.records import SPLITS, TaskInfo
 from biphasic.training.recipe import NUMERICS_VERSION, Ground, Lineage, Recipe
 from biphasic.training.state import Progress
@@ -140,6 +142,17 @@ def missing_segments(plan: Plan, store: Path) -> list[Segment]:
 def missing_runs(group: FinetuneGroup, store: Path) -> list[GridRun]:
     """Return the fine-tunings of a group that have no result yet."""
     return [run for run in group.runs if not is_complete(store / "finetunes" / run.id)]
+
+
+def check_protocols(plan: Plan, tokenizer: TextTokenizer) -> None:
+    """Check that every task can be encoded as its protocol says.
+
+    Raises:
+        ConfigError: Question answering has no room for contexts.
+    """
+    for task in plan.tasks:
+        if task.info.kind == "qa":
+            check_room(tokenizer, protocol=task.protocol)
 
 
 def check_inputs(plan: Plan, store: Path) -> None:

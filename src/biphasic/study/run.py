@@ -26,6 +26,7 @@ from biphasic.study.plan import (
     PlannedArm,
     Segment,
     check_inputs,
+    check_protocols,
     missing_runs,
     missing_segments,
     plan_study,
@@ -81,6 +82,7 @@ def execute_study(
         paths = prepare(config.corpus, store, say=console.print)
         data = paths.open()
         plan = plan_study(config, data.ground, paths.tasks)
+        check_protocols(plan, data.tokenizer)
         check_inputs(plan, store)
         jobs, needs = _jobs(plan, config, paths, store, folder)
         failures: tuple[str, ...] = ()

@@ -159,6 +159,27 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
     )
 
 
+def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
+    """Refuse a protocol whose windows hold no context; known before any work.
+
+    Raises:
+        ConfigError: Sequences are too short for question and overlap.
+    """
+    framing = 2 + len(_separator(tokenizer))
+    needed = framing + protocol.max_question_tokens + protocol.window_overlap + 1
+    if protocol.max_seqlen < needed:
+        raise ConfigError(
+            f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context; with these "
+            f"max_question_tokens and window_overlap question answering needs {needed}"
+        )
+
+
+def _separator(tokenizer: TextTokenizer) -> list[int]:
+    """Return what stands between question and context."""
+    # A tokenizer without line breaks separates as it ends sequences.
+    return tokenizer.encode("\n") or [tokenizer.eos_id]
+
+
 def encode_questions(
     task: QuestionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedQuestions:
@@ -167,15 +188,8 @@ def encode_questions(
     Raises:
         ConfigError: Sequences are too short for question and overlap.
     """
-    # A tokenizer without line breaks separates as it ends sequences.
-    separator = tokenizer.encode("\n") or [tokenizer.eos_id]
-    framing = 2 + len(separator)
-    needed = framing + protocol.max_question_tokens + protocol.window_overlap + 1
-    if protocol.max_seqlen < needed:
-        raise ConfigError(
-            f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context; with these "
-            f"max_question_tokens and window_overlap question answering needs {needed}"
-        )
+    check_room(tokenizer, protocol=protocol)
+    separator = _separator(tokenizer)
     windows: dict[str, list[Window]] = {}
     num_truncated: dict[str, int] = {}
     longest_answer = 1
