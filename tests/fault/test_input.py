@@ -31,7 +31,7 @@ WRONG = [
         ["arm 'mlm'", "warmup_steps 8 + decay_steps 5", "12 steps", "shorten"],
     ),
     ({"corpus": {"libraries": ["nmpy"]}}, ["'nmpy'", "did you mean 'numpy'?"]),
-    ({"corpus": {"libraries": []}}, ["no docstrings"]),
+    ({"corpus": {"libraries": []}}, ["corpus.libraries", "at least 1"]),
     ({"corpus": {"libraries": ["filelock"], "vocab_size": 300}}, ["documentation", "no"]),
     ({"arms": []}, ["arms"]),
 ]

@@ -85,16 +85,16 @@ def own_attention() -> Callable[[PreTrainedModel, str], PreTrainedModel]:
 
 
 @pytest.fixture(scope="session")
-def documents() -> list[NDArray[np.int64]]:
+def token_documents() -> list[NDArray[np.int64]]:
     """Four documents that fill two rows of 24, one of them with padding at its end."""
     draws = np.random.default_rng(0)
     return [draws.integers(4, 97, length) for length in (15, 12, 9, 5)]
 
 
 @pytest.fixture(scope="session")
-def packed(documents: list[NDArray[np.int64]]) -> PackedBatch:
+def packed(token_documents: list[NDArray[np.int64]]) -> PackedBatch:
     """Return the documents in rows."""
-    batch = pack_sequences(documents, row_length=ROW_LENGTH, pad_id=0)
+    batch = pack_sequences(token_documents, row_length=ROW_LENGTH, pad_id=0)
     assert batch.num_rows == 2
     assert len(batch.cu_seqlens) == 4 + 1 + 1  # four documents, padding behind the last
     return batch

@@ -81,13 +81,13 @@ class TestPacking:
     @ANY_FAMILY
     def test_packed_equals_alone(
         self, family: str, precision: Precision, causal: bool,
-        tiny_model: Build, documents: Documents, packed: PackedBatch,
+        tiny_model: Build, token_documents: Documents, packed: PackedBatch,
     ) -> None:  # fmt: skip
         model = tiny_model(family)
         set_precision(model, precision)
         together = hidden_states(model, packed, causal=causal)
         assert together.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-        for document, (start, end) in zip(documents, packed.spans, strict=True):
+        for document, (start, end) in zip(token_documents, packed.spans, strict=True):
             single = alone(model, document, causal=causal)
             assert_close(together[start:end], single, atol=TOLERANCES[precision], rtol=0)
 
@@ -95,7 +95,7 @@ class TestPacking:
     @FAMILY
     def test_a_leak_would_show(
         self, family: str, causal: bool, monkeypatch: pytest.MonkeyPatch,
-        tiny_model: Build, documents: Documents, packed: PackedBatch,
+        tiny_model: Build, token_documents: Documents, packed: PackedBatch,
     ) -> None:  # fmt: skip
         """The models are such that one mask for the whole row changes much."""
         model = tiny_model(family)
@@ -108,7 +108,7 @@ class TestPacking:
         start, end = packed.spans[2]
         monkeypatch.undo()
         assert start % packed.row_length  # not the first of its row
-        difference = together[start:end] - alone(model, documents[2], causal=causal)
+        difference = together[start:end] - alone(model, token_documents[2], causal=causal)
         assert float(difference.detach().abs().max()) > BROAD
 
     @CAUSAL
@@ -163,23 +163,25 @@ class TestOwnAttention:
     )
     def test_same_hidden_states(
         self, family: str, changes: dict, causal: bool, implementation: str,
-        tiny_model: Build, documents: Documents, own_attention: Callable,
+        tiny_model: Build, token_documents: Documents, own_attention: Callable,
     ) -> None:  # fmt: skip
         model = tiny_model(family, **changes)
         theirs = own_attention(model, implementation).base_model(
-            input_ids=torch.from_numpy(documents[0])[None]
+            input_ids=torch.from_numpy(token_documents[0])[None]
         )
-        ours = alone(model, documents[0], causal=causal)
+        ours = alone(model, token_documents[0], causal=causal)
         assert_close(ours, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
 
     @pytest.mark.parametrize("family", ["gemma3", "qwen2", "modernbert"])
-    def test_windows_are_seen(self, family: str, tiny_model: Build, documents: Documents) -> None:
+    def test_windows_are_seen(
+        self, family: str, tiny_model: Build, token_documents: Documents
+    ) -> None:
         """The equality above would not hold if windows were ignored."""
         causal = family != "modernbert"
         wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
         narrow, broad = tiny_model(family), tiny_model(family, **wide)
         broad.load_state_dict(narrow.state_dict())
-        states = [alone(model, documents[0], causal=causal) for model in (narrow, broad)]
+        states = [alone(model, token_documents[0], causal=causal) for model in (narrow, broad)]
         assert float((states[0] - states[1]).detach().abs().max()) > BROAD
 
     def test_modernbert_window_reaches_half_of_local_attention(self, tiny_model: Build) -> None:
@@ -367,9 +369,9 @@ def test_families_keep_the_contract(
     assert model.training
 
 
-def row_batch(documents: Documents, *, row_length: int = 24) -> RowBatch:
+def row_batch(token_documents: Documents, *, row_length: int = 24) -> RowBatch:
     """Pack documents as a training step reads them: from BOS to EOS."""
-    framed = [np.array([1, *document[1:-1], 2]) for document in documents]
+    framed = [np.array([1, *document[1:-1], 2]) for document in token_documents]
     batch = pack_sequences(framed, row_length=row_length, pad_id=0)
     is_token = np.zeros(batch.input_ids.size, dtype=bool)
     for start, end in batch.spans:
@@ -395,28 +397,28 @@ class TestLoss:
     """Our summed loss against the loss of transformers' own classes."""
 
     def test_clm_equals_llama(
-        self, tiny_model: Build, documents: Documents, own_attention: Callable
+        self, tiny_model: Build, token_documents: Documents, own_attention: Callable
     ) -> None:
         model = tiny_model("llama")
         theirs = own_attention(model, "sdpa")
-        batch = row_batch(documents)
+        batch = row_batch(token_documents)
         expected = torch.zeros(())
         for start, end in batch.packed.spans:
             tokens = torch.from_numpy(batch.packed.input_ids.reshape(-1)[start:end])[None]
             # Their mean is over all tokens but the first, which nothing predicts.
             expected += theirs(input_ids=tokens, labels=tokens).loss * (end - start - 1)
         supervision = supervise(batch, "clm")
-        assert len(supervision.labels) == sum(len(each) - 1 for each in documents)
+        assert len(supervision.labels) == sum(len(each) - 1 for each in token_documents)
         ours = summed_loss(model, batch, supervision, causal=True)
         assert_close(ours, expected, atol=0, rtol=1e-5)
         self.assert_same_gradients(model, ours, theirs, expected)
 
     def test_mlm_equals_eurobert(
-        self, tiny_model: Build, documents: Documents, own_attention: Callable
+        self, tiny_model: Build, token_documents: Documents, own_attention: Callable
     ) -> None:
         model = tiny_model("eurobert")
         theirs = own_attention(model, "sdpa")
-        batch = row_batch(documents)
+        batch = row_batch(token_documents)
         supervision = supervise(batch, "mlm")
         labels = np.full(batch.packed.input_ids.size, -100)
         labels[supervision.positions] = supervision.labels
@@ -454,9 +456,9 @@ class TestAccumulation:
     @pytest.mark.parametrize("objective", ["clm", "mlm"])
     @PRECISION
     def test_micro_batches_equal_one_batch(
-        self, precision: Precision, objective: str, tiny_model: Build, documents: Documents
+        self, precision: Precision, objective: str, tiny_model: Build, token_documents: Documents
     ) -> None:
-        whole = row_batch(documents[:3])  # in the last no token is masked
+        whole = row_batch(token_documents[:3])  # in the last no token is masked
         total = len(supervise(whole, objective).labels)
         gradients = []
         for batches in ([whole], [row_part(whole, index) for index in range(3)]):

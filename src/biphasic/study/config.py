@@ -27,7 +27,7 @@ class CorpusConfig(Config):
 
     source: Literal["builtin:pydocs"] = "builtin:pydocs"
     """`builtin:pydocs`: the documentation that every installation already has."""
-    libraries: tuple[str, ...] | None = None
+    libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Which libraries' documentation to read; all that are installed when not given."""
     vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
     """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
