@@ -17,7 +17,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import MANIFEST, digest, file_sha256, read_json
 from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import CorpusConfig, FinetuningConfig, StudyConfig
-from biphasic.study.display import JobDisplay
+from biphasic.study.display import job_bar
 from biphasic.study.jobs import FinetuneJob, GridRun, TrainJob
 from biphasic.study.plan import grid_runs, group_determinants
 from biphasic.study.prepare import prepare
@@ -139,8 +139,8 @@ def pretrain(
         heldout_every=heldout_every,
         tensorboard=store / "tensorboard" / identity,
     )
-    with JobDisplay(console, job) as display:
-        job.run(display.progress)
+    with job_bar(console, job) as report:
+        job.run(report)
     return store / "states" / identity
 
 
@@ -207,8 +207,8 @@ def evaluate(
         protocol=protocol,
         runs=runs,
     )
-    with JobDisplay(console, job) as display:
-        job.run(display.progress)
+    with job_bar(console, job) as report:
+        job.run(report)
     outcomes = [_outcome(run, store, task=info.name) for run in runs]
     selected = select(outcomes, metric=info.metric)
     return Evaluation(

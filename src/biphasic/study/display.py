@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -17,7 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from biphasic.study.jobs import Job, Progress
+from biphasic.study.jobs import Job, Progress, Report
 
 
 class StudyDisplay:
@@ -68,32 +70,16 @@ class StudyDisplay:
             self._console.print(Text(f"{count} {outcome}"), soft_wrap=True)
 
 
-class JobDisplay:
-    """One bar for one job that runs in this process."""
+@contextmanager
+def job_bar(console: Console, job: Job) -> Iterator[Report]:
+    """Show one bar, on a terminal only, for a job in this process; yield what moves it."""
+    with _bars(console) as bars:
+        bar = bars.add_task(job.label, text="")
 
-    def __init__(self, console: Console, job: Job) -> None:
-        """Prepare; the bar appears on entry, and only on a terminal."""
-        self._bars = _bars(console)
-        self._bar = self._bars.add_task(job.label, text="")
+        def report(progress: Progress) -> None:
+            bars.update(bar, completed=progress.done, total=progress.total, text=progress.text)
 
-    def __enter__(self) -> JobDisplay:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove the bar."""
-        self._bars.stop()
-
-    def progress(self, progress: Progress) -> None:
-        """Move the bar."""
-        self._bars.update(
-            self._bar, completed=progress.done, total=progress.total, text=progress.text
-        )
+        yield report
 
 
 def _bars(console: Console) -> Bars:

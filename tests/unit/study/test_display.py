@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import StudyError
-from biphasic.study.display import JobDisplay, StudyDisplay
+from biphasic.study.display import StudyDisplay, job_bar
 from biphasic.study.jobs import FinetuneJob, Progress
 from biphasic.tasks.protocol import FinetuneProtocol
 
@@ -51,6 +51,6 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_single_job_has_a_bar_on_terminals_only(tmp_path, is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
-    with JobDisplay(console, job(tmp_path, "alone")) as display:
-        display.progress(Progress(3, 8, "loss 6.100"))
+    with job_bar(console, job(tmp_path, "alone")) as report:
+        report(Progress(3, 8, "loss 6.100"))
     assert ("alone" in console.file.getvalue()) == is_terminal  # type: ignore[attr-defined]

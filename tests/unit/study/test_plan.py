@@ -222,6 +222,7 @@ def test_a_damaged_state_that_nothing_needs_is_left_alone(tasks_folder, tmp_path
     finish(folder)
     (folder / "content").write_text("c0ntent")
     check_inputs(made, tmp_path)
+    assert (folder / "content").read_text() == "c0ntent"
 
 
 PHASES = st.lists(st.builds(phase, st.sampled_from(["clm", "mlm"]), st.integers(1, 4)), max_size=3)
