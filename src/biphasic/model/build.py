@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+from transformers.utils import logging
 
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, register_attention
@@ -89,12 +92,13 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     register_attention()
     try:
         config = AutoConfig.from_pretrained(folder)
-        model, loading = _language_model_class(config).from_pretrained(
-            folder,
-            attn_implementation=ATTENTION_NAME,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+        with _without_progress_bar():
+            model, loading = _language_model_class(config).from_pretrained(
+                folder,
+                attn_implementation=ATTENTION_NAME,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
     # transformers draws missing weights at random and goes on. An encoder may come without a head.
@@ -103,6 +107,18 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     if missing:
         raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {missing[0]})")
     return model
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar of its own, which it does in files and pipes too."""
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def _language_model_class(config: PretrainedConfig) -> Any:
