@@ -15,6 +15,8 @@ from biphasic.errors import DataError
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
+ZERO_SHOT = "zs"
+"""The kind of tasks that encoders are scored on as they are."""
 
 
 class Record(BaseModel):
@@ -48,6 +50,15 @@ class TaskRecord(Record):
     num_train: NonNegativeInt
     num_validation: NonNegativeInt
     num_test: NonNegativeInt
+    trained_on: str | None = None
+    """The task whose training split stands in for its own; None where it has one."""
+    overlaps: dict[str, NonNegativeInt] = {}
+    """Examples of a later split that also stand in an earlier one, as `train/test`."""
+
+    @property
+    def is_zero_shot(self) -> bool:
+        """Tell whether encoders are scored without fine-tuning: one run, no choice, no seeds."""
+        return self.kind == ZERO_SHOT
 
 
 class RunRecord(Record):
@@ -73,6 +84,8 @@ class StudyRecord(Record):
     learning_rates: tuple[float, ...]
     seeds: tuple[int, ...]
     runs: tuple[RunRecord, ...]
+    heldout_sha256: str | None = None
+    """Hash of the text that held-out losses are of."""
     provenance: dict[str, Any] = {}
 
 
@@ -97,6 +110,8 @@ class StateRecord(Record):
     parent: str | None = None
     heldout: dict[str, float] = {}
     """Mean loss per supervised token on held-out text, in nats, by objective."""
+    heldout_sha256: str | None = None
+    """Hash of that text; None in states written before it was recorded."""
     rows_sha256: str
     """Hash of all rows read from step 0 up to this step."""
     ledger: tuple[LedgerEntry, ...] = ()
@@ -124,7 +139,7 @@ class HeldoutLine(Record):
 
 
 class ResultRecord(Record):
-    """`result.json`: what one fine-tuning reached; metrics lie in [0, 1]."""
+    """`result.json`: what one fine-tuning reached on one task; metrics are shares, not percent."""
 
     format: Literal["biphasic.finetune/1"]
     id: str
@@ -138,12 +153,21 @@ class ResultRecord(Record):
     steps: NonNegativeInt
     validation: dict[str, float] | None
     test: dict[str, float] | None
+    by_type: dict[str, dict[str, dict[str, float]]] = {}
+    """Entity F1's parts for each split and entity type; token classification only."""
+    trained_on: str | None = None
+    """The task that was trained on, where it is another."""
+    num_truncated: dict[str, NonNegativeInt] = {}
+    """Inputs that the length limit cut, by split."""
     seconds: float
 
     @model_validator(mode="after")
     def _finished_has_scores(self) -> ResultRecord:
         if self.status == "finished":
-            for split, scores in (("validation", self.validation), ("test", self.test)):
+            needed = {"validation": self.validation, "test": self.test}
+            if self.kind == ZERO_SHOT:
+                needed.pop("validation")
+            for split, scores in needed.items():
                 if self.metric not in (scores or {}):
                     raise ValueError(f"finished, but {split} has no '{self.metric}'")
         return self

@@ -86,7 +86,7 @@ def rate_panels(records: StudyRecords) -> list[Panel]:
     """Test score by learning rate, one panel per task; none where only one rate was tried."""
     if len(set(records.study.learning_rates)) < 2:
         return []
-    panels = [_rate_panel(records, task) for task in records.tasks]
+    panels = [_rate_panel(records, task) for task in records.tasks if not task.is_zero_shot]
     return [panel for panel in panels if panel is not None]
 
 

@@ -158,7 +158,7 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
         raise StudyError(str(error)) from None
     _check_names(study, path)
     problems: list[Problem] = []
-    states = _StateReader(store / "states", problems)
+    states = _StateReader(store / "states", problems, heldout_sha256=study.heldout_sha256)
     arms = tuple(_load_arm(arm, states) for arm in study.arms)
     outcomes = tuple(_load_outcomes(study, store / "finetunes", problems))
     problems += _mixed_environments(arms)
@@ -178,9 +178,12 @@ def _check_names(study: StudyRecord, path: Path) -> None:
 class _StateReader:
     """Reads each state once, however many arms share it."""
 
-    def __init__(self, folder: Path, problems: list[Problem]) -> None:
+    def __init__(
+        self, folder: Path, problems: list[Problem], *, heldout_sha256: str | None
+    ) -> None:
         self._folder = folder
         self._problems = problems
+        self._heldout_sha256 = heldout_sha256
         self._states: dict[str, StateRecord | None] = {}
         self._lines: dict[str, list[TrainingLine | HeldoutLine]] = {}
 
@@ -199,7 +202,23 @@ class _StateReader:
         if not path.is_file():
             self._problems.append(Problem("missing", f"state {identity[:12]} has not been trained"))
             return None
-        return _read_or_note(StateRecord, path, self._problems)
+        state = _read_or_note(StateRecord, path, self._problems)
+        if state is None or self._has_same_heldout(state):
+            return state
+        self._problems.append(
+            Problem(
+                "mixed",
+                f"state {identity[:12]} was watched on other held-out text than this study's: "
+                "its held-out losses are left out",
+            )
+        )
+        return state.model_copy(update={"heldout": {}})
+
+    def _has_same_heldout(self, state: StateRecord) -> bool:
+        """Tell whether held-out losses can be compared; what old records do not say counts as so."""
+        return None in {state.heldout_sha256, self._heldout_sha256} or (
+            state.heldout_sha256 == self._heldout_sha256
+        )
 
     def _read_lines(self, identity: str) -> list[TrainingLine | HeldoutLine]:
         path = self._folder / identity / "metrics.jsonl"
@@ -217,6 +236,9 @@ class _StateReader:
                 lines.append(_parse_line(text, where=f"{identity[:12]}/metrics.jsonl:{number}"))
             except DataError as error:
                 self._problems.append(Problem("damaged", str(error)))
+        state = self.state(identity)
+        if state is not None and not self._has_same_heldout(state):
+            return [line for line in lines if isinstance(line, TrainingLine)]
         return lines
 
 
@@ -333,14 +355,15 @@ def _load_outcome(
     result = _read_or_note(ResultRecord, path, problems, where=where)
     if result is None:
         return Outcome(run, "damaged")
-    expected = (run.id, arm.state, run.task, run.learning_rate, run.seed, metric)
-    found = (
-        result.id, result.state, result.task, result.learning_rate, result.seed, result.metric
-    )  # fmt: skip
+    expected = (run.id, arm.state, run.task, run.learning_rate, run.seed)
+    found = (result.id, result.state, result.task, result.learning_rate, result.seed)
     if found != expected:
         problems.append(
             Problem("damaged", f"{where}: result.json belongs to another run; left out")
         )
+        return Outcome(run, "damaged")
+    if result.status == "finished" and metric not in (result.test or {}):
+        problems.append(Problem("damaged", f"{where}: result.json has no '{metric}'; left out"))
         return Outcome(run, "damaged")
     if result.status == "diverged":
         problems.append(Problem("diverged", f"{where}: diverged after {result.steps} steps"))

@@ -35,6 +35,7 @@ from biphasic.analysis.summary import (
     rows_statement,
     segment_rows,
     task_line,
+    task_notes,
     verdict,
 )
 from biphasic.analysis.tables import (
@@ -70,6 +71,7 @@ _PROBLEM_KINDS = {
 class _TaskCard:
     task: TaskRecord
     line: str
+    notes: tuple[str, ...]
     verdict: Verdict
     figure: Markup
 
@@ -198,7 +200,13 @@ def _facts(records: StudyRecords) -> list[tuple[str, str]]:
 
 def _task_cards(records: StudyRecords, table: dict[tuple[str, str], Cell]) -> list[_TaskCard]:
     return [
-        _TaskCard(task, task_line(task), verdict(records, table, task), _inline(panel))
+        _TaskCard(
+            task=task,
+            line=task_line(task),
+            notes=tuple(task_notes(records, task)),
+            verdict=verdict(records, table, task),
+            figure=_inline(panel),
+        )
         for task, panel in zip(records.tasks, score_panels(records, table), strict=True)
     ]
 
@@ -227,7 +235,8 @@ def _score_rows(
 
 
 def _chosen_rates(cell: Cell) -> tuple[str, ...]:
-    chosen = [outcome.run.learning_rate for outcome in cell.selected]
+    # A zero-shot run has no rate; it is recorded as 0.
+    chosen = [run.learning_rate for run in (o.run for o in cell.selected) if run.learning_rate]
     return tuple(f"{rate(value)} ×{chosen.count(value)}" for value in sorted(set(chosen)))
 
 

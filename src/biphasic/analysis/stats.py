@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from biphasic.analysis.load import Outcome, StudyRecords
-from biphasic.records import Convention
+from biphasic.records import ZERO_SHOT, Convention
 
 NORMAL_QUANTILE = 1.96
+ZERO_SHOT_SEED = 0
+"""A zero-shot task has one run; nothing in it is random."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Cell:
     """The run that stands for each seed, in order of seeds."""
     is_complete: bool
     """Every expected run has finished or diverged, and every seed has a score."""
+    num_expected: int
+    """Seeds that the study expects here."""
 
 
 def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | None:
@@ -77,17 +81,22 @@ def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | N
 def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
     """Pick for each seed the run with the best validation score; ties go to the smaller rate.
 
-    Runs without a score take no part; a seed without any is absent from the answer.
+    Runs without a score take no part; a seed without any is absent from the answer. A zero-shot
+    run is the only one of its cell, so nothing is chosen by its test score.
     """
     best: dict[int, tuple[float, Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.run.learning_rate):
-        score = outcome.score("validation", metric)
+        score = outcome.score("test" if _is_zero_shot(outcome) else "validation", metric)
         if score is None:
             continue
         # Rates come in ascending order, so that only a greater score replaces an earlier rate.
         if outcome.run.seed not in best or score > best[outcome.run.seed][0]:
             best[outcome.run.seed] = (score, outcome)
     return tuple(outcome for _, (_, outcome) in sorted(best.items(), key=lambda item: item[0]))
+
+
+def _is_zero_shot(outcome: Outcome) -> bool:
+    return outcome.result is not None and outcome.result.kind == ZERO_SHOT
 
 
 def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:
@@ -106,8 +115,9 @@ def cells(
     for arm in records.arms:
         for task in records.tasks:
             outcomes = groups.get((arm.name, task.name), ())
+            seeds = (ZERO_SHOT_SEED,) if task.is_zero_shot else records.study.seeds
             table[arm.name, task.name] = _cell(
-                (arm.name, task.name, task.metric), outcomes, records.study.seeds, convention
+                (arm.name, task.name, task.metric), outcomes, seeds, convention
             )
     return table
 
@@ -129,6 +139,7 @@ def _cell(
         estimate=estimate(scores_on_test(selected, metric=metric), convention=convention),
         selected=selected,
         is_complete=is_tried and {outcome.run.seed for outcome in selected} == set(seeds),
+        num_expected=len(seeds),
     )
 
 

@@ -275,7 +275,27 @@ def rows_statement(records: StudyRecords) -> tuple[bool, str]:
 
 def task_line(task: TaskRecord) -> str:
     """Describe a task in one line."""
-    sizes = f"{task.num_train:,} / {task.num_validation:,} / {task.num_test:,}".replace(
-        ",", "\u202f"
-    )
-    return f"{metric_name(task.metric)} · {sizes} train / validation / test"
+    sizes = {"train": task.num_train, "validation": task.num_validation, "test": task.num_test}
+    there = {split: size for split, size in sizes.items() if size}
+    numbers = " / ".join(f"{size:,}" for size in there.values()).replace(",", "\u202f")
+    return f"{metric_name(task.metric)} · {numbers} {' / '.join(there)}"
+
+
+def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:
+    """Say what a reader of a task's scores must know: transfer, overlaps, inputs that were cut."""
+    notes = []
+    if task.is_zero_shot:
+        notes.append("Zero-shot: mean-pooled states as they are, no fine-tuning.")
+    if task.trained_on:
+        notes.append(f"Fine-tuned on {short(task.trained_on)}.")
+    for pair, number in task.overlaps.items():
+        earlier, later = pair.split("/")
+        size = getattr(task, f"num_{later}")
+        examples = f"{number:,} of {size:,} {later} examples".replace(",", "\u202f")
+        notes.append(f"{examples} also stand in {earlier}.")
+    results = (o.result for o in records.outcomes if o.run.task == task.name and o.result)
+    cut = {split: n for split, n in next((r.num_truncated for r in results), {}).items() if n}
+    if cut:
+        parts = [f"{number:,} of {split}".replace(",", "\u202f") for split, number in cut.items()]
+        notes.append(f"Cut by the length limit: {listing(parts)}.")
+    return notes

@@ -23,6 +23,7 @@ from biphasic.analysis.text import (
 from biphasic.records import Convention
 
 PRETRAINING = "pretraining"
+_ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",
 )  # fmt: skip
@@ -112,9 +113,11 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     """Say how many seeds the numbers rest on, and how the interval was made."""
     table = cells(records, convention=convention)
-    numbers = sorted({cell.estimate.num_seeds for cell in table.values() if cell.estimate})
+    zero_shot = {task.name for task in records.tasks if task.is_zero_shot}
+    tuned = [cell for cell in table.values() if cell.task not in zero_shot]
+    numbers = sorted({cell.estimate.num_seeds for cell in tuned if cell.estimate})
     if not numbers:
-        return "No fine-tuning has finished yet."
+        return "No fine-tuning has finished yet." if tuned else _ZERO_SHOT_NOTE
     seeds = count(numbers[0], "seed")
     if len(numbers) > 1:
         seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
@@ -127,7 +130,7 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
         note += " One seed gives no interval."
     if any(not cell.is_complete for cell in table.values()):
         note += " †: runs are missing, the number is provisional."
-    return note
+    return f"{note} {_ZERO_SHOT_NOTE}" if zero_shot else note
 
 
 def lowest_loss(records: StudyRecords, objective: str) -> float | None:

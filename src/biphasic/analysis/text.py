@@ -14,8 +14,13 @@ _METRICS = {
     "exact_match": "exact match",
     "f1": "F1",
     "macro_f1": "macro F1",
+    "matthews": "Matthews correlation",
+    "mrr_at_10": "MRR@10",
     "ndcg_at_10": "nDCG@10",
-    "token_f1": "token F1",
+    "pearson": "Pearson correlation",
+    "recall_at_100": "recall@100",
+    "sentence_token_f1": "token F1 (mean over sentences)",
+    "spearman": "Spearman correlation",
 }
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
