@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mini_study import Cli, finished_study
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
@@ -94,6 +99,18 @@ def make_recipe() -> Callable[..., Recipe]:
         return parse_config(Recipe, raw, where="test")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """One uninterrupted run of the miniature study; its `root` is never to be changed."""
+    return finished_study(tmp_path_factory, worker_id)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, within this process."""
+    return Cli(monkeypatch, capsys)
 
 
 @pytest.fixture

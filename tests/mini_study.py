@@ -56,6 +56,9 @@ STUDY: dict[str, Any] = {
         {"name": "pydocs-tc"},
         {"name": "pydocs-qa", "protocol": {"max_question_tokens": 16, "window_overlap": 8}},
         {"name": "pydocs-ir"},
+        # Of one's own: paths begin at the study file.
+        {"name": "first-word", "source": "sc:own/first-word"},
+        {"name": "lookup", "source": "zs:own/lookup"},
     ],
     "finetuning": {
         "learning_rates": [5e-4],
@@ -65,8 +68,26 @@ STUDY: dict[str, Any] = {
 }
 
 
+def write_own_tasks(folder: Path) -> None:
+    """Write tables with a label for each text, and a retrieval task in BEIR's layout."""
+    tables, lookup = folder / "first-word", folder / "lookup"
+    tables.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "dev", "test"):
+        rows = [f'"{word}, {split} {n}",{word}' for n in range(8) for word in ("rows", "shape")]
+        (tables / f"{split}.csv").write_text("\n".join(["text,label", *rows]) + "\n", "utf-8")
+    (lookup / "qrels").mkdir(parents=True, exist_ok=True)
+    words = ("index", "stream", "window", "axis")
+    for name, text in (("corpus", "the {} of a model"), ("queries", "{}")):
+        rows = [json.dumps({"_id": word, "text": text.format(word)}) for word in words]
+        (lookup / f"{name}.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    judgements = [f"{word}\t{word}\t1" for word in words]
+    text = "\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n"
+    (lookup / "qrels/test.tsv").write_text(text, "utf-8")
+
+
 def write_study(folder: Path, **changes: Any) -> Path:
-    """Write the study file, with other top-level settings where given."""
+    """Write the study file, with other top-level settings where given, and its own tasks."""
+    write_own_tasks(folder / "own")
     path = folder / "mini.yaml"
     path.write_text(yaml.safe_dump({**STUDY, **changes}, sort_keys=False), encoding="utf-8")
     return path
@@ -145,8 +166,9 @@ def _once(
 
 def copy_root(finished: Path, root: Path, *, data_only: bool = False) -> Path:
     """Copy a finished root, or the data in its store alone, times of change included."""
-    part = "root/store/data" if data_only else "root"
-    shutil.copytree(finished / part, root / "store/data" if data_only else root)
+    parts = ("store/data", "store/tasks") if data_only else ("",)
+    for part in parts:
+        shutil.copytree(finished / "root" / part, root / part)
     return root
 
 

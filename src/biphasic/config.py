@@ -64,6 +64,18 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
     return parse_config(kind, raw, where=str(path))
 
 
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the mapping that `a.b=value` overrides spell.
+
+    Raises:
+        ConfigError: One of them is not written so.
+    """
+    raw: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(raw, override)
+    return raw
+
+
 def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> ConfigT:
     """Check a mapping against `kind`; `where` begins every message.
 

@@ -17,6 +17,8 @@ RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
 ZERO_SHOT = "zs"
 """The kind of tasks that encoders are scored on as they are."""
+ZERO_SHOT_SEED = 0
+"""A zero-shot task has one run; nothing in it is random."""
 
 
 class Record(BaseModel):

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from biphasic.config import load_config
+from biphasic.study import task_inputs
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import plan_study
+from biphasic.study.run import locate_tasks
 from biphasic.training.recipe import Ground
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
@@ -35,8 +37,9 @@ def test_the_table_names_every_arm_with_its_interval(finished):
     for arm in STUDY["arms"]:
         rows = [line for line in table.splitlines() if f" {arm['name']} " in line]
         assert len(rows) == 1
-        assert rows[0].count("±") == len(TASKS)
+        assert rows[0].count("±") == len(TASKS) - 1  # zero-shot has no interval
     assert "2 seeds" in table
+    assert "Zero-shot" in table
     assert "Student's t" in table
     assert "report.html" in table
 
@@ -44,8 +47,12 @@ def test_the_table_names_every_arm_with_its_interval(finished):
 def test_every_fine_tuning_and_every_heldout_loss_is_a_row(finished):
     rows = list(csv.DictReader(io.StringIO(results(finished / "root").decode())))
     cells = {(r["arm"], r["task"], r["seed"]) for r in rows if r["task"] != "pretraining"}
+    seeds = {task: [0] if task == "lookup" else SEEDS for task in TASKS}
     assert cells == {
-        (arm["name"], task, str(seed)) for arm in STUDY["arms"] for task in TASKS for seed in SEEDS
+        (arm["name"], task, str(seed))
+        for arm in STUDY["arms"]
+        for task in TASKS
+        for seed in seeds[task]
     }
     losses = {row["arm"] for row in rows if row["task"] == "pretraining"}
     assert losses == {arm["name"] for arm in STUDY["arms"]}
@@ -55,6 +62,17 @@ def test_results_hold_no_times_paths_or_hosts(finished):
     header = results(finished / "root").decode().splitlines()[0]
     assert not {"seconds", "path", "host"} & set(header.split(","))
     assert str(finished) not in results(finished / "root").decode()
+
+
+def test_held_out_losses_of_other_text_are_left_out(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    path = root / "mini/study.json"
+    study = json.loads(path.read_text())
+    assert study["heldout_sha256"]
+    path.write_text(json.dumps({**study, "heldout_sha256": "0" * 64}))
+    assert cli("study", "report", root / "mini")[0] == 0
+    assert b"heldout_mlm_loss" not in results(root)
+    assert "watched on other held-out text" in (root / "mini/report/report.html").read_text()
 
 
 def test_the_report_is_one_page_that_loads_nothing(finished):
@@ -184,11 +202,13 @@ def shipped():
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_every_shipped_study_loads_and_plans(finished, path):
+def test_every_shipped_study_loads_and_plans(finished, path, tmp_path, monkeypatch):
     config = load_config(StudyConfig, path)
     assert config.name == path.stem
     assert set(yaml.safe_load(path.read_text())) <= set(StudyConfig.model_fields)
-    tasks = next((finished / "root/store/data").glob("*/tasks"))
+    folder = next((finished / "root/store/tasks").glob("builtin-*"))
+    monkeypatch.setattr(task_inputs, "prepare_builtin_tasks", lambda *_, **__: folder)
+    tasks = locate_tasks(config, tmp_path, say=print)
     plan = plan_study(config, Ground("0" * 64, "1" * 64, 1024), tasks)
     assert len(plan.arms) == len(config.arms)
     assert {arm.state for arm in plan.arms} <= {segment.id for segment in plan.segments}

@@ -32,6 +32,10 @@ def in_corpus(name):
     return lambda root: next(root.glob(f"store/data/*/{name}"))
 
 
+def in_tasks(name):
+    return lambda root: next(root.glob(f"store/tasks/{name}"))
+
+
 def in_state(name):
     def find(root):
         forget_results(root)
@@ -70,8 +74,8 @@ DAMAGES = [
     (in_corpus("train/tokens-00000.bin"), flip, "damaged"),
     (in_corpus("heldout/tokens-00000.bin"), flip, "damaged"),
     (in_corpus("train/lengths.npy"), flip, "damaged"),
-    (in_corpus("tasks/pydocs-sc/train.jsonl"), flip, "damaged"),
-    (in_corpus("prepared.json"), truncate, "damaged"),
+    (in_tasks("builtin-*/pydocs-sc/train.jsonl"), flip, "damaged"),
+    (in_tasks("*/labels.json"), flip, "damaged"),
     (in_state("model.safetensors"), flip, "damaged"),
     (in_state("model.safetensors"), truncate, "truncated"),
     (in_state("model.safetensors"), Path.unlink, "missing"),
@@ -110,7 +114,7 @@ def test_doing_what_the_messages_say_gives_the_same_results(finished, tmp_path, 
     for path in (
         in_result("result.json")(root),
         in_corpus("heldout/tokens-00000.bin")(root),
-        in_corpus("tasks/pydocs-ir/corpus.jsonl")(root),
+        in_tasks("builtin-*/pydocs-ir/corpus.jsonl")(root),
         final_state(root, "clm-50-mlm-50") / "model.safetensors",
     ):
         flip(path)

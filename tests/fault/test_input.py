@@ -1,8 +1,5 @@
 """Bad input: one clear line, exit code 2, and nothing done."""
 
-import json
-import shutil
-
 import pytest
 
 from biphasic.study.run import study_lock
@@ -31,6 +28,11 @@ WRONG = [
         ["arm 'mlm'", "warmup_steps 8 + decay_steps 5", "12 steps", "shorten"],
     ),
     ({"corpus": {"libraries": ["nmpy"]}}, ["'nmpy'", "did you mean 'numpy'?"]),
+    ({"corpus": {"sources": ["no-such-file.txt"]}}, ["no-such-file.txt"]),
+    ({"corpus": {"folder": "nowhere"}}, ["nowhere"]),
+    ({"tasks": [{"name": "own", "source": "sc:no-such-folder"}]}, ["no-such-folder"]),
+    ({"tasks": [{"name": "own"}]}, ["'own'", "needs a 'source'"]),
+    ({"tasks": [{"name": "pydocs-sc", "metric": "accurcy"}]}, ["did you mean 'accuracy'?"]),
     ({"corpus": {"libraries": []}}, ["corpus.libraries", "at least 1"]),
     ({"corpus": {"libraries": ["filelock"], "vocab_size": 300}}, ["documentation", "no"]),
     ({"arms": []}, ["arms"]),
@@ -63,21 +65,6 @@ def test_a_missing_study_file_is_named(tmp_path, cli):
     assert one_line(err) == f"error: {tmp_path / 'none.yaml'}: no such file"
 
 
-def test_a_tokenizer_without_a_mask_token_is_refused_before_any_work(finished, tmp_path, cli):
-    source = next((finished / "root/store/data").glob("*/tokenizer"))
-    folder = shutil.copytree(source, tmp_path / "tokenizer")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    del settings["mask_token"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    corpus = {"libraries": STUDY["corpus"]["libraries"], "tokenizer": str(folder)}
-    study = write_study(tmp_path, corpus=corpus)
-    code, _, err = cli("study", "run", study, "--root", tmp_path / "root")
-    assert code == 2
-    assert "mask token" in one_line(err)
-    assert "mask_token" in one_line(err)
-    assert "reading the documentation" not in err
-
-
 def test_a_study_that_another_process_runs_is_left_alone(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
     with study_lock(root / "mini"):
@@ -96,14 +83,15 @@ def test_a_folder_without_a_study_cannot_be_reported(tmp_path, cli):
 
 
 def test_evaluate_names_a_model_that_is_not_there(tmp_path, cli):
-    code, _, err = cli("evaluate", tmp_path / "none", "pydocs-sc", "--root", tmp_path / "root")
+    model, root = tmp_path / "none", tmp_path / "root"
+    code, _, err = cli("evaluate", model, "--task", "pydocs-sc", "--root", root)
     assert code == 2
-    assert f"{tmp_path / 'none'}: no model here" in one_line(err)
+    assert f"{model}: no such folder, and not a hub id" in one_line(err)
 
 
 def test_evaluate_names_a_task_that_is_not_there(finished, tmp_path, cli):
     model = next((finished / "root/store/states").iterdir())
-    code, _, err = cli("evaluate", model, "pydoc-sc", "--root", tmp_path / "root")
+    code, _, err = cli("evaluate", model, "--task", "pydoc-sc", "--root", tmp_path / "root")
     assert code == 2
     assert "'pydoc-sc'" in one_line(err)
     assert "did you mean 'pydocs-sc'?" in one_line(err)

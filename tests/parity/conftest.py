@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.model.build import new_model
@@ -31,12 +33,25 @@ _SHARED = {
     "initializer_range": 0.2,
 }
 _GROUPED = {**_SHARED, "num_key_value_heads": 2}
+_NO_DROPOUT = {**_SHARED, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 
 
 def tiny_config(family: str, **changes: object) -> PretrainedConfig:
     """Return a small configuration; windows are shorter than the documents below."""
     kinds: dict[str, tuple[type[PretrainedConfig], dict]] = {
+        "bert": (transformers.BertConfig, _NO_DROPOUT),
+        # Positions of its texts begin at 2, behind the row of padding.
+        "roberta": (
+            transformers.RobertaConfig,
+            {**_NO_DROPOUT, "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 66},
+        ),
+        # These two add biases of their own to attention.
+        "mpnet": (transformers.MPNetConfig, {**_NO_DROPOUT, "pad_token_id": 1, "bos_token_id": 0}),
+        "deberta-v2": (
+            transformers.DebertaV2Config,
+            {**_NO_DROPOUT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+        ),
         "llama": (transformers.LlamaConfig, _GROUPED),
         "qwen3": (transformers.Qwen3Config, {**_GROUPED, "head_dim": 8}),
         "eurobert": (transformers.EuroBertConfig, {**_GROUPED, "mask_token_id": 3}),
@@ -66,6 +81,24 @@ def tiny_model() -> Callable[..., PreTrainedModel]:
         return new_model(tiny_config(family, **changes), init_seed=1).eval()
 
     return build
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write a random model of a family, with its language-model head, as transformers does."""
+
+    def save(family: str, **changes: object) -> Path:
+        config = tiny_config(family, **changes)
+        is_masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
+        head = transformers.AutoModelForMaskedLM if is_masked else transformers.AutoModelForCausalLM
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            model = head.from_config(config)
+        folder = tmp_path_factory.mktemp(family)
+        model.save_pretrained(folder)
+        return folder
+
+    return save
 
 
 @pytest.fixture(scope="session")

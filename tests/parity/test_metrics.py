@@ -10,21 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytrec_eval
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from seqeval.metrics import classification_report
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from biphasic.tasks.metrics import (
+    NO_PREDICTION,
     accuracy,
-    entity_f1,
+    entity_scores,
     macro_f1,
+    matthews,
+    pearson,
     retrieval_scores,
     sentence_token_f1,
+    spearman,
     top_documents,
 )
-from biphasic.tasks.squad import answer_scores
+from biphasic.tasks.squad import answer_scores, question_metrics
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 GOLDEN = Path(__file__).parent / "golden" / "squad.json.gz"
@@ -55,12 +61,31 @@ def test_squad_golden_cases_cover_what_they_should(squad_golden):
     assert sum(not (prediction or "x").isascii() for _, prediction, *_ in cases) > 500
 
 
-def test_squad_means_equal_the_reference_totals(squad_golden):
+def test_squad_means_over_all_and_over_both_parts_equal_the_reference_totals(squad_golden):
+    names = {
+        "f1": "f1",
+        "exact_match": "exact",
+        "has_answer_f1": "HasAns_f1",
+        "has_answer_exact_match": "HasAns_exact",
+        "no_answer_accuracy": "NoAns_exact",
+    }
     for number, totals in enumerate(squad_golden["groups_of_50"]):
         group = squad_golden["cases"][50 * number : 50 * (number + 1)]
-        scores = [answer_scores(prediction, answers) for answers, prediction, *_ in group]
-        assert 100 * sum(exact for exact, _ in scores) / len(group) == totals["exact"]
-        assert 100 * sum(f1 for _, f1 in scores) / len(group) == totals["f1"]
+        scores = np.array([answer_scores(prediction, answers) for answers, prediction, *_ in group])
+        metrics = question_metrics(scores, np.array([bool(answers) for answers, *_ in group]))
+        assert totals["NoAns_total"]
+        assert set(metrics) == set(names)
+        for name, official in names.items():
+            assert 100 * metrics[name] == pytest.approx(totals[official], rel=0, abs=1e-10)
+        assert totals["NoAns_f1"] == totals["NoAns_exact"]
+
+
+def test_squad_parts_without_questions_are_left_out():
+    scores = np.array([[1.0, 1.0], [0.0, 0.5]])
+    only_answerable = question_metrics(scores, np.array([True, True]))
+    assert only_answerable == {"f1": 0.75, "exact_match": 0.5}
+    none_answerable = question_metrics(scores, np.array([False, False]))
+    assert set(none_answerable) == {"f1", "exact_match", "no_answer_accuracy"}
 
 
 labels_and_predictions = st.lists(
@@ -74,6 +99,42 @@ def test_classification_metrics_equal_scikit_learn(pairs):
     assert accuracy(labels, predicted) == accuracy_score(labels, predicted)
     expected = f1_score(labels, predicted, average="macro", zero_division=0)
     assert macro_f1(labels, predicted) == expected
+
+
+@given(labels_and_predictions)
+def test_matthews_equals_scikit_learn(pairs):
+    labels, predicted = np.array(pairs).T
+    # Where both have one label scikit-learn warns beside giving 0.
+    assume(len({*labels, *predicted}) > 1)
+    assert matthews(labels, predicted) == matthews_corrcoef(labels, predicted)
+
+
+def test_matthews_where_it_is_not_defined_and_by_hand():
+    one, both = np.array([1, 1, 1, 1]), np.array([0, 1, 1, 1])
+    assert matthews(one, one) == matthews(both, one) == matthews(one, both) == 0.0
+    assert matthews(both, both) == 1.0
+    # tp 2, tn 1, fp 0, fn 1: (2 * 1 - 0) / sqrt(2 * 3 * 1 * 2).
+    assert matthews(both, np.array([0, 1, 1, 0])) == pytest.approx(2 / math.sqrt(12))
+
+
+numbers = st.floats(-1000, 1000, width=32).map(lambda value: round(value, 3))
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=40))
+def test_correlations_equal_scipy_ties_included(pairs):
+    values, predicted = np.array(pairs).T
+    assume(len(set(values)) > 1 and len(set(predicted)) > 1)
+    assert spearman(values, predicted) == stats.spearmanr(values, predicted).statistic
+    assert pearson(values, predicted) == stats.pearsonr(values, predicted).statistic
+
+
+def test_correlations_are_zero_where_they_are_not_defined():
+    constant, rising = np.array([2.0, 2.0, 2.0]), np.array([1.0, 2.0, 4.0])
+    for correlation in (spearman, pearson):
+        assert correlation(rising, constant) == correlation(constant, rising) == 0.0
+        assert correlation(rising[:1], rising[:1]) == 0.0
+    assert spearman(rising, rising**3) == pytest.approx(1.0)
+    assert pearson(rising, rising**3) < 0.99
 
 
 @given(st.lists(labels_and_predictions, min_size=1, max_size=8))
@@ -95,24 +156,88 @@ def test_a_sentence_of_only_o_scores_one():
     assert scores.tolist() == [1.0, pytest.approx((1 + 0 + 0) / 3)]
 
 
+words_with_lost_ones = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4) | st.just(NO_PREDICTION)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(st.lists(words_with_lost_ones, min_size=1, max_size=5))
+def test_a_lost_word_is_missed_and_adds_no_label(sentences):
+    labels = [np.array(pairs)[:, 0] for pairs in sentences]
+    predicted = [np.array(pairs)[:, 1] for pairs in sentences]
+    expected = [
+        f1_score(
+            gold,
+            guess,
+            labels=sorted({*gold, *guess} - {NO_PREDICTION}),
+            average="macro",
+            zero_division=0,
+        )
+        for gold, guess in zip(labels, predicted, strict=True)
+    ]
+    scores = sentence_token_f1(labels, predicted, num_labels=5)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12)
+
+
+def test_a_lost_word_whose_tag_is_o_is_not_right():
+    # One of two `O` seen: recall 1/2, precision 1.
+    scores = sentence_token_f1([np.array([0, 0])], [np.array([0, NO_PREDICTION])], num_labels=3)
+    assert scores.tolist() == [pytest.approx(2 / 3)]
+    lost = np.array([NO_PREDICTION])
+    assert sentence_token_f1([np.array([0])], [lost], num_labels=3).tolist() == [0.0]
+
+
 sentence_tags = st.lists(
     st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_size=1, max_size=12
 )
 
 
 @given(st.lists(sentence_tags, min_size=1, max_size=6))
-def test_entity_f1_equals_strict_seqeval_and_entities_counted_by_hand(sentences):
+def test_entities_equal_strict_seqeval_and_entities_counted_by_hand(sentences):
     tags = [[gold for gold, _ in sentence] for sentence in sentences]
     predicted = [[guess for _, guess in sentence] for sentence in sentences]
-    score = entity_f1(tags, predicted)
-    assert score == seqeval_f1(tags, predicted, mode="strict", scheme=IOB2, zero_division=0)
-    assert score == pytest.approx(_f1_of_sets(_entities(tags), _entities(predicted)), abs=1e-12)
+    scores = entity_scores(tags, predicted)
+    assert scores.f1 == seqeval_f1(tags, predicted, mode="strict", scheme=IOB2, zero_division=0)
+    gold, guess = _entities(tags), _entities(predicted)
+    assert scores.f1 == pytest.approx(_f1_of_sets(gold, guess), abs=1e-12)
+    for counts, found in (
+        (scores.expected, gold),
+        (scores.predicted, guess),
+        (scores.right, gold & guess),
+    ):
+        assert counts.tolist() == [
+            sum(entity[0] == number for entity in found) for number in range(len(sentences))
+        ]
+
+
+@given(st.lists(sentence_tags, min_size=1, max_size=6))
+def test_the_table_of_types_equals_seqevals_report(sentences):
+    tags = [[gold for gold, _ in sentence] for sentence in sentences]
+    predicted = [[guess for _, guess in sentence] for sentence in sentences]
+    scores = entity_scores(tags, predicted)
+    assert set(scores.by_type) == {entity[3] for entity in _entities(tags) | _entities(predicted)}
+    if not scores.by_type:
+        assert scores.f1 == 0.0
+        return
+    report = classification_report(
+        tags, predicted, mode="strict", scheme=IOB2, zero_division=0, output_dict=True
+    )
+    for name, row in scores.by_type.items():
+        official = report[name]
+        assert row == {
+            "precision": official["precision"],
+            "recall": official["recall"],
+            "f1": official["f1-score"],
+            "support": official["support"],
+        }
 
 
 def test_a_stray_inside_tag_begins_no_entity():
     # Gold has 2 entities; strictly 1 is found and nothing else is predicted: P 1/1, R 1/2.
     gold, guess = ["B-PER", "O", "B-LOC"], ["B-PER", "O", "I-LOC"]
-    assert entity_f1([gold], [guess]) == pytest.approx(2 * 1 * 0.5 / 1.5)
+    assert entity_scores([gold], [guess]).f1 == pytest.approx(2 * 1 * 0.5 / 1.5)
 
 
 def _entities(sentences: list[list[str]]) -> set[tuple[int, int, int, str]]:
@@ -134,35 +259,49 @@ def _f1_of_sets(gold: set, guess: set) -> float:
 @settings(deadline=None)
 @given(st.data())
 def test_retrieval_equals_pytrec_eval_on_raw_scores_with_ties(data):
-    num_documents = data.draw(st.integers(1, 130))
+    # Few documents (fewer than 10, too) and more than are ranked; ids in any script.
+    num_documents = data.draw(st.integers(1, 12) | st.integers(95, 130))
     names = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1)
     ids = data.draw(st.lists(names, min_size=num_documents, max_size=num_documents, unique=True))
+    queries = data.draw(st.lists(names, min_size=3, max_size=3, unique=True))
     seed = data.draw(st.integers(0, 2**32 - 1))
     levels = data.draw(st.sampled_from([1, 2, 5, 1000]))
+    share_judged = data.draw(st.sampled_from([0.02, 0.5, 1.0]))
     rng = np.random.default_rng(seed)
     # Coarse levels make ties; thirds are not exact in 32 bits.
     scores = (rng.integers(0, levels, (3, num_documents)) / np.float32(3)).astype(np.float32)
+    # Grades 0 to 3; some queries have judged documents but none that is relevant.
     judged = {
-        f"q{query}": {name: int(rng.integers(0, 3)) for name in ids if rng.random() < 0.5}
-        or {ids[0]: 1}
-        for query in range(3)
+        query: {name: int(rng.integers(0, 4)) for name in ids if rng.random() < share_judged}
+        or {ids[0]: 0}
+        for query in queries
     }
     raw = {
-        f"q{query}": {name: float(score) for name, score in zip(ids, row, strict=True)}
-        for query, row in enumerate(scores)
+        query: {name: float(score) for name, score in zip(ids, row, strict=True)}
+        for query, row in zip(queries, scores, strict=True)
     }
-    measures = {"ndcg_cut.10", "recall.100"}
+    measures = {"ndcg_cut.10", "recall.100", "recip_rank"}
     expected = pytrec_eval.RelevanceEvaluator(judged, measures).evaluate(raw)
 
     columns = sorted(range(num_documents), key=lambda column: ids[column], reverse=True)
     ranked = top_documents(scores[:, columns])
     rankings = {
-        f"q{query}": [ids[columns[place]] for place in row] for query, row in enumerate(ranked)
+        query: [ids[columns[place]] for place in row]
+        for query, row in zip(queries, ranked, strict=True)
     }
     actual = retrieval_scores(rankings, judged)
+    assert set(actual) == set(queries)
     for query, values in expected.items():
         assert actual[query]["ndcg_at_10"] == values["ndcg_cut_10"]
         assert actual[query]["recall_at_100"] == values["recall_100"]
+        whole = values["recip_rank"]
+        assert actual[query]["mrr_at_10"] == (whole if whole * 10.5 > 1 else 0.0)
+
+
+def test_a_query_without_a_relevant_document_scores_zero_and_counts():
+    scores = retrieval_scores({"q": ["a"], "r": ["a"]}, {"q": {"a": 0}, "r": {"a": 1}})
+    assert set(scores["q"].values()) == {0.0}
+    assert set(scores["r"].values()) == {1.0}
 
 
 def test_retrieval_scores_by_hand():

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from biphasic.analysis.load import Outcome, StudyRecords
-from biphasic.records import ZERO_SHOT, Convention
+from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED, Convention
 
 NORMAL_QUANTILE = 1.96
-ZERO_SHOT_SEED = 0
-"""A zero-shot task has one run; nothing in it is random."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from biphasic import __version__
+from biphasic.cli.corpus import corpus_app
+from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
 
 app = typer.Typer(
@@ -24,8 +26,10 @@ app = typer.Typer(
 )
 study_app = typer.Typer(help="Run and report studies.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
+app.add_typer(corpus_app, name="corpus")
+app.add_typer(tokenizer_app, name="tokenizer")
 
-_FILE_WIDTH = 140  # of tables that go to a file or a pipe, where no terminal sets one
+_WIDEST = 10_000  # characters; no table is wider
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 Overrides = Annotated[
@@ -58,6 +62,7 @@ def study_run(
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
     from rich.console import Console
+    from rich.measure import Measurement
 
     from biphasic.analysis.load import load_study
     from biphasic.analysis.tables import format_table
@@ -68,11 +73,14 @@ def study_run(
         file, root=root, overrides=overrides or (), num_workers=workers, num_threads=threads
     )
     console = Console()
+    table = format_table(load_study(outcome.folder, root.resolve() / STORE))
     if not console.is_terminal:
-        console.width = _FILE_WIDTH
+        # Files and pipes have no width: no number is broken in two.
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
     if outcome.num_executed == 0:
         console.print("all finished; nothing to do", highlight=False)
-    console.print(format_table(load_study(outcome.folder, root.resolve() / STORE)))
+    console.print(table)
     typer.echo(f"report: {_shown(outcome.report)}")
     if outcome.failures:
         for failure in outcome.failures:
@@ -94,22 +102,44 @@ def study_report(
 @app.command("pretrain")
 def pretrain_command(
     file: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder made by 'biphasic corpus build', or a corpus file (YAML). "
+            "Default: the built-in documentation."
+        ),
+    ] = None,
     root: Root = Path("runs"),
     overrides: Overrides = None,
 ) -> None:
-    """Train one recipe on the built-in corpus and print the folder of its final state."""
+    """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config
+    from biphasic.data.corpus_config import CorpusConfig
     from biphasic.study.api import pretrain
     from biphasic.training.recipe import Recipe
 
-    typer.echo(_shown(pretrain(load_config(Recipe, file, overrides or ()), root=root)))
+    text = CorpusConfig()
+    if corpus is not None and corpus.is_dir():
+        text = CorpusConfig(folder=corpus.resolve())
+    elif corpus is not None:
+        text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
+    recipe = load_config(Recipe, file, overrides or ())
+    typer.echo(_shown(pretrain(recipe, corpus=text, root=root)))
 
 
 @app.command("evaluate")
 def evaluate_command(
-    model: Annotated[Path, typer.Argument(help="Folder of a state or of a transformers model.")],
-    task: Annotated[
-        str, typer.Argument(help="pydocs-sc, pydocs-tc, pydocs-qa, pydocs-ir, or a task folder.")
+    model: Annotated[
+        str, typer.Argument(help="Folder of a state or of a transformers model, or a hub id.")
+    ],
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            "--task",
+            help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
+            "or squad; KIND:PATH with kind sc, sr, tc, qa, ir or zs (zero-shot retrieval); a task "
+            "file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
+        ),
     ],
     root: Root = Path("runs"),
     rates: Annotated[
@@ -119,23 +149,52 @@ def evaluate_command(
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="Repeat for several. Default: 0 to 4.")
     ] = None,
-    max_steps: Annotated[int, typer.Option(min=1, help="Most steps of a fine-tuning.")] = 1000,
-    max_seqlen: Annotated[
-        int | None, typer.Option(min=8, help="Longest input in tokens. Default: the model's.")
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Replace a constant of the fine-tuning, e.g. max_steps=200, max_seqlen=256, "
+            "precision=bf16, batching=padded.",
+        ),
     ] = None,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="As the reference study's public code; see docs/protocol.md."),
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    copies: Annotated[
+        Path | None,
+        typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Fine-tunings at once; default: one per core.")
+    ] = None,
+    convention: Annotated[
+        str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
+    ] = "standard",
 ) -> None:
-    """Fine-tune an encoder over a grid and print its score with a 95 % interval."""
-    from biphasic.analysis.text import score_cell
-    from biphasic.study.api import evaluate
+    """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
+    from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
 
-    settings = {"max_steps": max_steps}
-    if max_seqlen is not None:
-        settings["max_seqlen"] = max_seqlen
-    found = evaluate(model, task, learning_rates=rates, seeds=seeds, protocol=settings, root=root)
-    if found.estimate is None:
-        typer.echo(f"{found.task}: every run diverged; lower the learning rate", err=True)
+    evaluations = evaluate_tasks(
+        model,
+        tasks,
+        root=root,
+        learning_rates=rates,
+        seeds=seeds,
+        overrides=overrides or (),
+        is_paper=paper,
+        revision=revision,
+        copies=copies,
+        num_workers=workers,
+        convention=convention,
+    )
+    failed = False
+    for evaluation in evaluations:
+        failed |= not print_evaluation(evaluation)
+    if failed:
         raise typer.Exit(1)
-    typer.echo(f"{found.task} {found.metric}: {score_cell(found.estimate)}")
 
 
 def main() -> None:

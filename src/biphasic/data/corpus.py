@@ -14,25 +14,34 @@ Documents hold no special tokens: those are added when rows are laid out.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.shards import (
+    BLOCK_BYTES,
+    INDEX,
+    LENGTHS,
+    NAMES,
+    TOKENS,
+    blocks,
+    token_dtype,
+    write_shard,
+)
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import complete_folder, read_json, verify_folder, write_json
 
-SHARD_TOKENS = 1 << 26
-"""Tokens per shard at which a new one is begun: 128 MiB as uint16."""
+REMEDY = "delete the folder and build the corpus again"
+DETAILS = "corpus.json"
 _LENGTHS = "lengths.npy"
-_DETAILS = "corpus.json"
-_REMEDY = "delete the folder and build the corpus again"
-_TOKENIZE_BATCH = 256
+_FORMAT = "biphasic.corpus/1"
 
 
 class Corpus:
@@ -51,21 +60,18 @@ class Corpus:
             CheckpointError: A file is missing, truncated or changed.
         """
         self.folder = folder
-        verify_folder(folder, remedy=_REMEDY)
-        self.details: dict[str, Any] = read_json(folder / _DETAILS)
+        verify_folder(folder, remedy=REMEDY)
+        self.details: dict[str, Any] = read_json(folder / DETAILS)
         self.content_hash: str = self.details["content_hash"]
         self.lengths: NDArray[np.int64] = np.load(folder / _LENGTHS)
         shard_documents: list[int] = self.details["shard_documents"]
         self._shards = [
-            np.memmap(folder / _shard_name(index), dtype=self.details["dtype"], mode="r")
+            np.memmap(folder / shard_name(index), dtype=self.details["dtype"], mode="r")
             for index in range(len(shard_documents))
         ]
         self._shard_of = np.repeat(np.arange(len(shard_documents)), shard_documents)
         self._starts = np.concatenate(
-            [
-                np.cumsum(lengths) - lengths
-                for lengths in np.split(self.lengths, np.cumsum(shard_documents)[:-1])
-            ]
+            [np.cumsum(lengths) - lengths for lengths in self._lengths_by_shard()]
         )
 
     def __len__(self) -> int:
@@ -81,6 +87,126 @@ class Corpus:
         offset = int(self._starts[document])
         return self._shards[self._shard_of[document]][offset + start : offset + end]
 
+    def names(self) -> Iterator[bytes]:
+        """Yield the lines of `documents.jsonl`."""
+        with (self.folder / "documents.jsonl").open("rb") as lines:
+            yield from lines
+
+    def shards(self) -> Iterator[tuple[Path, NDArray[np.integer], NDArray[np.int64]]]:
+        """Yield each shard's file, its tokens, and the lengths of its documents."""
+        lengths = self._lengths_by_shard()
+        for index, (tokens, of_documents) in enumerate(zip(self._shards, lengths, strict=True)):
+            yield self.folder / shard_name(index), tokens, of_documents
+
+    def _lengths_by_shard(self) -> list[NDArray[np.int64]]:
+        return np.split(self.lengths, np.cumsum(self.details["shard_documents"])[:-1])
+
+
+class CorpusWriter:
+    """Puts finished shards together; used within `complete_folder`."""
+
+    def __init__(
+        self, folder: Path, *, tokenizer_sha256: str, dtype: str, vocab_size: int | None
+    ) -> None:
+        """Begin a corpus in an empty folder.
+
+        Args:
+            folder: Where the files go.
+            tokenizer_sha256: Hash of the tokenizer that made the tokens.
+            dtype: The type they are stored in.
+            vocab_size: The tokenizer's number of entries; None where nobody noted it.
+        """
+        self._folder, self._dtype = folder, dtype
+        self._details: dict[str, Any] = {
+            "format": _FORMAT,
+            "dtype": dtype,
+            "tokenizer_sha256": tokenizer_sha256,
+        }
+        if vocab_size is not None:
+            self._details["vocab_size"] = vocab_size
+        self._hash = hashlib.sha256(self._dtype.encode())
+        self._lengths: list[NDArray[np.int64]] = []
+        self._names = (folder / "documents.jsonl").open("wb")
+
+    def add(self, tokens: Path, lengths: NDArray[np.int64], names: Iterable[bytes]) -> None:
+        """Append documents.
+
+        Args:
+            tokens: File of token ids that begins with those of the documents; linked or copied.
+            lengths: int64 [num_documents]; those without a token are left out.
+            names: Line of each document's id; may go on beyond them.
+        """
+        has_tokens = lengths > 0
+        # The names come second, so that none is taken beyond the documents.
+        for is_kept, name in zip(has_tokens.tolist(), names, strict=False):
+            if is_kept:
+                self._names.write(name)
+        lengths = lengths[has_tokens]
+        if not len(lengths):
+            return
+        target = self._folder / shard_name(len(self._lengths))
+        _place(tokens, target, num_bytes=int(lengths.sum()) * int(self._dtype[-1]))
+        _hash_documents(self._hash, np.memmap(target, dtype=self._dtype, mode="r"), lengths)
+        self._lengths.append(lengths)
+
+    def close(self, *, provenance: dict[str, Any]) -> None:
+        """Write what is known once all documents are there.
+
+        Raises:
+            DataError: There is none.
+        """
+        self._names.close()
+        if not self._lengths:
+            raise DataError("the corpus is empty; no document has any text")
+        lengths = np.concatenate(self._lengths)
+        np.save(self._folder / _LENGTHS, lengths)
+        details = {
+            **self._details,
+            "provenance": provenance,
+            "num_documents": len(lengths),
+            "num_tokens": int(lengths.sum()),
+            "shard_documents": [len(part) for part in self._lengths],
+            "content_hash": self._hash.hexdigest(),
+        }
+        write_json(self._folder / DETAILS, details)
+
+
+def assemble_corpus(
+    folder: Path,
+    shards: Iterable[tuple[Path, int | None]],
+    *,
+    tokenizer_sha256: str,
+    vocab_size: int,
+    provenance: dict[str, Any],
+) -> None:
+    """Make a corpus folder of shards.
+
+    Args:
+        folder: Where the corpus appears once it is complete.
+        shards: Folders of finished shards, and how many of their documents to take; all if None.
+        tokenizer_sha256: Hash of the tokenizer that made them.
+        vocab_size: Its number of entries.
+        provenance: What to remember about the origin; JSON.
+
+    Raises:
+        DataError: There is no document with a token.
+    """
+    with complete_folder(folder) as partial:
+        writer = CorpusWriter(
+            partial,
+            tokenizer_sha256=tokenizer_sha256,
+            dtype=token_dtype(vocab_size),
+            vocab_size=vocab_size,
+        )
+        for shard, num_documents in shards:
+            lengths = np.load(shard / INDEX, mmap_mode="r")[:num_documents, LENGTHS]
+            with (shard / NAMES).open("rb") as names:
+                writer.add(shard / TOKENS, lengths, names)
+        try:
+            writer.close(provenance=provenance)
+        except DataError as error:
+            raise DataError(f"{folder.name}: {error}") from None
+
 
 def write_corpus(
     folder: Path,
@@ -88,90 +214,65 @@ def write_corpus(
     tokenizer: TextTokenizer,
     *,
     provenance: dict[str, Any],
-    shard_tokens: int = SHARD_TOKENS,
+    block_bytes: int = BLOCK_BYTES,
 ) -> None:
-    """Tokenise (id, text) pairs into a corpus folder.
+    """Tokenise (id, text) pairs into a corpus folder, in this process.
 
     Args:
         folder: Where the corpus appears once it is complete.
         documents: In the order that the corpus keeps; those without a token are left out.
         tokenizer: Any tokenizer.
         provenance: What to remember about the origin; JSON.
-        shard_tokens: A shard is closed once it holds this many tokens.
+        block_bytes: A shard is closed once it holds this much text.
 
     Raises:
         DataError: There is no document with a token.
     """
-    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
-    with complete_folder(folder) as partial:
-        writer = _ShardWriter(partial, dtype, shard_tokens)
-        with (partial / "documents.jsonl").open("w", encoding="utf-8") as names:
-            for document_id, ids in _tokenize(documents, tokenizer):
-                if ids:
-                    writer.add(np.array(ids, dtype=dtype))
-                    names.write(json.dumps(document_id) + "\n")
-        counts = writer.close()
-        if not counts["num_documents"]:
-            raise DataError(f"{folder.name}: the corpus is empty; no document has any text")
-        details = {
-            "format": "biphasic.corpus/1",
-            "dtype": dtype,
-            "tokenizer_sha256": tokenizer.sha256,
-            "provenance": provenance,
-            **counts,
-        }
-        write_json(partial / _DETAILS, details)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-shards-", dir=folder.parent) as work:
+        shards: list[tuple[Path, None]] = []
+        for block in blocks(documents, block_bytes=block_bytes):
+            shards.append((Path(work) / f"{len(shards):05d}", None))
+            write_shard(shards[-1][0], block, tokenizer)
+        assemble_corpus(
+            folder,
+            shards,
+            tokenizer_sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            provenance=provenance,
+        )
 
 
-class _ShardWriter:
-    """Writes documents end to end, opens shards, and hashes what it writes."""
-
-    def __init__(self, folder: Path, dtype: str, shard_tokens: int) -> None:
-        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_tokens
-        self._hash = hashlib.sha256(dtype.encode())
-        self._lengths: list[int] = []
-        self._shard_documents: list[int] = []
-        self._room = 0
-        self._stream: Any = None
-
-    def add(self, ids: NDArray[np.integer]) -> None:
-        if self._room <= 0:
-            self._open_next()
-        content = ids.tobytes()
-        self._stream.write(content)
-        self._hash.update(len(ids).to_bytes(8, "little") + content)
-        self._lengths.append(len(ids))
-        self._shard_documents[-1] += 1
-        self._room -= len(ids)
-
-    def close(self) -> dict[str, Any]:
-        if self._stream:
-            self._stream.close()
-        np.save(self._folder / _LENGTHS, np.array(self._lengths, dtype=np.int64))
-        return {
-            "num_documents": len(self._lengths),
-            "num_tokens": sum(self._lengths),
-            "shard_documents": self._shard_documents,
-            "content_hash": self._hash.hexdigest(),
-        }
-
-    def _open_next(self) -> None:
-        if self._stream:
-            self._stream.close()
-        name = _shard_name(len(self._shard_documents))
-        self._stream = (self._folder / name).open("wb")
-        self._shard_documents.append(0)
-        self._room = self._shard_tokens
+def content_hash_of(corpus: Corpus) -> str:
+    """Compute a corpus's content hash from its tokens."""
+    hasher = hashlib.sha256(corpus.details["dtype"].encode())
+    for _, tokens, lengths in corpus.shards():
+        _hash_documents(hasher, tokens, lengths)
+    return hasher.hexdigest()
 
 
-def _tokenize(
-    documents: Iterable[tuple[str, str]], tokenizer: TextTokenizer
-) -> Iterator[tuple[str, Sequence[int]]]:
-    pairs = iter(documents)
-    while batch := list(islice(pairs, _TOKENIZE_BATCH)):
-        names, texts = zip(*batch, strict=True)
-        yield from zip(names, tokenizer.encode_many(texts), strict=True)
-
-
-def _shard_name(index: int) -> str:
+def shard_name(index: int) -> str:
+    """Return the name of a shard's file."""
     return f"tokens-{index:05d}.bin"
+
+
+def _hash_documents(
+    hasher: hashlib._Hash, tokens: NDArray[np.integer], lengths: NDArray[np.int64]
+) -> None:
+    """Hash documents' tokens and borders: 8 bytes of length, the tokens, and so on."""
+    end = 0
+    for length in lengths.tolist():
+        start, end = end, end + length
+        hasher.update(length.to_bytes(8, "little"))
+        hasher.update(tokens[start:end].data)
+
+
+def _place(source: Path, target: Path, *, num_bytes: int) -> None:
+    """Make `target` the first bytes of `source`, without copying where possible."""
+    if source.stat().st_size == num_bytes:
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source, target)
+        return
+    np.memmap(source, dtype=np.uint8, mode="r")[:num_bytes].tofile(target)

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -130,6 +131,12 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     Raises:
         DataError: No documentation was found (a Python without its sources).
     """
+    return list(_load_documents(None if libraries is None else tuple(sorted(set(libraries)))))
+
+
+# A study's corpus and its built-in tasks are made of the same documents, one after the other.
+@lru_cache(maxsize=1)
+def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
     with _collector_paused():
         documents: list[Document] = []
         if libraries is None or STANDARD_LIBRARY in libraries:
@@ -144,7 +151,7 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     if not documents:
         wanted = "this Python" if libraries is None else ", ".join(sorted(libraries))
         raise DataError(f"builtin:pydocs: no documentation found; {wanted}: no sources installed")
-    return documents
+    return tuple(documents)
 
 
 def installed_versions(libraries: Collection[str] | None = None) -> dict[str, str]:

@@ -1,51 +1,89 @@
 """A tokenizer as the data path uses it: ids, character offsets, and four special tokens.
 
-Any folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format will do; the
-`tokenizers` library reads it directly, so nothing here imports transformers.
+Any folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format will do, or
+the hub id of one; the `tokenizers` library reads it directly, so nothing here imports transformers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_folder, read_json
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
-# The names under which a tokenizer_config.json may declare each role, in order of preference.
+# The names under which a tokenizer's files may declare each role, in order of preference. Decoders
+# such as Qwen declare one token only, between documents: it then both begins and ends them.
 _ROLES = {
-    "bos": ("bos_token", "cls_token"),
+    "bos": ("bos_token", "cls_token", "eos_token"),
     "eos": ("eos_token", "sep_token"),
     "pad": ("pad_token", "eos_token", "sep_token"),
     "mask": ("mask_token",),
 }
+# Declared for others' use, and kept for them.
+_FURTHER = ("unk_token", "cls_token", "sep_token")
+_VOCABULARY = "tokenizer.json"
+_SETTINGS = "tokenizer_config.json"
+# Older makers declare special tokens in a file of their own; the settings win over it.
+_SPECIAL_TOKENS = "special_tokens_map.json"
 
 
 class TextTokenizer:
     """Text to ids and back, without special tokens; their ids stand beside.
 
     A tokenizer may lack a mask token; then whoever asks for it is told.
+
+    Attributes:
+        bos_id: Begins documents.
+        eos_id: Ends them.
+        pad_id: Fills up.
+        vocab_size: One more than the highest id.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special_tokens: dict[str, str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str],
+        *,
+        further_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            tokenizer: Is changed: kept from cutting, padding and reading special tokens in text.
+            special_tokens: Tokens by role: bos, eos, pad and, where there is one, mask.
+            further_tokens: Declarations, such as `unk_token`, that `save` is to keep.
+
+        Raises:
+            DataError: A role's token is not in the vocabulary.
+        """
         # Text that spells a special token stays text: it must not become one.
         tokenizer.encode_special_tokens = True
         # Some makers save these with the vocabulary; they would cut or pad documents unseen.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._special_tokens = special_tokens
+        self._special_tokens = dict(special_tokens)
+        self._further_tokens = dict(further_tokens or {})
         self.bos_id = self._special_id("bos")
         self.eos_id = self._special_id("eos")
         self.pad_id = self._special_id("pad")
-        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
-        identity = canonical_json([json.loads(tokenizer.to_str()), special_tokens])
-        self.sha256 = hashlib.sha256(identity.encode()).hexdigest()
+        # Not the number of entries: some vocabularies have gaps.
+        self.vocab_size: int = max(self.vocabulary().values()) + 1
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of all that ids depend on: the vocabulary with its rules, and the four roles."""
+        identity = canonical_json([json.loads(self._tokenizer.to_str()), self._special_tokens])
+        return hashlib.sha256(identity.encode()).hexdigest()
 
     @classmethod
     def load(cls, folder: Path) -> TextTokenizer:
@@ -54,37 +92,19 @@ class TextTokenizer:
         Raises:
             DataError: A file is missing, or the tokenizer lacks a token that training needs.
         """
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise DataError(f"{folder}: no tokenizer.json; only fast tokenizers can be used")
-        declared = read_json(folder / "tokenizer_config.json")
-        special_tokens = {}
-        for role, names in _ROLES.items():
-            token = next((declared[name] for name in names if declared.get(name)), None)
-            if token is None and role == "mask":
-                continue
-            if token is None:
-                raise DataError(
-                    f"{folder}: the tokenizer has no {role} token; set '{names[0]}' in "
-                    "tokenizer_config.json to a token of its vocabulary"
-                )
-            special_tokens[role] = token["content"] if isinstance(token, dict) else token
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
-            raise DataError(f"{path}: cannot be read ({error})") from None
-        return cls(tokenizer, special_tokens)
+        return _read(folder, str(folder))
 
     def save(self, folder: Path) -> None:
         """Write the two files that Hugging Face's `AutoTokenizer` reads."""
-        self._tokenizer.save(str(folder / "tokenizer.json"))
+        self._tokenizer.save(str(folder / _VOCABULARY))
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
+            **self._further_tokens,
             **{f"{role}_token": token for role, token in self._special_tokens.items()},
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
         }
-        (folder / "tokenizer_config.json").write_text(
+        (folder / _SETTINGS).write_text(
             json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8"
         )
 
@@ -106,6 +126,36 @@ class TextTokenizer:
         """Return the text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return all tokens with their ids, added and special ones too."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Tokens of the four roles: bos, eos, pad and, where there is one, mask."""
+        return dict(self._special_tokens)
+
+    def with_mask(self, token: str) -> TextTokenizer:
+        """Return a tokenizer whose mask is `token`, appended to the vocabulary if it is new.
+
+        Text that spells it is text from then on, unless the vocabulary itself holds the spelling.
+
+        Raises:
+            DataError: The vocabulary has gaps, so that no new token can be appended.
+        """
+        is_new = self._tokenizer.token_to_id(token) is None
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        special_tokens = {**self._special_tokens, "mask": token}
+        changed = TextTokenizer(tokenizer, special_tokens, further_tokens=self._further_tokens)
+        # The library counts entries to find the next id, which a gap below makes one in use.
+        if is_new and changed.mask_id != self.vocab_size:
+            raise DataError(
+                f"the tokenizer's vocabulary has gaps ({len(self.vocabulary())} entries, ids up to "
+                f"{self.vocab_size - 1}), so no token can be appended; use another tokenizer"
+            )
+        return changed
+
     @property
     def mask_id(self) -> int:
         """The mask token.
@@ -116,7 +166,7 @@ class TextTokenizer:
         if "mask" not in self._special_tokens:
             raise DataError(
                 "the tokenizer has no mask token, which masked language modelling needs; set "
-                "'mask_token' in its tokenizer_config.json to a token that no text contains"
+                f"'mask_token' in its {_SETTINGS} to a token that no text contains"
             )
         return self._special_id("mask")
 
@@ -131,6 +181,110 @@ class TextTokenizer:
         if token_id is None:
             raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
         return token_id
+
+
+def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
+    """Read a tokenizer from a folder, or that of a model on the hub.
+
+    Args:
+        name_or_folder: Folder in Hugging Face's format, or hub id; a folder goes first.
+        revision: Branch, tag or commit on the hub; the newest when not given. With HF_HUB_OFFLINE
+            set, what was downloaded before.
+
+    Raises:
+        DataError: There is no such folder or model, the hub cannot be reached, or the tokenizer
+            lacks a file or a token that training needs.
+    """
+    folder = Path(name_or_folder).expanduser()
+    if str(name_or_folder) and folder.is_dir():
+        if revision:
+            raise DataError(f"{folder}: a folder has no revisions; leave '{revision}' away")
+        return TextTokenizer.load(folder)
+    if isinstance(name_or_folder, Path):
+        raise DataError(f"{folder}: no such folder")
+    return _read(_download(name_or_folder, revision), name_or_folder)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """Fetch the files of a model's tokenizer, all of one commit; the folder that holds them."""
+    from huggingface_hub import HfApi, hf_hub_download, is_offline_mode  # noqa: PLC0415 - slow
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        EntryNotFoundError,
+        RemoteEntryNotFoundError,
+    )
+
+    from biphasic.data.hub import LIBRARY_ERRORS, explain, quiet  # noqa: PLC0415
+
+    try:
+        with quiet():
+            if not is_offline_mode():
+                revision = HfApi().model_info(name, revision=revision).sha
+            folder = Path(hf_hub_download(name, _VOCABULARY, revision=revision)).parent
+            for optional in (_SETTINGS, _SPECIAL_TOKENS):
+                with suppress(EntryNotFoundError):
+                    hf_hub_download(name, optional, revision=revision)
+    except RemoteEntryNotFoundError:
+        raise DataError(_only_fast(name)) from None
+    except LIBRARY_ERRORS as error:
+        raise DataError(f"{name}: {explain(error)}") from None
+    except ValueError:
+        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name") from None
+    return folder
+
+
+def _read(folder: Path, name: str) -> TextTokenizer:
+    """Read a tokenizer; `name` is what messages call it."""
+    path = folder / _VOCABULARY
+    if not path.is_file():
+        raise DataError(_only_fast(name))
+    declared = _declared_tokens(folder, name)
+    special_tokens = {}
+    for role, names in _ROLES.items():
+        token = next((declared[each] for each in names if each in declared), None)
+        if token is not None:
+            special_tokens[role] = token
+        elif role != "mask":
+            raise DataError(
+                f"{name}: the tokenizer has no {role} token; set '{names[0]}' in "
+                f"{_SETTINGS} to a token of its vocabulary"
+            )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    # Transformers would append one that is not in the vocabulary.
+    further = {
+        each: declared[each]
+        for each in _FURTHER
+        if each in declared and tokenizer.token_to_id(declared[each]) is not None
+    }
+    return TextTokenizer(tokenizer, special_tokens, further_tokens=further)
+
+
+def _declared_tokens(folder: Path, name: str) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's files declare, by the files' names for them."""
+    files = [file for file in (_SPECIAL_TOKENS, _SETTINGS) if (folder / file).is_file()]
+    if not files:
+        raise DataError(f"{name}: no {_SETTINGS}, which declares the special tokens")
+    declared: dict[str, Any] = {}
+    for file in files:
+        content = read_json(folder / file)
+        if not isinstance(content, dict):
+            raise DataError(f"{folder / file}: expected a mapping of settings")
+        declared.update({key: value for key, value in content.items() if value})
+    wanted = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
+    return {
+        each: value["content"] if isinstance(value, dict) else value
+        for each, value in declared.items()
+        if each in wanted
+    }
+
+
+def _only_fast(name: str) -> str:
+    return (
+        f"{name}: no {_VOCABULARY}; only fast tokenizers can be used: load it with transformers' "
+        "AutoTokenizer, save_pretrained it to a folder, and give that"
+    )
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:

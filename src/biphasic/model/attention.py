@@ -141,7 +141,7 @@ def packed_attention(
     if unused.get("softcap") is not None or unused.get("s_aux") is not None:
         raise ModelError(
             f"{type(module).__name__} caps its scores or has attention sinks, which packed "
-            "attention does not compute; this model family is not supported"
+            "attention does not compute; fine-tune it with `batching: padded`"
         )
     if block_mask is None:
         output = _varlen(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
 
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, register_attention
+from biphasic.model.forward import Batching
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.seeds import derive_seed
 
@@ -90,34 +92,118 @@ def load_model(folder: Path | str) -> PreTrainedModel:
         ModelError: transformers cannot load it as a language model, or weights are missing.
     """
     register_attention()
-    try:
-        config = AutoConfig.from_pretrained(folder)
-        with _without_progress_bar():
-            model, loading = _language_model_class(config).from_pretrained(
-                folder,
-                attn_implementation=ATTENTION_NAME,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
-    # transformers draws missing weights at random and goes on. An encoder may come without a head.
+    config = _read_config(folder)
+    with _loading(folder):
+        model, report = _language_model_class(config).from_pretrained(
+            folder, attn_implementation=ATTENTION_NAME, **_LOADING
+        )
+    # An encoder may come without a head.
     body = f"{model.base_model_prefix}."
-    missing = sorted(key for key in loading["missing_keys"] if key.startswith(body))
-    if missing:
-        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {missing[0]})")
+    _refuse_missing(folder, [key for key in report["missing_keys"] if key.startswith(body)])
     return model
 
 
+def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
+    """Load the body of any model as an encoder, in fp32: no head, no pooler.
+
+    Args:
+        folder: With `config.json` and weights as safetensors, of a model with or without heads.
+        batching: `packed` puts it behind our attention function; `padded` leaves it its own, with
+            transformers' switch set that lets decoders see both ways. Whether the model heeds it
+            is for `check_contract` to find out.
+
+    Raises:
+        ModelError: transformers cannot load it, weights are missing, or the model cannot be an
+            encoder or cannot read packed rows.
+    """
+    register_attention()
+    config = _read_config(folder)
+    body = _body_class(folder, config)
+    options: dict[str, Any] = {}
+    if batching == "padded":
+        _open_both_ways(config)
+    elif body._supports_attention_backend:
+        options["attn_implementation"] = ATTENTION_NAME
+    else:
+        raise ModelError(
+            f"{folder}: {body.__name__} attends by a function of its own, which would see beyond "
+            "a packed document; set `batching: padded` in the fine-tuning protocol"
+        )
+    if "add_pooling_layer" in inspect.signature(body).parameters:
+        options["add_pooling_layer"] = False
+    with _loading(folder):
+        model, report = body.from_pretrained(folder, config=config, **options, **_LOADING)
+    _refuse_missing(folder, report["missing_keys"])
+    return model
+
+
+def empty_body(folder: Path | str) -> PreTrainedModel:
+    """Build the body of a model on the meta device: its shape without its weights.
+
+    Raises:
+        ModelError: transformers does not know the model, or it cannot be an encoder.
+    """
+    config = _read_config(folder)
+    body = _body_class(folder, config)
+    with _loading(folder), torch.device("meta"):
+        return body(config)
+
+
+# Weights of other formats are pickles, which can run code and which no identity covers.
+_LOADING = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+
+
+def _read_config(folder: Path | str) -> PretrainedConfig:
+    with _loading(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _body_class(folder: Path | str, config: PretrainedConfig) -> Any:
+    """Return the class of the body alone: what `AutoModel` would build."""
+    body = MODEL_MAPPING.get(type(config), None)
+    if config.is_encoder_decoder or not isinstance(body, type):
+        raise ModelError(
+            f"{folder}: a model of type '{config.model_type}' is not one stack of layers, so it "
+            "cannot be an encoder here"
+        )
+    if config.get_text_config() is not config:
+        raise ModelError(f"{folder}: a model of type '{config.model_type}' reads more than text")
+    return body
+
+
+def _open_both_ways(config: PretrainedConfig) -> None:
+    """Let transformers build masks that let every token see those after it too.
+
+    A decoder's window leaves out its border: a token sees those less than `sliding_window`
+    positions before it, and so it does on packed rows in both directions. transformers'
+    two-sided windows include the border.
+    """
+    config.use_cache = False  # decoders would copy every key and value into one
+    config.is_causal = False
+    is_decoder = type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    if is_decoder and getattr(config, "sliding_window", None) is not None:
+        config.sliding_window -= 1
+
+
+def _refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
+    """Raise where transformers would draw missing weights at random and go on."""
+    if missing:
+        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
+
+
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar of its own, which it does in files and pipes too."""
-    was_enabled = logging.is_progress_bar_enabled()
+def _loading(folder: Path | str) -> Iterator[None]:
+    """Name the folder in errors; keep transformers from drawing bars and tables of its own."""
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
     finally:
-        if was_enabled:
+        logging.set_verbosity(verbosity)
+        if had_bars:
             logging.enable_progress_bar()
 
 

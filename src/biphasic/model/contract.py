@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.packing import PackedBatch, pack_sequences
+from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.forward import hidden_states
+from biphasic.model.forward import batching_of, hidden_states, padded_states
 from biphasic.seeds import stream
 
 _LENGTH = 6  # of each probe document: within any sliding window
-# The probe is one row: two documents and two tokens of padding.
+# The probe's first row: two documents and two tokens of padding. Where sequences are padded, not
+# packed, the two are one document, and a second row makes the padding necessary.
 _FIRST, _SECOND = slice(0, _LENGTH), slice(_LENGTH, 2 * _LENGTH)
 _PADDING = slice(2 * _LENGTH, 2 * _LENGTH + 2)
 _LAST_OF_FIRST = slice(_LENGTH - 1, _LENGTH)
@@ -33,8 +34,9 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation and padding invariance.
 
     Args:
-        model: Loaded by `biphasic.model.build`.
-        causal: What the phase to come needs.
+        model: Loaded by `biphasic.model.build`, for packed rows or for padded ones, which hold
+            one document each.
+        causal: What the phase to come needs; False for padded rows.
 
     Raises:
         ModelError: A layer sees what it must not, or does not see what it must; it is named.
@@ -47,13 +49,15 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
             def output(noisy: slice, layer: nn.Module = layer) -> Tensor:
                 return _layer_output(model, layer, noisy, causal=causal)
 
-            _check_layer(name, output, causal=causal)
+            _check_layer(name, output, causal=causal, is_packed=batching_of(model) == "packed")
         _check_padding(model, causal=causal)
     finally:
         model.train(was_training)
 
 
-def _check_layer(name: str, output: Callable[[slice], Tensor], *, causal: bool) -> None:
+def _check_layer(
+    name: str, output: Callable[[slice], Tensor], *, causal: bool, is_packed: bool
+) -> None:
     """Disturb the second document, the last token of the first and the padding, one by one.
 
     Args:
@@ -61,13 +65,15 @@ def _check_layer(name: str, output: Callable[[slice], Tensor], *, causal: bool) 
         output: Gives the layer's output, [row_length, hidden_size], with noise in some of its
             input.
         causal: What is expected.
+        is_packed: Whether the documents are to be kept apart.
     """
     calm, after_second, after_last, after_padding = map(
         output, (_NOWHERE, _SECOND, _LAST_OF_FIRST, _PADDING)
     )
     # Both ways: a causal layer leaks from a document to those after it alone.
     isolated = torch.equal(calm[_FIRST], after_second[_FIRST])
-    if not isolated or not torch.equal(calm[_SECOND], after_last[_SECOND]):
+    isolated = isolated and torch.equal(calm[_SECOND], after_last[_SECOND])
+    if is_packed and not isolated:
         raise ModelError(f"{name}: tokens see other documents of their row")
     if not torch.equal(calm[: _PADDING.start], after_padding[: _PADDING.start]):
         raise ModelError(f"{name}: tokens see the padding of their row")
@@ -82,9 +88,10 @@ def _check_layer(name: str, output: Callable[[slice], Tensor], *, causal: bool) 
 
 
 def _check_padding(model: PreTrainedModel, *, causal: bool) -> None:
-    tokens = _tokens(model, _LENGTH)
-    alone = hidden_states(model, _pack(model, [tokens], _LENGTH), causal=causal)
-    padded = hidden_states(model, _pack(model, [tokens], 2 * _LENGTH), causal=causal)[:_LENGTH]
+    tokens = _tokens(model, 3 * _LENGTH)
+    short, long = tokens[:_LENGTH], tokens[_LENGTH:]
+    alone = _first_states(model, [short], row_length=_LENGTH, causal=causal)
+    padded = _first_states(model, [short, long], row_length=2 * _LENGTH, causal=causal)
     difference = float((alone - padded).abs().max() / alone.abs().max())
     if not difference <= _TOLERANCE[alone.dtype]:
         raise ModelError(
@@ -108,7 +115,7 @@ def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 def _layer_output(
     model: PreTrainedModel, layer: nn.Module, noisy: slice, *, causal: bool
 ) -> Tensor:
-    """Return one layer's output for the probe's only row, with noise in some of its input."""
+    """Return one layer's output for the probe's first row, with noise in some of its input."""
     captured: list[Tensor] = []
 
     def disturb(_module: nn.Module, inputs: tuple[Tensor, ...], options: dict) -> tuple:
@@ -127,16 +134,34 @@ def _layer_output(
         layer.register_forward_hook(capture),
     ]
     try:
-        hidden_states(model, _probe_batch(model), causal=causal)
+        _run_probe(model, causal=causal)
     finally:
         for hook in hooks:
             hook.remove()
     return captured[0][0]
 
 
-def _probe_batch(model: PreTrainedModel) -> PackedBatch:
-    tokens = _tokens(model, 2 * _LENGTH)
-    return _pack(model, [tokens[:_LENGTH], tokens[_LENGTH:]], _PADDING.stop)
+def _run_probe(model: PreTrainedModel, *, causal: bool) -> None:
+    tokens = _tokens(model, 2 * _LENGTH + _PADDING.stop)
+    documents, longer = tokens[: 2 * _LENGTH], tokens[2 * _LENGTH :]
+    if batching_of(model) == "padded":
+        padded_states(model, [documents, longer], pad_id=_pad_id(model))
+        return
+    pair = [documents[_FIRST], documents[_SECOND]]
+    batch = pack_sequences(pair, row_length=_PADDING.stop, pad_id=_pad_id(model))
+    hidden_states(model, batch, causal=causal)
+
+
+def _first_states(
+    model: PreTrainedModel, sequences: list[np.ndarray], *, row_length: int, causal: bool
+) -> Tensor:
+    """Return the states of the first of some sequences, each of which has a row to itself."""
+    if batching_of(model) == "padded":
+        states, spans = padded_states(model, sequences, pad_id=_pad_id(model))
+    else:
+        batch = pack_sequences(sequences, row_length=row_length, pad_id=_pad_id(model))
+        states, spans = hidden_states(model, batch, causal=causal), batch.spans
+    return states[slice(*spans[0])]
 
 
 def _tokens(model: PreTrainedModel, count: int) -> np.ndarray:
@@ -144,5 +169,5 @@ def _tokens(model: PreTrainedModel, count: int) -> np.ndarray:
     return draws.astype(np.int64)
 
 
-def _pack(model: PreTrainedModel, sequences: list[np.ndarray], row_length: int) -> PackedBatch:
-    return pack_sequences(sequences, row_length=row_length, pad_id=model.config.pad_token_id or 0)
+def _pad_id(model: PreTrainedModel) -> int:
+    return model.config.pad_token_id or 0

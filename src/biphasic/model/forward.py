@@ -1,13 +1,27 @@
-"""Packed rows through a model, to one hidden state per token."""
+"""Sequences through a model, packed or padded, to one hidden state per token."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import PackedBatch
-from biphasic.model.attention import attention_arguments
+from biphasic.model.attention import ATTENTION_NAME, attention_arguments
+
+Batching = Literal["packed", "padded"]
+"""Several sequences in a row, kept apart by our attention function; or one in a row, padded to the
+longest, behind the attention that a model has of its own."""
+
+
+def batching_of(model: PreTrainedModel) -> Batching:
+    """Return how a model was loaded to read sequences."""
+    return "packed" if model.config._attn_implementation == ATTENTION_NAME else "padded"
 
 
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
@@ -22,9 +36,10 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
         [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
     """
     device = model.device
+    positions = torch.from_numpy(batch.position_ids) + first_position(model)
     output = model.base_model(
         input_ids=torch.from_numpy(batch.input_ids).to(device),
-        position_ids=torch.from_numpy(batch.position_ids).to(device),
+        position_ids=positions.to(device),
         use_cache=False,  # decoders would copy every key and value into one
         **attention_arguments(
             torch.from_numpy(batch.cu_seqlens).to(device),
@@ -35,6 +50,46 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
         ),
     )
     return output.last_hidden_state.flatten(0, 1)
+
+
+def padded_states(
+    model: PreTrainedModel, sequences: Sequence[NDArray[np.int64]], *, pad_id: int
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Run the body of a model over sequences, one in a row, by its own attention.
+
+    Positions and masks are left to the model, so this is independent of all that packing does.
+
+    Args:
+        model: Loaded by `build.load_encoder` with `batching="padded"`.
+        sequences: Token ids, special tokens included.
+        pad_id: Token that fills rows up to the longest sequence.
+
+    Returns:
+        [num_sequences * longest, hidden_size]: final states, row by row; and the start and end of
+        each sequence among them, int64 [num_sequences, 2].
+    """
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    is_token = np.arange(lengths.max()) < lengths[:, None]
+    input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
+    input_ids[is_token] = np.concatenate(sequences)
+    output = model.base_model(
+        input_ids=torch.from_numpy(input_ids).to(model.device),
+        attention_mask=torch.from_numpy(is_token.astype(np.int64)).to(model.device),
+    )
+    starts = np.arange(len(sequences)) * is_token.shape[1]
+    return output.last_hidden_state.flatten(0, 1), np.stack([starts, starts + lengths], axis=1)
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """Return the position of a sequence's first token.
+
+    RoBERTa and its relatives keep a row of their position table for padding, and count from the
+    one behind it.
+    """
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
 
 
 def activation_dtype(model: PreTrainedModel) -> torch.dtype:

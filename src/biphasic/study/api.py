@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from rich.console import Console
 
 from biphasic.analysis.load import Outcome
 from biphasic.analysis.report import write_report
 from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
-from biphasic.config import load_config, nearest, parse_config
-from biphasic.errors import ConfigError, DataError
-from biphasic.files import MANIFEST, digest, file_sha256, read_json
+from biphasic.config import load_config, parse_config
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, StudyError
+from biphasic.files import read_json
+from biphasic.model.hub import fetch_model, longest_input
 from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
-from biphasic.study.config import CorpusConfig, FinetuningConfig, StudyConfig
+from biphasic.study.config import (
+    FinetuningConfig,
+    StudyConfig,
+    TaskConfig,
+    merge_protocol,
+    refuse_repeats,
+)
 from biphasic.study.display import job_bar
 from biphasic.study.jobs import FinetuneJob, GridRun, TrainJob
-from biphasic.study.plan import grid_runs, group_determinants
-from biphasic.study.prepare import prepare
+from biphasic.study.plan import (
+    by_training,
+    check_tasks,
+    finetune_job,
+    missing_runs,
+    plan_group,
+)
+from biphasic.study.prepare import prepare_corpus
 from biphasic.study.run import STORE, StudyOutcome, execute_study
-from biphasic.tasks.builtin import BUILTIN_TASKS
-from biphasic.tasks.formats import load_task
+from biphasic.study.schedule import run_jobs
+from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import TaskInfo
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Lineage, Recipe
 
@@ -36,18 +54,22 @@ class Evaluation:
     """An encoder on one task.
 
     Attributes:
-        task: The task's name.
+        task: What the task is; `overlaps` counts test examples that also stand in training data.
         metric: The metric that decides it.
         convention: How the interval was computed.
         estimate: Mean of the selected runs' test scores with its interval; None if all diverged.
-        results: Every fine-tuning of the grid.
+        selected: The run that stands for each seed, in order of seeds.
+        results: Every fine-tuning of the grid; one run where the task is zero-shot.
+        folder: Where the results are: `FOLDER/ID/result.json` and `scores.parquet`.
     """
 
-    task: str
+    task: TaskInfo
     metric: str
     convention: Convention
     estimate: Estimate | None
+    selected: tuple[ResultRecord, ...]
     results: tuple[ResultRecord, ...]
+    folder: Path
 
 
 def run_study(
@@ -74,7 +96,7 @@ def run_study(
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
     """
-    config = study if isinstance(study, StudyConfig) else load_config(StudyConfig, study, overrides)
+    config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
     return execute_study(
         config,
@@ -83,6 +105,15 @@ def run_study(
         num_threads=num_threads,
         console=console or Console(stderr=True),
     )
+
+
+def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
+    """Read a study file; its relative paths begin where it lies.
+
+    Raises:
+        ConfigError: It is wrong; the message names the setting.
+    """
+    return load_config(StudyConfig, path, overrides).anchored(Path(path).resolve().parent)
 
 
 def report_study(folder: Path | str) -> Path:
@@ -98,7 +129,7 @@ def report_study(folder: Path | str) -> Path:
 def pretrain(
     recipe: Recipe | Mapping[str, Any],
     *,
-    corpus: CorpusConfig | None = None,
+    corpus: CorpusConfig | Mapping[str, Any] | None = None,
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
     heldout_every: int = 100,
@@ -110,7 +141,8 @@ def pretrain(
 
     Args:
         recipe: Model, phases, schedule, seeds.
-        corpus: Text; the built-in documentation when None.
+        corpus: Text; the built-in documentation when None. `{"folder": "my-corpus"}` is one that
+            `biphasic corpus build` made.
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         heldout_every: Updates between held-out evaluations; 0 for the last only.
@@ -125,7 +157,9 @@ def pretrain(
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
-    paths = prepare(corpus or CorpusConfig(), store, say=console.print)
+    if not isinstance(corpus, CorpusConfig):
+        corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
+    paths = prepare_corpus(corpus, store, say=console.print)
     identity = Lineage(recipe, paths.open().ground).identities[-1]
     job = TrainJob(
         id=identity,
@@ -146,31 +180,39 @@ def pretrain(
 
 def evaluate(
     model: Path | str,
-    task: Path | str,
+    task: TaskConfig | Path | str,
     *,
     learning_rates: Sequence[float] | None = None,
     seeds: Sequence[int] | None = None,
-    protocol: FinetuneProtocol | Mapping[str, Any] | None = None,
-    corpus: CorpusConfig | None = None,
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
+    libraries: Sequence[str] | None = None,
+    revision: str | None = None,
     convention: Convention = "standard",
     root: Path | str = DEFAULT_ROOT,
+    num_workers: int = 1,
+    num_threads: int = 1,
     console: Console | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder on a task over a grid, and estimate its score.
 
     For each seed, the learning rate with the best validation score is chosen; the estimate is the
-    mean of the chosen runs' test scores.
+    mean of the chosen runs' test scores. Zero-shot tasks are scored once, without training.
 
     Args:
-        model: Folder of a state, or of any model that transformers loads, with a fast tokenizer.
-        task: A built-in task's name, or a folder in the format of docs/formats.md.
+        model: Folder of a state, or of any model that transformers loads, with a fast tokenizer;
+            or the id of one on the hub.
+        task: A built-in task, a published dataset, `KIND:PATH`, a task file or a task folder, as
+            docs/tasks.md says; with revision, local copies or a metric as a `TaskConfig`.
         learning_rates: Peak rates; the study's six when None.
         seeds: Seeds; the study's five when None.
-        protocol: All other constants; the study's when None. Inputs may be as long as the
-            model's unless `max_seqlen` says otherwise.
-        corpus: Corpus whose built-in tasks are meant; the default one when None.
+        protocol: All other constants; the study's when None, those of its public code for
+            `"paper"`. Inputs may be as long as the model's unless `max_seqlen` says otherwise.
+        libraries: Whose documentation the built-in tasks are made of; all when None.
+        revision: Of a model on the hub; the newest when None.
         convention: How the interval is computed.
         root: Folder of the store.
+        num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one.
+        num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -178,80 +220,148 @@ def evaluate(
         DataError: Model or task are missing or damaged.
         ModelError: transformers cannot load the model, or it cannot be an encoder.
     """
+    [evaluation] = evaluate_all(
+        model,
+        [task],
+        learning_rates=learning_rates,
+        seeds=seeds,
+        protocol=protocol,
+        libraries=libraries,
+        revision=revision,
+        convention=convention,
+        root=root,
+        num_workers=num_workers,
+        num_threads=num_threads,
+        console=console,
+    )
+    return evaluation
+
+
+def evaluate_all(
+    model: Path | str,
+    tasks: Sequence[TaskConfig | Path | str],
+    *,
+    learning_rates: Sequence[float] | None = None,
+    seeds: Sequence[int] | None = None,
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None = None,
+    libraries: Sequence[str] | None = None,
+    revision: str | None = None,
+    convention: Convention = "standard",
+    root: Path | str = DEFAULT_ROOT,
+    num_workers: int = 1,
+    num_threads: int = 1,
+    console: Console | None = None,
+) -> Iterator[Evaluation]:
+    """Evaluate an encoder on several tasks; all are checked before the first begins.
+
+    Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
+    `evaluate`; evaluations come as they are finished.
+    """
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
-    encoder = Path(model).resolve()
-    state = encoder_identity(encoder)
-    if not isinstance(protocol, FinetuneProtocol):
-        settings = {"max_seqlen": _longest_input(encoder), **(protocol or {})}
-        protocol = parse_config(FinetuneProtocol, settings, where="protocol")
-    grid = {"learning_rates": learning_rates, "seeds": seeds, "protocol": protocol}
-    finetuning = parse_config(
-        FinetuningConfig,
-        {name: value for name, value in grid.items() if value is not None},
-        where="evaluate",
-    )
-    folder = _task_folder(task, corpus or CorpusConfig(), store, console)
-    info = load_task(folder).info
-    shared = group_determinants(state, info, protocol)
-    runs = grid_runs(shared, finetuning)
-    job = FinetuneJob(
-        id=digest(shared),
-        label=f"{encoder.name[:12]} on {info.name}",
+    encoder = fetch_model(model, revision=revision)
+    finetuning = _finetuning(learning_rates, seeds, protocol)
+    longest = longest_input(encoder.folder)
+    locator = TaskLocator(
         store=store,
-        tokenizer=encoder,
-        task=folder,
-        encoder=encoder,
-        state=state,
-        protocol=protocol,
-        runs=runs,
+        libraries=None if libraries is None else tuple(libraries),
+        protocol_of=lambda task, needed: merge_protocol(
+            finetuning.protocol, needed, task.protocol, longest=longest
+        ),
+        is_paper=finetuning.is_paper,
+        say=console.print,
     )
-    with job_bar(console, job) as report:
-        job.run(report)
-    outcomes = [_outcome(run, store, task=info.name) for run in runs]
-    selected = select(outcomes, metric=info.metric)
-    return Evaluation(
-        task=info.name,
-        metric=info.metric,
-        convention=convention,
-        estimate=estimate(scores_on_test(selected, metric=info.metric), convention=convention),
-        results=tuple(outcome.result for outcome in outcomes if outcome.result),
-    )
+    chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
+    try:
+        refuse_repeats("tasks", [task.name for task in chosen])
+    except ValueError as error:
+        raise ConfigError(f"evaluate: {error}") from None
+    planned = locator.plan(chosen)
+    tokenizer = TextTokenizer.load(encoder.folder)
+    check_tasks((*planned, *(task.training for task in planned)), tokenizer)
+    for evaluations in by_training(planned):
+        group = plan_group(encoder.identity, evaluations, finetuning, name=Path(model).name)
+        job = finetune_job(group, store=store, tokenizer=encoder.folder, encoder=encoder.folder)
+        if missing_runs(group, store):
+            _finetune(job, num_workers=num_workers, num_threads=num_threads, console=console)
+        for task in evaluations:
+            yield _summarise(task, group.runs[task.info.name], store, convention=convention)
 
 
-def encoder_identity(folder: Path) -> str:
-    """Return what names a model: its identity if it is a state, else a hash of its files.
+def _finetune(job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console) -> None:
+    """Do a job in this process, or its parts in several.
 
     Raises:
-        DataError: The folder holds no model.
+        StudyError: A part failed in its process.
     """
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{folder}: no model here (no config.json)")
-    if (folder / "state.json").is_file():
-        return read_json(folder / "state.json")["identity"]
-    names = sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.suffix in {".json", ".safetensors"} and path.name != MANIFEST
+    parts = job.split(num_workers)
+    if len(parts) == 1:
+        with job_bar(console, job) as report, _threads(num_threads):
+            job.run(report)
+        return
+    failures = run_jobs(
+        parts,
+        {},
+        console=console,
+        log_folder=job.store.parent / "logs",
+        num_workers=num_workers,
+        num_threads=num_threads,
     )
-    return digest({name: file_sha256(folder / name) for name in names})
+    if failures:
+        raise StudyError(failures[0])
 
 
-def _longest_input(encoder: Path) -> int:
-    """Return the longest input that a model was made for, in tokens, up to the study's 2,048."""
-    return min(read_json(encoder / "config.json").get("max_position_embeddings", 512), 2048)
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Compute on a number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def _task_folder(task: Path | str, corpus: CorpusConfig, store: Path, console: Console) -> Path:
-    if Path(task).is_dir():
-        return Path(task).resolve()
-    if str(task) not in BUILTIN_TASKS:
-        raise ConfigError(
-            f"task '{task}': neither a folder nor a built-in task"
-            f"{nearest(str(task), BUILTIN_TASKS)}"
-        )
-    return prepare(corpus, store, say=console.print).tasks / str(task)
+def _finetuning(
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
+) -> FinetuningConfig:
+    given = {"learning_rates": learning_rates, "seeds": seeds, "protocol": protocol}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return parse_config(FinetuningConfig, settings, where="evaluate")
+
+
+def task_from_text(text: str) -> TaskConfig:
+    """Return the task that people mean by one word: a name, a path, or `KIND:PATH`.
+
+    It is called as what it is, or as its file or folder.
+
+    Raises:
+        ConfigError: It is neither a path nor a known name.
+    """
+    path = text.rpartition(":")[2]
+    is_name = path == text and not Path(text).exists() and not Path(text).suffix
+    settings = {"name": text} if is_name else {"name": Path(path).stem, "source": text}
+    return parse_config(TaskConfig, settings, where=f"task '{text}'")
+
+
+def _summarise(
+    task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
+) -> Evaluation:
+    outcomes = [_outcome(run, store, task=task.info.name) for run in runs]
+    selected = select(outcomes, metric=task.info.metric)
+    scores = scores_on_test(selected, metric=task.info.metric)
+    return Evaluation(
+        task=task.info,
+        metric=task.info.metric,
+        convention=convention,
+        estimate=estimate(scores, convention=convention),
+        selected=tuple(outcome.result for outcome in selected if outcome.result),
+        results=tuple(outcome.result for outcome in outcomes if outcome.result),
+        folder=store / "finetunes",
+    )
 
 
 def _outcome(run: GridRun, store: Path, *, task: str) -> Outcome:

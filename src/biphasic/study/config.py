@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest
-from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
+from biphasic.config import Config, nearest, parse_config
+from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
 from biphasic.records import Convention
 from biphasic.tasks.builtin import BUILTIN_TASKS
+from biphasic.tasks.catalog import PUBLISHED
+from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import TaskInfo
 from biphasic.training.lr import LearningRateConfig, check_learning_rate
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import OptimizerConfig, Recipe, Seeds
 
+PAPER = "paper"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
-
-
-class CorpusConfig(Config):
-    """Text to pretrain on."""
-
-    source: Literal["builtin:pydocs"] = "builtin:pydocs"
-    """`builtin:pydocs`: the documentation that every installation already has."""
-    libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Which libraries' documentation to read; all that are installed when not given."""
-    vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
-    """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
-    tokenizer: Path | None = None
-    """Folder of a tokenizer in Hugging Face's format, to use instead of training one."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CorpusConfig:
-        known = {*LIBRARIES, STANDARD_LIBRARY}
-        for library in self.libraries or ():
-            if library not in known:
-                raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
-        if self.tokenizer and self.vocab_size:
-            raise ValueError("give a tokenizer, or the vocab_size of one to train, not both")
-        return self
 
 
 class RecipeConfig(Config):
@@ -86,15 +68,33 @@ class TaskConfig(Config):
     """One task, and where its protocol departs from the study's."""
 
     name: str
-    """A built-in task: `pydocs-sc`, `pydocs-tc`, `pydocs-qa` or `pydocs-ir`."""
+    """What the study calls it."""
+    source: str = ""
+    """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`; the
+    name itself when not given. Relative paths begin at the study file."""
+    revision: str | None = None
+    """Revision of a published dataset on the hub; the newest when not given."""
+    copies: Path | None = None
+    """Folder with local copies of hub datasets, as `OWNER/NAME`; used instead of the hub."""
+    metric: str | None = None
+    """The metric that decides; the task's own when not given."""
     protocol: dict[str, Any] = Field(default_factory=dict)
     """Settings of `finetuning.protocol` that differ for this task."""
 
     @model_validator(mode="after")
     def _known_task(self) -> TaskConfig:
-        if self.name not in BUILTIN_TASKS:
-            raise ValueError(f"unknown task '{self.name}'{nearest(self.name, BUILTIN_TASKS)}")
+        known = [*BUILTIN_TASKS, *PUBLISHED]
+        if not self.source and self.name not in known:
+            raise ValueError(
+                f"unknown task '{self.name}'{nearest(self.name, known)}; a task of your own needs "
+                "a 'source', such as 'sc:folder'"
+            )
         return self
+
+    @property
+    def origin(self) -> str:
+        """Where its examples come from."""
+        return self.source or self.name
 
 
 class FinetuningConfig(Config):
@@ -111,8 +111,13 @@ class FinetuningConfig(Config):
     """Peak rates; the best on validation is chosen for each seed."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2, 3, 4)
     """Seeds of heads and batch order."""
-    protocol: FinetuneProtocol = FinetuneProtocol()
-    """All other constants."""
+    protocol: FinetuneProtocol | Literal["paper"] = FinetuneProtocol()
+    """All other constants, or `paper`: as the reference study's public code has them."""
+
+    @property
+    def is_paper(self) -> bool:
+        """Tell whether the reference study's own protocol is asked for; see docs/protocol.md."""
+        return self.protocol == PAPER
 
 
 class StudyConfig(Config):
@@ -143,10 +148,10 @@ class StudyConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
-        _refuse_repeats("arms", [arm.name for arm in self.arms])
-        _refuse_repeats("tasks", [task.name for task in self.tasks])
-        _refuse_repeats("finetuning.learning_rates", list(self.finetuning.learning_rates))
-        _refuse_repeats("finetuning.seeds", list(self.finetuning.seeds))
+        refuse_repeats("arms", [arm.name for arm in self.arms])
+        refuse_repeats("tasks", [task.name for task in self.tasks])
+        refuse_repeats("finetuning.learning_rates", list(self.finetuning.learning_rates))
+        refuse_repeats("finetuning.seeds", list(self.finetuning.seeds))
         for arm in self.arms:
             self._check_schedule(arm)
         for task in self.tasks:
@@ -169,17 +174,21 @@ class StudyConfig(Config):
             **{name: getattr(self.recipe, name) for name in RecipeConfig.model_fields},
         )
 
-    def protocol_of(self, task: TaskConfig) -> FinetuneProtocol:
-        """Return a task's protocol; inputs may be as long as the model's, unless limited."""
-        shared = self.finetuning.protocol
-        settings = {**shared.model_dump(), **task.protocol}
-        if "max_seqlen" not in shared.model_fields_set | task.protocol.keys():
-            settings["max_seqlen"] = self.recipe.max_seqlen
-        for name in task.protocol:
-            if name not in FinetuneProtocol.model_fields:
-                known = nearest(name, FinetuneProtocol.model_fields)
-                raise ValueError(f"task '{task.name}': unknown protocol setting '{name}'{known}")
-        protocol = FinetuneProtocol.model_validate(settings)
+    def protocol_of(
+        self, task: TaskConfig, needed: Mapping[str, Any] | None = None
+    ) -> FinetuneProtocol:
+        """Return a task's protocol; inputs may be as long as the model's, unless limited.
+
+        Args:
+            task: One of the study's tasks.
+            needed: What the task's own description asks for; the study file goes before it.
+        """
+        try:
+            protocol = merge_protocol(
+                self.finetuning.protocol, needed, task.protocol, longest=self.recipe.max_seqlen
+            )
+        except ConfigError as error:
+            raise ValueError(f"task '{task.name}': {error}") from None
         if protocol.max_seqlen > self.recipe.max_seqlen:
             raise ValueError(
                 f"task '{task.name}': protocol.max_seqlen {protocol.max_seqlen} exceeds the "
@@ -187,8 +196,81 @@ class StudyConfig(Config):
             )
         return protocol
 
+    def anchored(self, folder: Path) -> StudyConfig:
+        """Return the study with relative paths read from a folder: the study file's."""
+        tasks = tuple(
+            task.model_copy(
+                update={
+                    "source": anchor_source(task.source, folder),
+                    "copies": None if task.copies is None else folder / task.copies,
+                }
+            )
+            for task in self.tasks
+        )
+        return self.model_copy(update={"corpus": self.corpus.anchored(folder), "tasks": tasks})
 
-def _refuse_repeats(where: str, values: list[Any]) -> None:
+
+def merge_protocol(
+    shared: FinetuneProtocol | Literal["paper"],
+    needed: Mapping[str, Any] | None,
+    own: Mapping[str, Any],
+    *,
+    longest: int,
+) -> FinetuneProtocol:
+    """Return one task's protocol: what all share, what the task needs, what was set for it.
+
+    Args:
+        shared: Of all tasks of a study.
+        needed: What the task's description asks for.
+        own: What was set for this task by hand.
+        longest: Longest input of the model, in tokens: the limit unless another one is set.
+
+    Raises:
+        ConfigError: A setting does not exist or has a wrong value.
+    """
+    if isinstance(shared, str):
+        base = {"max_seqlen": longest, **FinetuneProtocol.paper(max_positions=longest)}
+    else:
+        # Defaults are left out: what the task needs must not lose against them.
+        base = {"max_seqlen": longest, **shared.model_dump(include=shared.model_fields_set)}
+    return parse_config(FinetuneProtocol, {**base, **(needed or {}), **own}, where="protocol")
+
+
+def anchor_source(source: str, folder: Path) -> str:
+    """Return a task's source with a relative path read from a folder; names stay as they are."""
+    kind, colon, path = source.rpartition(":")
+    if not path or path in BUILTIN_TASKS or path in PUBLISHED:
+        return source
+    return f"{kind}{colon}{folder / path}"
+
+
+def deciding_metric(info: TaskInfo, *, chosen: str | None, is_paper: bool) -> str:
+    """Return the metric that decides a task.
+
+    Args:
+        info: What the task is.
+        chosen: The metric that a study names for it, if it does.
+        is_paper: By the reference study's protocol, whose score of token classification is the
+            mean of token F1 over sentences.
+
+    Raises:
+        ConfigError: The task has no such metric.
+    """
+    known = METRICS_BY_KIND[info.kind]
+    if chosen is not None and chosen not in known:
+        raise ConfigError(
+            f"task '{info.name}': no metric '{chosen}' for kind '{info.kind}'"
+            f"{nearest(chosen, known)}"
+        )
+    return chosen or ("sentence_token_f1" if is_paper and info.kind == "tc" else info.metric)
+
+
+def refuse_repeats(where: str, values: list[Any]) -> None:
+    """Refuse a list that names something twice.
+
+    Raises:
+        ValueError: It does.
+    """
     repeated = sorted({str(value) for value in values if values.count(value) > 1})
     if repeated:
         raise ValueError(f"{where}: {', '.join(repeated)} given more than once")

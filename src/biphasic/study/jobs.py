@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -13,11 +13,11 @@ from filelock import FileLock
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.files import is_complete, remove_partials, verify_folder
-from biphasic.model.build import load_model
+from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
-from biphasic.study.prepare import PreparedPaths
+from biphasic.study.prepare import CorpusPaths
 from biphasic.tasks.encoding import EncodedTask
-from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.results import write_result
@@ -48,7 +48,7 @@ class TrainJob(Config):
     """What progress displays call it."""
     store: Path
     """Content store."""
-    data: PreparedPaths
+    data: CorpusPaths
     """Where the data are."""
     recipe: Recipe
     """A recipe that passes through the segment."""
@@ -97,8 +97,26 @@ class GridRun(Config):
     seed: int
 
 
+class TaskInput(Config):
+    """A task that a job reads."""
+
+    name: str
+    """As the study calls it."""
+    folder: Path
+    """Its examples."""
+    protocol: FinetuneProtocol
+    """Constants of encoding, fine-tuning and scoring."""
+
+
+class ScoredTask(TaskInput):
+    """A task that is scored after each fine-tuning."""
+
+    runs: tuple[GridRun, ...]
+    """Its results over the grid; all scored tasks have the same grid in the same order."""
+
+
 class FinetuneJob(Config):
-    """Fine-tune one state on one task, once per learning rate and seed."""
+    """Fine-tune one state on one task, once per learning rate and seed, and score tasks."""
 
     kind: Literal["finetune"] = "finetune"
     id: str
@@ -109,43 +127,86 @@ class FinetuneJob(Config):
     """Content store."""
     tokenizer: Path
     """Folder of the tokenizer."""
-    task: Path
-    """Folder of the task."""
     encoder: Path
     """Folder of the model to start from."""
     state: str
     """Its identity."""
-    protocol: FinetuneProtocol
-    """Constants of the fine-tuning."""
-    runs: tuple[GridRun, ...]
-    """The grid."""
+    training: TaskInput
+    """What is trained on."""
+    evaluations: tuple[ScoredTask, ...]
+    """What is scored: most often the same task, or others that have no training split."""
 
     def run(self, report: Report) -> None:
-        """Fine-tune what has no result yet."""
+        """Fine-tune what has a result missing."""
         with _exclusive(self.store, self.id):
-            missing = [run for run in self.runs if not is_complete(self._folder(run))]
-            for run in missing:
-                remove_partials(self.store / "finetunes", run.id)
-            if missing:
+            missing = [
+                [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
+                for index in range(len(self.evaluations[0].runs))
+            ]
+            if any(missing):
                 self._run_missing(missing, report)
 
-    def _run_missing(self, missing: list[GridRun], report: Report) -> None:
+    def split(self, count: int) -> list[FinetuneJob]:
+        """Return jobs that do this one together, each a part of the grid; at most `count`."""
+        num_points = len(self.evaluations[0].runs)
+        count = min(count, num_points)
+        return [
+            self.model_copy(
+                update={
+                    "id": self.id if count == 1 else f"{self.id}-{part}-of-{count}",
+                    "evaluations": tuple(
+                        scored.model_copy(update={"runs": scored.runs[part::count]})
+                        for scored in self.evaluations
+                    ),
+                }
+            )
+            for part in range(count)
+        ]
+
+    def _is_done(self, run: GridRun) -> bool:
+        return is_complete(self._folder(run))
+
+    def _run_missing(self, missing: list[list[ScoredTask]], report: Report) -> None:
+        """Fine-tune once for each point of the grid that has results missing."""
         if is_complete(self.encoder):
             verify_folder(self.encoder, remedy="delete the folder and run again")
-        model = load_model(self.encoder)
+        batching = self.training.protocol.batching
+        model = load_encoder(self.encoder, batching=batching)
         check_contract(model, causal=False)
-        task = _encoded(self.task, self.tokenizer, self.protocol.model_dump_json())
-        runs = [FinetuneRun(task, run.learning_rate, run.seed, self.protocol) for run in missing]
+        points = [(index, scored) for index, scored in enumerate(missing) if scored]
+        runs = [self._plan_run(index, scored) for index, scored in points]
         finished = 0
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
             release_excess()
             text = f"rate {run.learning_rate:g}  seed {run.seed}  loss {loss:.3f}"
-            report(Progress(finished * num_steps + step, len(missing) * num_steps, text))
+            report(Progress(finished * num_steps + step, len(runs) * num_steps, text))
 
-        for run, result in zip(missing, finetune_group(model, runs, progress=forward), strict=True):
-            write_result(self._folder(run), result, run_id=run.id, state=self.state)
+        groups = finetune_group(model, runs, progress=forward)
+        for (index, scored), results in zip(points, groups, strict=True):
+            for task, result in zip(scored, results, strict=True):
+                self._write(task, task.runs[index], result)
             finished += 1
+
+    def _plan_run(self, index: int, scored: list[ScoredTask]) -> FinetuneRun:
+        point = scored[0].runs[index]
+        return FinetuneRun(
+            task=self._encoded(self.training),
+            learning_rate=point.learning_rate,
+            seed=point.seed,
+            protocol=self.training.protocol,
+            evaluations=tuple(self._encoded(task) for task in scored),
+        )
+
+    def _encoded(self, task: TaskInput) -> EncodedTask:
+        return _encoded(task.folder, self.tokenizer, task.protocol.model_dump_json())
+
+    def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult) -> None:
+        """Write a result under the study's names."""
+        remove_partials(self.store / "finetunes", run.id)
+        trained_on = None if result.trained_on is None else self.training.name
+        named = replace(result, task=replace(result.task, name=task.name), trained_on=trained_on)
+        write_result(self._folder(run), named, run_id=run.id, state=self.state)
 
     def _folder(self, run: GridRun) -> Path:
         return self.store / "finetunes" / run.id
@@ -165,7 +226,7 @@ def _exclusive(store: Path, job_id: str) -> FileLock:
 # frozen records can be hashed.
 @lru_cache(maxsize=1)
 def _open(paths: str) -> TrainingData:
-    return PreparedPaths.model_validate_json(paths).open()
+    return CorpusPaths.model_validate_json(paths).open()
 
 
 @lru_cache(maxsize=8)

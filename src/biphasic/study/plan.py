@@ -6,18 +6,18 @@ somebody needs to the next: the untrained model, a branching point, an arm's end
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.files import digest, is_complete, verify_folder
-from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig, TaskConfig
-from biphasic.study.jobs import GridRun
-from biphasic.tasks.formats import load_task
-from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
+from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.task_inputs import PlannedTask
 from biphasic.tasks.qa import check_room
-from biphasic.tasks.records import SPLITS, TaskInfo
 from biphasic.training.recipe import NUMERICS_VERSION, Ground, Lineage, Recipe
 from biphasic.training.state import Progress
 
@@ -44,23 +44,30 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class PlannedTask:
-    """A task with its protocol."""
-
-    info: TaskInfo
-    protocol: FinetuneProtocol
-    num_examples: dict[str, int]
-
-
-@dataclass(frozen=True)
 class FinetuneGroup:
-    """All fine-tunings of one state on one task."""
+    """All fine-tunings of one state on one task.
+
+    Attributes:
+        id: Identity of the group.
+        state: Identity of the state they start from.
+        training: The task that is trained on.
+        runs: By name of each task that is scored afterwards, its runs: the same grid, in the same
+            order.
+        evaluations: These tasks.
+        label: What progress displays call it.
+    """
 
     id: str
     state: str
-    task: PlannedTask
-    runs: tuple[GridRun, ...]
+    training: PlannedTask
+    evaluations: tuple[PlannedTask, ...]
+    runs: Mapping[str, tuple[GridRun, ...]]
     label: str
+
+    @property
+    def all_runs(self) -> tuple[GridRun, ...]:
+        """The runs of all scored tasks."""
+        return tuple(run for runs in self.runs.values() for run in runs)
 
 
 @dataclass(frozen=True)
@@ -86,22 +93,28 @@ class Plan:
     tasks: tuple[PlannedTask, ...]
 
 
-def plan_study(config: StudyConfig, ground: Ground, tasks_folder: Path) -> Plan:
+def plan_study(config: StudyConfig, ground: Ground, tasks: tuple[PlannedTask, ...]) -> Plan:
     """Expand a study on its data.
 
     Raises:
         ConfigError: A schedule does not fit its run.
-        CheckpointError: A task's data are missing or damaged.
     """
     arms = tuple(PlannedArm(arm, Lineage(config.recipe_of(arm), ground)) for arm in config.arms)
-    tasks = tuple(_plan_task(config, task, tasks_folder) for task in config.tasks)
     groups = {
         group.id: group
-        for task in tasks
+        for evaluations in by_training(tasks)
         for arm in arms
-        for group in [_plan_group(config, arm, task)]
+        for group in [plan_group(arm.state, evaluations, config.finetuning, name=arm.config.name)]
     }
     return Plan(arms=arms, segments=plan_segments(arms), groups=tuple(groups.values()), tasks=tasks)
+
+
+def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
+    """Group tasks by what encoders are fine-tuned on: one training serves a whole group."""
+    groups: dict[str, list[PlannedTask]] = {}
+    for task in tasks:
+        groups.setdefault(digest(_training_determinants(task.training)), []).append(task)
+    return [tuple(group) for group in groups.values()]
 
 
 def plan_segments(arms: tuple[PlannedArm, ...]) -> tuple[Segment, ...]:
@@ -141,16 +154,16 @@ def missing_segments(plan: Plan, store: Path) -> list[Segment]:
 
 def missing_runs(group: FinetuneGroup, store: Path) -> list[GridRun]:
     """Return the fine-tunings of a group that have no result yet."""
-    return [run for run in group.runs if not is_complete(store / "finetunes" / run.id)]
+    return [run for run in group.all_runs if not is_complete(store / "finetunes" / run.id)]
 
 
-def check_protocols(plan: Plan, tokenizer: TextTokenizer) -> None:
-    """Check that every task can be encoded as its protocol says.
+def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
+    """Check that tasks can be encoded as their protocols say.
 
     Raises:
         ConfigError: Question answering has no room for contexts.
     """
-    for task in plan.tasks:
+    for task in tasks:
         if task.info.kind == "qa":
             check_room(tokenizer, protocol=task.protocol)
 
@@ -172,7 +185,7 @@ def check_inputs(plan: Plan, store: Path) -> None:
         latest = progress.latest_step()
         if latest is not None:
             verify_folder(progress.path(latest), remedy="delete this folder and run again")
-    for run in (run for group in plan.groups for run in group.runs):
+    for run in (run for group in plan.groups for run in group.all_runs):
         folder = store / "finetunes" / run.id
         if is_complete(folder):
             verify_folder(folder, remedy="delete this folder and run again")
@@ -187,46 +200,96 @@ def _shared_steps(identities: list[str], others: list[str]) -> int:
     )
 
 
-def _plan_task(config: StudyConfig, task: TaskConfig, tasks_folder: Path) -> PlannedTask:
-    verify_folder(tasks_folder / task.name, remedy="delete this folder and run again")
-    loaded = load_task(tasks_folder / task.name)
-    return PlannedTask(
-        info=loaded.info,
-        protocol=config.protocol_of(task),
-        num_examples={split: loaded.num_examples(split) for split in SPLITS},
-    )
-
-
-def group_determinants(state: str, task: TaskInfo, protocol: FinetuneProtocol) -> dict[str, Any]:
-    """Return all that determines the fine-tunings of a state on a task, rate and seed aside."""
+def _training_determinants(task: PlannedTask) -> dict[str, Any]:
+    """Return all that determines how encoders are fine-tuned on a task, rate and seed aside."""
     return {
-        "numerics_version": NUMERICS_VERSION,
-        "state": state,
-        "task": task.name,
-        "task_sha256": task.sha256,
-        "protocol": protocol.determinants(),
+        "task": task.info.name,
+        "task_sha256": task.info.sha256,
+        "protocol": task.protocol.determinants(),
     }
 
 
-def grid_runs(shared: dict[str, Any], grid: FinetuningConfig) -> tuple[GridRun, ...]:
-    """Name every fine-tuning of a grid by all that determines it."""
+def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
+    """Return all that determines the scores of a state on a task, rate and seed aside."""
+    determinants = {
+        "numerics_version": NUMERICS_VERSION,
+        "state": state,
+        **_training_determinants(task),
+    }
+    if task.trainer is not None:
+        determinants["trained_on"] = _training_determinants(task.trainer)
+    return determinants
+
+
+def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:
+    """Name the fine-tuning at each learning rate and seed by all that determines it."""
     return tuple(
         GridRun(
             id=digest({**shared, "learning_rate": rate, "seed": seed}),
             learning_rate=rate,
             seed=seed,
         )
-        for rate in grid.learning_rates
-        for seed in grid.seeds
+        for rate, seed in grid
     )
 
 
-def _plan_group(config: StudyConfig, arm: PlannedArm, task: PlannedTask) -> FinetuneGroup:
-    shared = group_determinants(arm.state, task.info, task.protocol)
+def plan_group(
+    state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
+) -> FinetuneGroup:
+    """Plan the fine-tunings of one state that serve tasks with the same training.
+
+    Args:
+        state: Identity of the state.
+        evaluations: Tasks that are scored after one training.
+        finetuning: The grid.
+        name: What progress displays call the state.
+    """
+    training = evaluations[0].training
+    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
+    if training.info.kind == ZERO_SHOT:
+        # Nothing is trained, so there is nothing to choose and nothing random.
+        grid = [(0.0, ZERO_SHOT_SEED)]
+    runs = {task.info.name: grid_runs(run_determinants(state, task), grid) for task in evaluations}
+    scored = " + ".join(task.info.name for task in evaluations)
     return FinetuneGroup(
-        id=digest(shared),
-        state=arm.state,
-        task=task,
-        runs=grid_runs(shared, config.finetuning),
-        label=f"{arm.config.name} on {task.info.name}",
+        id=digest(run_determinants(state, training)),
+        state=state,
+        training=training,
+        evaluations=evaluations,
+        runs=runs,
+        label=f"{name} on {scored}",
+    )
+
+
+def finetune_job(
+    group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
+) -> FinetuneJob:
+    """Return the job that does a group.
+
+    Args:
+        group: The fine-tunings.
+        store: Content store.
+        tokenizer: Folder of the tokenizer.
+        encoder: Folder of the model to start from.
+    """
+    training = group.training
+    return FinetuneJob(
+        id=group.id,
+        label=group.label,
+        store=store,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        state=group.state,
+        training=TaskInput(
+            name=training.info.name, folder=training.folder, protocol=training.protocol
+        ),
+        evaluations=tuple(
+            ScoredTask(
+                name=task.info.name,
+                folder=task.folder,
+                protocol=task.protocol,
+                runs=group.runs[task.info.name],
+            )
+            for task in group.evaluations
+        ),
     )

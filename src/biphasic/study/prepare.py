@@ -1,36 +1,34 @@
-"""Data of a study: documents, tokenizer, corpora and tasks, each built once per store."""
+"""Data of a study: corpora and built-in tasks, each built once per store."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from biphasic.config import Config
-from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.build import RECORD, build_corpus, corpus_origin
+from biphasic.data.corpus import Corpus
+from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import (
     PYDOCS_VERSION,
     STANDARD_LIBRARY,
-    Document,
     installed_versions,
     load_documents,
 )
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-from biphasic.files import digest, is_complete, read_json, remove_partials, write_json
-from biphasic.study.config import CorpusConfig
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import DataError
+from biphasic.files import digest, is_complete, read_json, remove_partials
 from biphasic.tasks.builtin import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
-DEFAULT_VOCAB_SIZE = 8192
-_SPLITS = {"train": "train", "heldout": "validation"}
 
-
-class PreparedPaths(Config):
-    """Where a study's data are."""
+class CorpusPaths(Config):
+    """Where a study's text is."""
 
     tokenizer: Path
     """Folder of the tokenizer."""
@@ -38,8 +36,6 @@ class PreparedPaths(Config):
     """Folder of the corpus to pretrain on."""
     heldout: Path
     """Folder of the corpus to watch losses on."""
-    tasks: Path
-    """Folder that holds the built-in tasks' folders."""
 
     def open(self) -> TrainingData:
         """Read tokenizer and corpora, checking every byte.
@@ -54,8 +50,8 @@ class PreparedPaths(Config):
         )
 
 
-def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) -> PreparedPaths:
-    """Build what a study reads, or find it built.
+def prepare_corpus(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) -> CorpusPaths:
+    """Build the text that a study trains on, or find it built.
 
     Args:
         config: The study's corpus.
@@ -63,93 +59,99 @@ def prepare(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) ->
         say: Told what is being done, one sentence at a time.
 
     Raises:
-        DataError: There is no text.
+        DataError: There is no text, or it cannot be used.
     """
-    origin = data_origin(config)
-    key = digest(origin)[:32]
+    if config.folder is not None:
+        return _built(config.folder)
+    key = digest(corpus_origin(config))[:32]
     folder = store / "data" / key
-    paths = PreparedPaths(
-        tokenizer=folder / "tokenizer",
-        train=folder / "train",
-        heldout=folder / "heldout",
-        tasks=folder / "tasks",
-    )
-    record = folder / "prepared.json"
-    locks = store / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / f"data-{key}.lock"):
-        if not (record.is_file() and read_json(record) == origin and _is_whole(paths)):
-            _build(config, paths, origin, say=say)
-            write_json(record, origin)
+    paths = _paths(folder)
+    with _lock(store, f"data-{key}"):
+        if not _is_whole(paths):
+            build_corpus(config, folder, say=say)
     return paths
 
 
-def _build(
-    config: CorpusConfig,
-    paths: PreparedPaths,
-    origin: dict[str, Any],
-    *,
-    say: Callable[[str], None],
-) -> None:
-    """Make what is missing; what an interrupted call finished is kept."""
-    for leftovers in (paths.tokenizer.parent, paths.tasks):
-        remove_partials(leftovers)
-    if config.tokenizer:
-        _copy_tokenizer(config.tokenizer, paths.tokenizer)
-    say("reading the documentation of the installed libraries")
-    documents = load_documents(config.libraries)
-    if not is_complete(paths.tokenizer):
-        say(f"training a tokenizer on {_megabytes(documents, 'train')} MB of text")
-        texts = (document.text for document in documents if document.split == "train")
-        vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
-        write_tokenizer(train_tokenizer(texts, vocab_size=vocab_size), paths.tokenizer)
-    tokenizer = TextTokenizer.load(paths.tokenizer)
-    for name, split in _SPLITS.items():
-        target = paths.tokenizer.parent / name
-        if not is_complete(target):
-            say(f"tokenising {_megabytes(documents, split)} MB of text ({name})")
-            pairs = [(doc.id, doc.text) for doc in documents if doc.split == split]
-            write_corpus(target, pairs, tokenizer, provenance={**origin, "split": split})
-    say("making the four tasks")
-    build_tasks(documents, paths.tasks)
+def check_corpus(config: CorpusConfig) -> None:
+    """Check that a corpus's sources or its folder are there; quick, before any work.
+
+    Raises:
+        DataError: They are not.
+    """
+    if config.folder is not None:
+        _built(config.folder)
+    else:
+        corpus_origin(config)
 
 
 def data_origin(config: CorpusConfig) -> dict[str, Any]:
-    """Return all that determines the data: settings, code and installed versions."""
+    """Return what a corpus was made from, for reports."""
+    if config.folder is not None:
+        return read_json(config.folder / RECORD)["origin"]
+    return corpus_origin(config)
+
+
+def _built(folder: Path) -> CorpusPaths:
+    """Return the paths of a corpus that was built before.
+
+    Raises:
+        DataError: The folder holds no finished corpus.
+    """
+    paths = _paths(folder)
+    if not (folder / RECORD).is_file() or not _is_whole(paths):
+        raise DataError(f"{folder}: no finished corpus here; make one with 'biphasic corpus build'")
+    return paths
+
+
+def _is_whole(paths: CorpusPaths) -> bool:
+    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout)))
+
+
+def _paths(folder: Path) -> CorpusPaths:
+    return CorpusPaths(
+        tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
+    )
+
+
+def prepare_builtin_tasks(
+    libraries: tuple[str, ...] | None, store: Path, *, say: Callable[[str], None]
+) -> Path:
+    """Make the built-in tasks, or find them made; return the folder that holds them.
+
+    Args:
+        libraries: Whose documentation to read; all that are installed when None.
+        store: Content store.
+        say: Told what is being done, one sentence at a time.
+
+    Raises:
+        DataError: The documentation yields no example for some split of a task.
+    """
+    key = digest(builtin_tasks_origin(libraries))[:32]
+    folder = store / "tasks" / f"builtin-{key}"
+    with _lock(store, f"tasks-{key}"):
+        if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
+            remove_partials(folder)
+            say("making the four built-in tasks")
+            build_tasks(load_documents(libraries), folder)
+    return folder
+
+
+def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return all that determines the built-in tasks: code and installed versions."""
     return {
-        "source": config.source,
-        "tokenizer": _tokenizer_origin(config),
-        "libraries": installed_versions(config.libraries),
-        # It has no version of its own: without this, studies with and without it would share data.
-        "standard_library": config.libraries is None or STANDARD_LIBRARY in config.libraries,
-        "tokenizers": importlib.metadata.version("tokenizers"),
+        "libraries": installed_versions(libraries),
+        # It has no version of its own: without this, tasks with and without it would be one.
+        "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
         "pydocs_version": PYDOCS_VERSION,
         "tasks_version": TASKS_VERSION,
     }
 
 
-def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
-    if config.tokenizer:
-        return {"sha256": TextTokenizer.load(config.tokenizer).sha256}
-    return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
-
-
-def _copy_tokenizer(source: Path, target: Path) -> None:
-    """Keep a tokenizer with the data made by it.
-
-    Raises:
-        DataError: It lacks a token that training needs.
-    """
-    tokenizer = TextTokenizer.load(source)
-    _ = tokenizer.mask_id
-    write_tokenizer(tokenizer, target)
-
-
-def _is_whole(paths: PreparedPaths) -> bool:
-    tasks = (paths.tasks / name for name in BUILTIN_TASKS)
-    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout, *tasks)))
-
-
-def _megabytes(documents: list[Document], split: str) -> int:
-    return sum(len(doc.text) for doc in documents if doc.split == split) // 1_000_000
+@contextmanager
+def _lock(store: Path, name: str) -> Iterator[None]:
+    """Wait until no other process makes the same data."""
+    locks = store / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / f"{name}.lock"):
+        yield

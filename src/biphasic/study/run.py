@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,6 @@ from biphasic.analysis.report import write_report
 from biphasic.errors import LockedError
 from biphasic.files import digest, is_complete, read_json, write_json
 from biphasic.study.config import StudyConfig
-from biphasic.study.display import StudyDisplay
-from biphasic.study.engine import LocalEngine
 from biphasic.study.jobs import FinetuneJob, Job, TrainJob
 from biphasic.study.plan import (
     FinetuneGroup,
@@ -26,12 +23,15 @@ from biphasic.study.plan import (
     PlannedArm,
     Segment,
     check_inputs,
-    check_protocols,
+    check_tasks,
+    finetune_job,
     missing_runs,
     missing_segments,
     plan_study,
 )
-from biphasic.study.prepare import PreparedPaths, data_origin, prepare
+from biphasic.study.prepare import CorpusPaths, check_corpus, data_origin, prepare_corpus
+from biphasic.study.schedule import run_jobs
+from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.training.environment import environment
 from biphasic.training.loop import TrainingData
 
@@ -79,16 +79,18 @@ def execute_study(
     """
     folder, store = root.resolve() / config.name, root.resolve() / STORE
     with study_lock(folder):
-        paths = prepare(config.corpus, store, say=console.print)
+        check_corpus(config.corpus)
+        tasks = locate_tasks(config, store, say=console.print)
+        paths = prepare_corpus(config.corpus, store, say=console.print)
         data = paths.open()
-        plan = plan_study(config, data.ground, paths.tasks)
-        check_protocols(plan, data.tokenizer)
+        plan = plan_study(config, data.ground, tasks)
+        check_tasks(plan.tasks, data.tokenizer)
         check_inputs(plan, store)
         jobs, needs = _jobs(plan, config, paths, store, folder)
         failures: tuple[str, ...] = ()
         if jobs:
             workers = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
-            failures = _run_jobs(
+            failures = run_jobs(
                 jobs,
                 needs,
                 console=console,
@@ -99,6 +101,24 @@ def execute_study(
         record = study_record(config, plan, data, store=store)
         report = _up_to_date_report(record, plan, folder, store)
     return StudyOutcome(folder, report, num_executed=len(jobs), failures=failures)
+
+
+def locate_tasks(
+    config: StudyConfig, store: Path, *, say: Callable[[str], None]
+) -> tuple[PlannedTask, ...]:
+    """Find a study's tasks, and make those that are not in the store yet.
+
+    Raises:
+        DataError: A task's data are missing, damaged, or cannot be used.
+    """
+    locator = TaskLocator(
+        store=store,
+        libraries=config.corpus.libraries,
+        protocol_of=config.protocol_of,
+        is_paper=config.finetuning.is_paper,
+        say=say,
+    )
+    return locator.plan(config.tasks)
 
 
 @contextmanager
@@ -145,7 +165,9 @@ def study_record(
     config: StudyConfig, plan: Plan, data: TrainingData, *, store: Path
 ) -> dict[str, Any]:
     """Return `study.json`: what was compared with what, for reports that need no torch."""
-    groups = {(group.state, group.task.info.name): group for group in plan.groups}
+    runs = {
+        (group.state, name): found for group in plan.groups for name, found in group.runs.items()
+    }
     return {
         "format": _STUDY_FORMAT,
         "name": config.name,
@@ -170,6 +192,8 @@ def study_record(
                 "title": task.info.title,
                 "metric": task.info.metric,
                 **{f"num_{split}": count for split, count in task.num_examples.items()},
+                "trained_on": None if task.trainer is None else task.trainer.info.name,
+                "overlaps": dict(task.info.overlaps),
             }
             for task in plan.tasks
         ],
@@ -185,8 +209,9 @@ def study_record(
             }
             for arm in plan.arms
             for task in plan.tasks
-            for run in groups[arm.state, task.info.name].runs
+            for run in runs[arm.state, task.info.name]
         ],
+        "heldout_sha256": data.heldout.content_hash,
         "provenance": _provenance(config, plan, data),
     }
 
@@ -229,7 +254,7 @@ def _segments_of(arm: PlannedArm, plan: Plan, store: Path) -> list[str]:
 
 
 def _jobs(
-    plan: Plan, config: StudyConfig, paths: PreparedPaths, store: Path, folder: Path
+    plan: Plan, config: StudyConfig, paths: CorpusPaths, store: Path, folder: Path
 ) -> tuple[list[Job], dict[str, str | None]]:
     """Return the jobs that are missing, and the state that each waits for."""
     jobs: list[Job] = []
@@ -245,7 +270,7 @@ def _jobs(
 
 
 def _train_job(
-    segment: Segment, config: StudyConfig, paths: PreparedPaths, store: Path, folder: Path
+    segment: Segment, config: StudyConfig, paths: CorpusPaths, store: Path, folder: Path
 ) -> TrainJob:
     return TrainJob(
         id=segment.id,
@@ -261,57 +286,7 @@ def _train_job(
     )
 
 
-def _finetune_job(group: FinetuneGroup, paths: PreparedPaths, store: Path) -> FinetuneJob:
-    return FinetuneJob(
-        id=group.id,
-        label=group.label,
-        store=store,
-        tokenizer=paths.tokenizer,
-        task=paths.tasks / group.task.info.name,
-        encoder=store / "states" / group.state,
-        state=group.state,
-        protocol=group.task.protocol,
-        runs=group.runs,
+def _finetune_job(group: FinetuneGroup, paths: CorpusPaths, store: Path) -> FinetuneJob:
+    return finetune_job(
+        group, store=store, tokenizer=paths.tokenizer, encoder=store / "states" / group.state
     )
-
-
-def _run_jobs(
-    jobs: list[Job],
-    needs: dict[str, str | None],
-    *,
-    console: Console,
-    log_folder: Path,
-    num_workers: int,
-    num_threads: int,
-) -> tuple[str, ...]:
-    """Run jobs as soon as what they need is there; return what failed, one line each."""
-    waiting = {job.id: job for job in jobs}
-    failures: list[str] = []
-    running: dict[Future[None], Job] = {}
-    with (
-        StudyDisplay(console, num_jobs=len(jobs)) as display,
-        LocalEngine(
-            num_workers=min(num_workers, len(jobs)),
-            num_threads=num_threads,
-            log_folder=log_folder,
-            watch=display.progress,
-        ) as engine,
-    ):
-        open_states = set(waiting)
-        while waiting or running:
-            # Only as many as can run: training comes first whenever its turn is there.
-            ready = [job for job in waiting.values() if needs[job.id] not in open_states]
-            for job in ready[: num_workers - len(running)]:
-                running[engine.submit(waiting.pop(job.id))] = job
-            if not running:
-                break  # what is left needs something that failed
-            ended, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                job, error = running.pop(future), future.exception()
-                display.ended(job, error)
-                if error:
-                    failures.append(str(error))
-                else:
-                    open_states.discard(job.id)
-    failures += [f"{job.label}: not tried, it needs a job that failed" for job in waiting.values()]
-    return tuple(failures)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from biphasic.data.pydocs import Document, Split
 from biphasic.errors import DataError
-from biphasic.files import complete_folder, write_json, write_text
 from biphasic.tasks.builtin_examples import SPLITS, Example, LeakFilter, parse_documents
 from biphasic.tasks.builtin_ir import summary_examples
 from biphasic.tasks.builtin_qa import parameter_questions
 from biphasic.tasks.builtin_sc import library_examples, library_labels
 from biphasic.tasks.builtin_tc import TAGS, parameter_examples
+from biphasic.tasks.folder import TaskDescription, write_task_folder
+from biphasic.tasks.records import Kind
 
 TASKS_VERSION = 1
 """Raised by hand whenever the same documents would give other tasks."""
@@ -55,7 +55,7 @@ def build_tasks(documents: Sequence[Document], out: Path) -> None:
 
 def _write(
     out: Path,
-    kind: str,
+    kind: Kind,
     chosen: Selected,
     *,
     title: str,
@@ -66,32 +66,28 @@ def _write(
     for split in SPLITS:
         if not chosen[split]:
             raise DataError(f"{name}: the documentation yields no {split} example")
-    with complete_folder(out / name) as folder:
-        if labels:
-            write_json(folder / "labels.json", list(labels))
-        if kind == "ir":
-            _write_retrieval(folder, chosen)
-        else:
-            for split, examples in chosen.items():
-                rows = ({"id": example.id, **example.record} for example in examples)
-                _write_lines(folder / f"{split}.jsonl", rows)
-        task = {"name": name, "kind": kind, "title": title, "metric": metric}
-        write_json(folder / "task.json", task)
+    files: dict[str, Any] = _retrieval_files(chosen) if kind == "ir" else {"splits": _rows(chosen)}
+    if labels:
+        files["labels"] = labels
+    description = TaskDescription(name=name, kind=kind, title=title, metric=metric)
+    write_task_folder(out / name, description, **files)
 
 
-def _write_retrieval(folder: Path, chosen: Selected) -> None:
-    """Write corpus, queries and judgements; every split's documents stand in one corpus."""
+def _rows(chosen: Selected) -> dict[str, list[dict[str, Any]]]:
+    return {
+        split: [{"id": example.id, **example.record} for example in examples]
+        for split, examples in chosen.items()
+    }
+
+
+def _retrieval_files(chosen: Selected) -> dict[str, Any]:
+    """Return corpus, queries and judgements; every split's documents stand in one corpus."""
     every = sorted((e for part in chosen.values() for e in part), key=lambda e: e.id)
-    corpus = ({"_id": e.id, "title": "", "text": e.record["text"]} for e in every)
-    _write_lines(folder / "corpus.jsonl", corpus)
-    queries = ({"_id": f"q:{e.id}", "text": e.record["query"]} for e in every)
-    _write_lines(folder / "queries.jsonl", queries)
-    for split, examples in chosen.items():
-        lines = [f"q:{example.id}\t{example.id}\t1\n" for example in examples]
-        header = "query-id\tcorpus-id\tscore\n"
-        write_text(folder / "qrels" / f"{split}.tsv", header + "".join(lines))
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    text = "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
-    write_text(path, text)
+    return {
+        "corpus": [{"_id": e.id, "title": "", "text": e.record["text"]} for e in every],
+        "queries": [{"_id": f"q:{e.id}", "text": e.record["query"]} for e in every],
+        "qrels": {
+            split: [(f"q:{example.id}", example.id, 1) for example in examples]
+            for split, examples in chosen.items()
+        },
+    }

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, SplitScores, TokenIds, encode_texts, mean_pool
-from biphasic.tasks.metrics import accuracy, macro_f1
+from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
+from biphasic.tasks.metrics import accuracy, macro_f1, matthews
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ClassificationTask, TaskInfo
+from biphasic.tasks.scores import SplitScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,15 @@ class EncodedClassification:
     """A classification task as token sequences."""
 
     info: TaskInfo
-    num_outputs: int
+    labels: tuple[str, ...]
     pad_id: int
     num_truncated: dict[str, int]
     splits: dict[str, _Texts]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of labels."""
+        return len(self.labels)
 
     @property
     def num_train(self) -> int:
@@ -58,8 +64,15 @@ class EncodedClassification:
         metrics = {
             "accuracy": accuracy(texts.labels, predicted),
             "macro_f1": macro_f1(texts.labels, predicted),
+            "matthews": matthews(texts.labels, predicted),
         }
-        return SplitScores(metrics, texts.ids, (predicted == texts.labels).astype(np.float64))
+        correct = predicted == texts.labels
+        columns = {
+            "correct": correct,
+            "label": [self.labels[label] for label in texts.labels.tolist()],
+            "predicted": [self.labels[label] for label in predicted.tolist()],
+        }
+        return SplitScores(metrics, texts.ids, correct.astype(np.float64), columns)
 
 
 def encode_classification(
@@ -75,7 +88,7 @@ def encode_classification(
         splits[split] = _Texts(tuple(record.id for record in records), sequences, labels)
     return EncodedClassification(
         info=task.info,
-        num_outputs=len(task.labels),
+        labels=task.labels,
         pad_id=tokenizer.pad_id,
         num_truncated=num_truncated,
         splits=splits,

@@ -1,4 +1,4 @@
-"""Token sequences of a task, and packed rows of them through a model."""
+"""Token sequences of a task, and rows of them through a model."""
 
 from __future__ import annotations
 
@@ -15,24 +15,16 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
-from biphasic.model.forward import hidden_states
+from biphasic.model.forward import batching_of, hidden_states, padded_states
 from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.scores import SplitScores
 from biphasic.training.memory import release_excess
 
-# Rows are as long as the batch's longest sequence, rounded up to this many tokens.
+# Rows of training are as long as the batch's longest sequence, rounded up to this many tokens.
 _ROW_MULTIPLE = 16
 _EVALUATION_TOKENS = 4096
 
 TokenIds = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitScores:
-    """What a model scored on one split: metrics over it, and one score per example."""
-
-    metrics: dict[str, float]
-    ids: tuple[str, ...]
-    scores: NDArray[np.float64]
 
 
 class EncodedTask(Protocol):
@@ -72,7 +64,7 @@ class EncodedTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model that reads packed sequences in both directions."""
+    """A model that reads sequences in both directions, packed or padded as it was loaded for."""
 
     model: PreTrainedModel
     pad_id: int
@@ -82,15 +74,24 @@ class Encoder:
         """Where the model's weights are."""
         return self.model.device
 
-    def states(self, sequences: Sequence[TokenIds]) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run sequences through the model, packed.
+    def states(
+        self, sequences: Sequence[TokenIds], *, row_multiple: int = _ROW_MULTIPLE
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """Run sequences through the model.
+
+        Args:
+            sequences: One or more.
+            row_multiple: Packed rows hold the longest sequence, rounded up to so many tokens.
 
         Returns:
             Hidden states in fp32, [num_tokens, hidden_size], and the start and end of each
             sequence among them, int64 [num_sequences, 2].
         """
+        if batching_of(self.model) == "padded":
+            hidden, spans = padded_states(self.model, sequences, pad_id=self.pad_id)
+            return hidden.float(), spans
         longest = max(len(sequence) for sequence in sequences)
-        row_length = -(-longest // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        row_length = -(-longest // row_multiple) * row_multiple
         batch = pack_sequences(sequences, row_length=row_length, pad_id=self.pad_id)
         return hidden_states(self.model, batch, causal=False).float(), batch.spans
 
@@ -99,7 +100,8 @@ class Encoder:
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
         """Run any number of sequences through the model, longest first.
 
-        Sorted by length, the sequences of a batch are nearly equal, so rows hold little padding.
+        Sorted by length, the sequences of a batch are nearly equal, so rows hold little padding if
+        they are no longer than the longest.
 
         Yields:
             Which sequences these are, and their states and spans as in `states`.
@@ -113,7 +115,7 @@ class Encoder:
         while start < len(order):
             count = max(1, _EVALUATION_TOKENS // int(lengths[order[start]]))
             indices = order[start : start + count]
-            hidden, spans = self.states([sequences[index] for index in indices])
+            hidden, spans = self.states([sequences[index] for index in indices], row_multiple=1)
             if not bool(torch.isfinite(hidden).all()):
                 raise TrainingError("the model's states are not finite")
             yield indices, hidden, spans

@@ -1,11 +1,14 @@
-"""Fine-tuning: one model, one task, one learning rate, one seed, to scores per example."""
+"""Fine-tuning: one model, one task, one learning rate, one seed, to scores per example.
+
+Zero-shot tasks go the same way, with no steps to take.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -19,46 +22,85 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.classification import encode_classification
-from biphasic.tasks.encoding import EncodedTask, Encoder, SplitScores, new_head
+from biphasic.tasks.encoding import EncodedTask, Encoder, new_head
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
     ClassificationTask,
     QuestionTask,
+    RegressionTask,
     TaggingTask,
     Task,
     TaskInfo,
 )
+from biphasic.tasks.regression import encode_regression
 from biphasic.tasks.retrieval import encode_retrieval
+from biphasic.tasks.scores import SplitScores
 from biphasic.tasks.tagging import encode_tagging
 from biphasic.training.lr import learning_rate
 from biphasic.training.memory import release_excess
-from biphasic.training.optimizer import MasterWeights, Optimizer, Precision, set_precision
+from biphasic.training.optimizer import (
+    FinetunePrecision,
+    MasterWeights,
+    Optimizer,
+    set_head_precision,
+    set_precision,
+)
 
 Status = Literal["finished", "diverged"]
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneRun:
-    """All that determines a fine-tuning, beside the model it begins with."""
+    """All that determines a fine-tuning, beside the model it begins with.
+
+    Attributes:
+        task: What is trained on.
+        learning_rate: The peak; without meaning where the task is zero-shot.
+        seed: Seed of head, order and dropout; without meaning where the task is zero-shot.
+        protocol: All other constants.
+        evaluations: The tasks to score, each of which knows its own documents and lengths. Others
+            than `task` itself are retrieval, after fine-tuning on retrieval. Without any it is
+            `task` alone.
+    """
 
     task: EncodedTask
     learning_rate: float
     seed: int
     protocol: FinetuneProtocol
+    evaluations: tuple[EncodedTask, ...] = ()
+
+    @property
+    def scored(self) -> tuple[EncodedTask, ...]:
+        """The tasks to score."""
+        return self.evaluations or (self.task,)
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
-    """What came of a run; `scores` by split, and none where it diverged."""
+    """What came of a run on one of the tasks it was scored on.
+
+    Attributes:
+        task: The task that was scored.
+        trained_on: Name of the task that was trained on, where it is another one.
+        learning_rate: The peak.
+        seed: The seed.
+        status: Whether loss, gradients and states remained finite.
+        steps: Optimizer steps that were taken.
+        scores: Scores by split; None where the run diverged.
+        seconds: Time for the training and for the scoring of this task.
+        num_truncated: What the length limit took from the scored task; its encoding names it.
+    """
 
     task: TaskInfo
+    trained_on: str | None
     learning_rate: float
     seed: int
     status: Status
     steps: int
     scores: dict[str, SplitScores] | None
     seconds: float
+    num_truncated: dict[str, int] = field(default_factory=dict)
 
 
 Progress = Callable[[FinetuneRun, int, int, float], None]
@@ -70,6 +112,8 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
     match task:
         case ClassificationTask():
             return encode_classification(task, tokenizer, protocol=protocol)
+        case RegressionTask():
+            return encode_regression(task, tokenizer, protocol=protocol)
         case TaggingTask():
             return encode_tagging(task, tokenizer, protocol=protocol)
         case QuestionTask():
@@ -84,64 +128,88 @@ class Finetuner:
     The weights are put back after every run, so a run's result does not depend on those before it.
     """
 
-    def __init__(self, model: PreTrainedModel, *, precision: Precision) -> None:
-        """Take a model over: with `bf16` it computes with rounded copies from then on.
+    def __init__(self, model: PreTrainedModel, *, precision: FinetunePrecision) -> None:
+        """Take a model over: it computes in `precision` from then on.
 
         Raises:
             ModelError: The model's weights are not in fp32.
         """
         if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
             raise ModelError("fine-tuning begins from weights in fp32; load the model anew")
-        self.precision: Precision = precision
+        self.precision: FinetunePrecision = precision
         self._model = model
         self._body = set_precision(model, precision)
         self._initial = {
             name: master.detach().clone() for name, master in self._body.masters.items()
         }
 
-    def run(self, run: FinetuneRun, *, progress: Progress | None = None) -> FinetuneResult:
-        """Fine-tune by the protocol and score the last step.
+    def run(
+        self, run: FinetuneRun, *, progress: Progress | None = None
+    ) -> tuple[FinetuneResult, ...]:
+        """Fine-tune by the protocol and score the last step on each of the run's tasks.
 
         A loss, gradient or state that is not finite ends the run as diverged; that is a result
-        too.
+        too, for every task. The result on a task does not depend on the others.
 
         Raises:
-            ConfigError: The run wants another precision.
+            ConfigError: The run wants another precision, has nothing to train on, or is to be
+                scored on a task that does not go with what it is trained on.
         """
+        self._check(run)
+        started = time.perf_counter()
+        try:
+            with _seeded(run.seed):
+                return tuple(self._train_and_score(run, progress, started))
+        finally:
+            self._put_weights_back()
+
+    def _check(self, run: FinetuneRun) -> None:
+        trained = run.task.info
         if run.protocol.precision != self.precision:
             raise ConfigError(
                 f"precision: the run wants {run.protocol.precision}, but the model was prepared "
                 f"for {self.precision}; group runs by precision"
             )
-        started = time.perf_counter()
-        try:
-            with _seeded(run.seed):
-                status, steps, scores = self._train_and_score(run, progress)
-        finally:
-            self._put_weights_back()
-        return FinetuneResult(
-            task=run.task.info,
-            learning_rate=run.learning_rate,
-            seed=run.seed,
-            status=status,
-            steps=steps,
-            scores=scores,
-            seconds=time.perf_counter() - started,
-        )
+        if not run.task.num_train and trained.kind != "zs":
+            raise ConfigError(
+                f"task '{trained.name}': no training split; fine-tune on another task and score "
+                "this one afterwards, or let it be of kind 'zs' (no fine-tuning)"
+            )
+        for task in run.scored:
+            if task.info != trained and (task.info.kind, trained.kind) != ("ir", "ir"):
+                raise ConfigError(
+                    f"task '{task.info.name}' ({task.info.kind}) cannot be scored after "
+                    f"fine-tuning on '{trained.name}' ({trained.kind}); retrieval alone can be, "
+                    "after retrieval"
+                )
 
     def _train_and_score(
-        self, run: FinetuneRun, progress: Progress | None
-    ) -> tuple[Status, int, dict[str, SplitScores] | None]:
+        self, run: FinetuneRun, progress: Progress | None, started: float
+    ) -> Iterator[FinetuneResult]:
         generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
         hidden_size = self._model.config.hidden_size
         head = new_head(hidden_size, run.task.num_outputs, generator=generator)
         head.to(self._model.device)
+        set_head_precision(head, self.precision)
         added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
         weights = MasterWeights({**self._body.working, **added}, {**self._body.masters, **added})
         encoder = Encoder(self._model, pad_id=run.task.pad_id)
         steps, is_finite = _train(encoder, head, weights, run, progress)
-        scores = _score(encoder, head, run.task) if is_finite else None
-        return ("diverged" if scores is None else "finished"), steps, scores
+        training_seconds = time.perf_counter() - started
+        for task in run.scored:
+            started = time.perf_counter()
+            scores = _score(encoder, head, task) if is_finite else None
+            yield FinetuneResult(
+                task=task.info,
+                trained_on=None if task.info == run.task.info else run.task.info.name,
+                learning_rate=run.learning_rate,
+                seed=run.seed,
+                status="diverged" if scores is None else "finished",
+                steps=steps,
+                scores=scores,
+                seconds=training_seconds + time.perf_counter() - started,
+                num_truncated=task.num_truncated,
+            )
 
     @torch.no_grad()
     def _put_weights_back(self) -> None:
@@ -153,7 +221,7 @@ class Finetuner:
 
 def finetune_group(
     model: PreTrainedModel, runs: Sequence[FinetuneRun], *, progress: Progress | None = None
-) -> Iterator[FinetuneResult]:
+) -> Iterator[tuple[FinetuneResult, ...]]:
     """Fine-tune a model once for each run, all from the weights it has now; see `Finetuner`."""
     if runs:
         finetuner = Finetuner(model, precision=runs[0].protocol.precision)
@@ -186,8 +254,10 @@ def _train(
     progress: Progress | None,
 ) -> tuple[int, bool]:
     """Take the steps; return how many were taken, and whether all was finite."""
-    optimizer = _new_optimizer(weights, run.protocol)
     num_steps = run.protocol.num_steps(run.task.num_train)
+    if not num_steps:  # zero-shot
+        return 0, True
+    optimizer = _new_optimizer(weights, run.protocol)
     schedule = run.protocol.schedule(run.learning_rate, num_steps=num_steps)
     encoder.model.train()
     for step in range(num_steps):

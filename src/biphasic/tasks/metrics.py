@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytrec_eval
 from numpy.typing import NDArray
-from seqeval.metrics import f1_score as seqeval_f1
-from seqeval.scheme import IOB2
-from sklearn.metrics import accuracy_score, f1_score
+from scipy import stats
+from seqeval.metrics.v1 import precision_recall_fscore_support
+from seqeval.scheme import IOB2, Entities
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 # The first metric of each kind is its primary one unless a task names another.
 METRICS_BY_KIND = {
-    "sc": ("accuracy", "macro_f1"),
+    "sc": ("accuracy", "macro_f1", "matthews"),
+    "sr": ("spearman", "pearson"),
     "tc": ("entity_f1", "sentence_token_f1"),
     "qa": ("f1", "exact_match"),
-    "ir": ("ndcg_at_10", "mrr_at_10", "recall_at_100"),
+    "ir": _RETRIEVAL,
+    "zs": _RETRIEVAL,
 }
 RANKING_DEPTH = 100
+NO_PREDICTION = -1
+"""Stands for the label of a word for which the model could not predict any."""
 # scikit-learn and seqeval take a number here; their annotations name only "warn".
 _ZERO: Any = 0
 
@@ -34,17 +41,90 @@ def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
     return float(f1_score(labels, predicted, average="macro", zero_division=_ZERO))
 
 
-def entity_f1(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> float:
-    """Return the micro F1 over entities, strict: a stray `I-` begins nothing."""
-    score: Any = seqeval_f1(
-        list(tags),
-        list(predicted),
-        average="micro",
-        mode="strict",
-        scheme=IOB2,
-        zero_division=_ZERO,
+def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
+    """Return the Matthews correlation, for any number of labels; 0 where either is constant.
+
+    It is not defined there; 0 is scikit-learn's value too, as for predictions by chance.
+    """
+    if _is_constant(labels) or _is_constant(predicted):
+        return 0.0
+    return float(matthews_corrcoef(labels, predicted))
+
+
+def spearman(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Return the rank correlation; 0 where it is not defined, for either is constant."""
+    return _correlation(stats.spearmanr, values, predicted)
+
+
+def pearson(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Return the linear correlation; 0 where it is not defined, for either is constant."""
+    return _correlation(stats.pearsonr, values, predicted)
+
+
+def _correlation(
+    correlate: Callable[..., Any], values: NDArray[np.float64], predicted: NDArray[np.float64]
+) -> float:
+    # A model that gives every text the same number has learnt nothing, and a record holds no NaN.
+    if _is_constant(values) or _is_constant(predicted):
+        return 0.0
+    return float(correlate(values, predicted).statistic)
+
+
+def _is_constant(values: NDArray[Any]) -> bool:
+    return bool((values == values[0]).all())
+
+
+@dataclass(frozen=True, slots=True)
+class EntityScores:
+    """How the entities of a split were found; an entity is right if borders and type are.
+
+    Attributes:
+        f1: Micro F1 over all entities.
+        by_type: `precision`, `recall`, `f1` and `support` (entities expected) of each type that
+            was expected or predicted.
+        expected: Entities in each sentence.
+        predicted: Entities predicted in each sentence.
+        right: Entities of each sentence that were predicted.
+    """
+
+    f1: float
+    by_type: dict[str, dict[str, float]]
+    expected: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    right: NDArray[np.int64]
+
+
+def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> EntityScores:
+    """Compare BIO2 tags entity by entity, strictly: a stray `I-` begins nothing."""
+    # seqeval finds the entities anew for every score unless they are handed on.
+    entities: dict[str, Any] = {
+        "entities_true": Entities(list(tags), IOB2),
+        "entities_pred": Entities(list(predicted), IOB2),
+    }
+    wanted, given = ([set(sentence) for sentence in found.entities] for found in entities.values())
+
+    def score(average: str | None) -> Any:
+        return precision_recall_fscore_support(
+            list(tags),
+            list(predicted),
+            average=average,
+            scheme=IOB2,
+            zero_division=_ZERO,
+            **entities,
+        )
+
+    names = sorted({entity.tag for sentence in (*wanted, *given) for entity in sentence})
+    table = np.transpose(score(None)).tolist() if names else []
+    return EntityScores(
+        f1=float(score("micro")[2]),
+        by_type={
+            name: {"precision": precision, "recall": recall, "f1": f1, "support": int(support)}
+            for name, (precision, recall, f1, support) in zip(names, table, strict=True)
+        },
+        expected=np.array([len(sentence) for sentence in wanted]),
+        predicted=np.array([len(sentence) for sentence in given]),
+        right=np.array([len(both[0] & both[1]) for both in zip(wanted, given, strict=True)]),
     )
-    return float(score)
 
 
 def sentence_token_f1(
@@ -53,15 +133,17 @@ def sentence_token_f1(
     """Return for each sentence the macro F1 over the labels that occur in it, `O` among them.
 
     The reference study's score of token classification is the mean of these, as its stored values
-    show: a sentence of only `O`, predicted as such, scores 1.
+    show: a sentence of only `O`, predicted as such, scores 1. A word predicted as `NO_PREDICTION`
+    is missed, whatever its label, and adds no label.
     """
     lengths = np.array([len(sentence) for sentence in labels])
     cells = len(lengths) * num_labels
     base = np.repeat(np.arange(len(lengths)) * num_labels, lengths)
     expected, given = np.concatenate(labels), np.concatenate(predicted)
+    made = given != NO_PREDICTION
     right = np.bincount((base + expected)[expected == given], minlength=cells)
     total = np.bincount(base + expected, minlength=cells) + np.bincount(
-        base + given, minlength=cells
+        (base + given)[made], minlength=cells
     )
     f1 = 2.0 * right / np.maximum(total, 1)
     present = (total > 0).reshape(-1, num_labels)
@@ -96,6 +178,8 @@ def retrieval_scores(
     rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, float]]:
     """Return for each query nDCG@10, reciprocal rank within 10 and recall at 100.
+
+    A query without a relevant document scores 0, and counts, as trec_eval has it.
 
     pytrec_eval reads scores as 32-bit floats and sorts them itself, so it is given ranks instead
     of similarities: integers that fall strictly, which it can neither round together nor reorder.

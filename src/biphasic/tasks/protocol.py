@@ -8,8 +8,12 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
+from biphasic.model.forward import Batching
 from biphasic.training.lr import LearningRateConfig
-from biphasic.training.optimizer import Precision
+from biphasic.training.optimizer import FinetunePrecision
+
+_ADDED = ("batching",)
+"""Fields that came later: they name a fine-tuning only where they differ from their defaults."""
 
 
 class FinetuneProtocol(Config):
@@ -24,7 +28,16 @@ class FinetuneProtocol(Config):
         default=32, description="Texts, sentences, windows or pairs in an optimizer step."
     )
     max_seqlen: int = Field(
-        default=2028, ge=8, description="Longest sequence in tokens, special tokens included."
+        default=2048,
+        ge=8,
+        description="Longest sequence in tokens, special tokens included; longer ones are cut. "
+        "`biphasic evaluate` takes the model's own limit unless this is set.",
+    )
+    batching: Batching = Field(
+        default="packed",
+        description="packed: rows hold several sequences, kept apart by our attention function; "
+        "padded: one sequence in a row, and the attention that the model has of its own. Scores "
+        "are the same; encoders with an attention of another kind (DeBERTa, MPNet) need padding.",
     )
     warmup_fraction: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the steps in which the learning rate rises."
@@ -42,8 +55,10 @@ class FinetuneProtocol(Config):
         description="Gradients of a larger norm are scaled down to it. The study does not state "
         "it; 1 is the default of the trainer its public configurations are written for.",
     )
-    precision: Precision = Field(
-        default="fp32", description="What the model computes in; fp32 master weights in both cases."
+    precision: FinetunePrecision = Field(
+        default="fp32",
+        description="What the model computes in. Weights are kept in fp32 with fp32 and bf16; with "
+        "paper, as in the study, all is bf16: weights, gradients and AdamW's moments.",
     )
     similarity_scale: PositiveFloat = Field(
         default=20.0,
@@ -67,6 +82,19 @@ class FinetuneProtocol(Config):
         "answer of the training split.",
     )
 
+    @staticmethod
+    def paper(max_positions: int) -> dict[str, Any]:
+        """Return the settings by which the study's fine-tuning differs from our defaults.
+
+        Args:
+            max_positions: The model's `max_position_embeddings`.
+        """
+        return {
+            "max_seqlen": round(0.99 * max_positions),
+            "precision": "paper",
+            "retrieval_corpus": "judged",
+        }
+
     def num_steps(self, num_train: int) -> int:
         """Return the optimizer steps of a run over `num_train` examples."""
         return min(self.max_steps, self.max_epochs * math.ceil(num_train / self.batch_size))
@@ -82,7 +110,13 @@ class FinetuneProtocol(Config):
     def determinants(self) -> dict[str, Any]:
         """Return what names a fine-tuning: every constant.
 
-        A field that is added later must have a default that means "as before", and be left out
-        here while it has it, so that old results keep their names.
+        A field that is added later must have a default that means "as before", and is left out
+        while it has it (`_ADDED`), so that old results keep their names.
         """
-        return self.model_dump()
+        settings = self.model_dump()
+        defaults = {name: type(self).model_fields[name].default for name in _ADDED}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in defaults or value != defaults[name]
+        }

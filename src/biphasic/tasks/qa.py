@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,38 +11,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError
-from biphasic.tasks.encoding import Encoder, SplitScores, TokenIds
+from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Question, QuestionTask, TaskInfo
-from biphasic.tasks.squad import answer_scores
-
-_NO_ANSWER = 0  # the position of BOS
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A question and part of its context as one sequence: BOS, question, line break, part, EOS.
-
-    Attributes:
-        question: Number of the question within its split.
-        sequence: Token ids.
-        prefix: Tokens before the context's.
-        offsets: Start and end in the context of each token of the part, [num_tokens, 2].
-        target: Positions in the sequence of the answer's first and last token; zeros (BOS) where
-            the window does not hold all of it.
-    """
-
-    question: int
-    sequence: TokenIds
-    prefix: int
-    offsets: NDArray[np.int64]
-    target: tuple[int, int]
+from biphasic.tasks.scores import SplitScores
+from biphasic.tasks.squad import answer_scores, question_metrics
+from biphasic.tasks.windows import NO_ANSWER, Window, check_room, question_windows
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuestions:
-    """A question-answering task as windows."""
+    """A question-answering task as windows.
+
+    Attributes:
+        num_truncated: For each split the questions that were cut, and as `SPLIT_lost_answers`
+            those whose first answer no window holds as a whole.
+        max_answer_tokens: Longest answer decoded.
+        has_unanswerable: Whether some training question has no answer; only then may the model
+            answer none.
+        questions: The questions of each split.
+        windows: The windows of each split, in the order of its questions.
+    """
 
     info: TaskInfo
     pad_id: int
@@ -89,8 +77,16 @@ class EncodedQuestions:
                 for prediction, question in zip(predictions, questions, strict=True)
             ]
         )
-        metrics = {"f1": float(scores[:, 1].mean()), "exact_match": float(scores[:, 0].mean())}
-        return SplitScores(metrics, tuple(question.id for question in questions), scores[:, 1])
+        is_answerable = np.array([bool(question.answers) for question in questions])
+        columns = {
+            "f1": scores[:, 1],
+            "exact_match": scores[:, 0],
+            "is_answerable": is_answerable,
+            "predicted": predictions,
+        }
+        ids = tuple(question.id for question in questions)
+        metrics = question_metrics(scores, is_answerable)
+        return SplitScores(metrics, ids, scores[:, 1], columns)
 
     def _predict(self, encoder: Encoder, head: nn.Module, split: str) -> list[str]:
         windows = self.windows[split]
@@ -142,7 +138,7 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
         window: The window.
         max_answer_tokens: Longest span considered.
     """
-    no_answer = float(logits[_NO_ANSWER].sum())
+    no_answer = float(logits[NO_ANSWER].sum())
     length = len(window.offsets)
     if not length:
         return _Span(no_answer=no_answer)
@@ -159,27 +155,6 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
     )
 
 
-def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
-    """Refuse a protocol whose windows hold no context; known before any work.
-
-    Raises:
-        ConfigError: Sequences are too short for question and overlap.
-    """
-    framing = 2 + len(_separator(tokenizer))
-    needed = framing + protocol.max_question_tokens + protocol.window_overlap + 1
-    if protocol.max_seqlen < needed:
-        raise ConfigError(
-            f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context; with these "
-            f"max_question_tokens and window_overlap question answering needs {needed}"
-        )
-
-
-def _separator(tokenizer: TextTokenizer) -> list[int]:
-    """Return what stands between question and context."""
-    # A tokenizer without line breaks separates as it ends sequences.
-    return tokenizer.encode("\n") or [tokenizer.eos_id]
-
-
 def encode_questions(
     task: QuestionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedQuestions:
@@ -189,74 +164,19 @@ def encode_questions(
         ConfigError: Sequences are too short for question and overlap.
     """
     check_room(tokenizer, protocol=protocol)
-    separator = _separator(tokenizer)
-    windows: dict[str, list[Window]] = {}
+    parts = {
+        split: question_windows(questions, tokenizer, protocol=protocol)
+        for split, questions in task.splits.items()
+    }
     num_truncated: dict[str, int] = {}
-    longest_answer = 1
-    for split, questions in task.splits.items():
-        windows[split], num_truncated[split] = [], 0
-        contexts = _encode_contexts(questions, tokenizer)
-        for number, question in enumerate(questions):
-            asked = tokenizer.encode(question.question)
-            num_truncated[split] += len(asked) > protocol.max_question_tokens
-            prefix = [tokenizer.bos_id, *asked[: protocol.max_question_tokens], *separator]
-            ids, offsets = contexts[question.context]
-            answer = _answer_tokens(question, offsets)
-            if split == "train" and answer is not None:
-                longest_answer = max(longest_answer, answer[1] - answer[0] + 1)
-            for start, end in _window_borders(
-                len(ids), protocol.max_seqlen - len(prefix) - 1, overlap=protocol.window_overlap
-            ):
-                sequence = np.concatenate([prefix, ids[start:end], [tokenizer.eos_id]])
-                target = _target(answer, start, end, prefix=len(prefix))
-                windows[split].append(
-                    Window(number, sequence, len(prefix), offsets[start:end], target)
-                )
+    for split, part in parts.items():
+        num_truncated |= {split: part.num_cut, f"{split}_lost_answers": part.num_lost_answers}
     return EncodedQuestions(
         info=task.info,
         pad_id=tokenizer.pad_id,
         num_truncated=num_truncated,
-        max_answer_tokens=protocol.max_answer_tokens or longest_answer,
+        max_answer_tokens=protocol.max_answer_tokens or parts["train"].longest_answer,
         has_unanswerable=any(not question.answers for question in task.splits["train"]),
         questions=dict(task.splits),
-        windows=windows,
+        windows={split: part.windows for split, part in parts.items()},
     )
-
-
-def _encode_contexts(
-    questions: Sequence[Question], tokenizer: TextTokenizer
-) -> dict[str, tuple[TokenIds, NDArray[np.int64]]]:
-    """Tokenise every context once, however many questions share it."""
-    encoded = {}
-    for context in {question.context: None for question in questions}:
-        ids, offsets = tokenizer.encode_offsets(context)
-        offset_table = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-        encoded[context] = np.array(ids, dtype=np.int64), offset_table
-    return encoded
-
-
-def _answer_tokens(question: Question, offsets: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Return the first and last token of the first answer, or none."""
-    if not question.answers or not len(offsets):
-        return None
-    answer = question.answers[0]
-    first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
-    last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
-    return (first, last) if first <= last else None
-
-
-def _window_borders(num_tokens: int, capacity: int, *, overlap: int) -> Sequence[tuple[int, int]]:
-    """Cover a context by windows of at most `capacity` tokens, neighbours sharing `overlap`."""
-    borders = [(0, min(capacity, num_tokens))]
-    while borders[-1][1] < num_tokens:
-        start = borders[-1][1] - overlap
-        borders.append((start, min(start + capacity, num_tokens)))
-    return borders
-
-
-def _target(
-    answer: tuple[int, int] | None, start: int, end: int, *, prefix: int
-) -> tuple[int, int]:
-    if answer is None or answer[0] < start or answer[1] >= end:
-        return _NO_ANSWER, _NO_ANSWER
-    return answer[0] - start + prefix, answer[1] - start + prefix

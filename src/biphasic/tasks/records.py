@@ -1,25 +1,40 @@
-"""Tasks as data: examples of the four kinds, in three splits."""
+"""Tasks as data: examples of each kind, in three splits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["sc", "tc", "qa", "ir"]
-KINDS: tuple[Kind, ...] = ("sc", "tc", "qa", "ir")
+Kind = Literal["sc", "sr", "tc", "qa", "ir", "zs"]
+"""Sequence classification, sequence regression, token classification, question answering,
+retrieval, and zero-shot retrieval: without fine-tuning."""
+KINDS: tuple[Kind, ...] = ("sc", "sr", "tc", "qa", "ir", "zs")
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """What a task is called, how it is scored, and which bytes it was read from."""
+    """What a task is called, how it is scored, and which bytes it was read from.
+
+    Attributes:
+        name: As reports call it.
+        kind: What is learnt.
+        title: Longer name.
+        metric: The metric that decides.
+        sha256: Hash of all that the examples were read from.
+        trained_on: Name of the task whose training split stands in for its own, or None.
+        overlaps: How many examples of a later split also stand in an earlier one, by
+            `"train/test"` and the like; pairs of splits without any are left out.
+    """
 
     name: str
     kind: Kind
     title: str
     metric: str
     sha256: str
+    trained_on: str | None = None
+    overlaps: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,15 @@ class LabelledText:
     id: str
     text: str
     label: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredText:
+    """A text, or a pair already written as one text, and the number to predict."""
+
+    id: str
+    text: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +96,18 @@ class ClassificationTask:
 
 
 @dataclass(frozen=True, slots=True)
+class RegressionTask:
+    """Sequence regression: a number for each text, such as the similarity of a pair."""
+
+    info: TaskInfo
+    splits: Mapping[str, tuple[ScoredText, ...]]
+
+    def num_examples(self, split: str) -> int:
+        """Return the number of texts in a split."""
+        return len(self.splits[split])
+
+
+@dataclass(frozen=True, slots=True)
 class TaggingTask:
     """Token classification."""
 
@@ -98,7 +134,15 @@ class QuestionTask:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """Retrieval: documents and queries by id, and for each split the judgements by query."""
+    """Retrieval, fine-tuned (`ir`) or zero-shot (`zs`).
+
+    Attributes:
+        info: What the task is.
+        corpus: Documents by id, as the model reads them: titles and prompts written in.
+        queries: Queries by id, as the model reads them.
+        qrels: For each split the judgements by query. There is no `train` where the task is
+            zero-shot or trained on another one.
+    """
 
     info: TaskInfo
     corpus: Mapping[str, str]
@@ -107,7 +151,7 @@ class RetrievalTask:
 
     def num_examples(self, split: str) -> int:
         """Return the number of judged queries in a split."""
-        return len(self.qrels[split])
+        return len(self.qrels.get(split, {}))
 
 
-Task = ClassificationTask | TaggingTask | QuestionTask | RetrievalTask
+Task = ClassificationTask | RegressionTask | TaggingTask | QuestionTask | RetrievalTask

@@ -11,13 +11,16 @@ import pyarrow.parquet as pq
 
 from biphasic.files import complete_folder, write_json
 from biphasic.tasks.finetune import FinetuneResult
+from biphasic.tasks.scores import SplitScores
 
 RESULT_FORMAT = "biphasic.finetune/1"
-_SCHEMA = pa.schema([("split", pa.string()), ("id", pa.string()), ("score", pa.float64())])
+_NOTHING = SplitScores({}, (), np.empty(0))
 
 
 def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: str) -> None:
     """Write a run's folder, complete or not at all: `result.json` and `scores.parquet`.
+
+    Rows of `scores.parquet` are examples: `split`, `id`, `score`, and columns of the task's kind.
 
     Args:
         folder: The folder to write, named by the run's identity.
@@ -31,7 +34,8 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
 
 
 def _record(result: FinetuneResult, *, run_id: str, state: str) -> dict[str, Any]:
-    metrics = {split: scores.metrics for split, scores in (result.scores or {}).items()}
+    splits = result.scores or {}
+    metrics = {split: scores.metrics for split, scores in splits.items()}
     return {
         "format": RESULT_FORMAT,
         "id": run_id,
@@ -39,24 +43,30 @@ def _record(result: FinetuneResult, *, run_id: str, state: str) -> dict[str, Any
         "task": result.task.name,
         "kind": result.task.kind,
         "metric": result.task.metric,
+        "trained_on": result.trained_on,
         "learning_rate": result.learning_rate,
         "seed": result.seed,
         "status": result.status,
         "steps": result.steps,
         "validation": metrics.get("validation"),
         "test": metrics.get("test"),
+        "by_type": {split: scores.by_type for split, scores in splits.items() if scores.by_type},
+        "num_truncated": result.num_truncated,
         "seconds": result.seconds,
     }
 
 
 def _score_table(result: FinetuneResult) -> pa.Table:
-    splits = result.scores or {}
-    columns = [
-        [split for split, scores in splits.items() for _ in scores.ids],
-        [example for scores in splits.values() for example in scores.ids],
-        np.concatenate([scores.scores for scores in splits.values()] or [np.empty(0)]),
-    ]
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)],
-        schema=_SCHEMA,
+    tables = [_split_table(split, scores) for split, scores in (result.scores or {}).items()]
+    return pa.concat_tables(tables or [_split_table("test", _NOTHING)])
+
+
+def _split_table(split: str, scores: SplitScores) -> pa.Table:
+    return pa.table(
+        {
+            "split": pa.array([split] * len(scores.ids), pa.string()),
+            "id": pa.array(scores.ids, pa.string()),
+            "score": pa.array(scores.scores, pa.float64()),
+            **{name: pa.array(column) for name, column in scores.columns.items()},
+        }
     )

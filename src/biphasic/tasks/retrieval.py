@@ -1,7 +1,11 @@
-"""Retrieval: mean-pooled states, cosine similarity, in-batch negatives, nDCG@10."""
+"""Retrieval: mean-pooled states, cosine similarity, in-batch negatives, nDCG@10.
+
+Fine-tuned or zero-shot: the latter has no training pairs, and is otherwise the same.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,10 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, SplitScores, TokenIds, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
 from biphasic.tasks.metrics import METRICS_BY_KIND, retrieval_scores, top_documents
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
+from biphasic.tasks.scores import SplitScores
+
+# Similarities computed at once: 64 MiB. A split's against millions of documents would not fit.
+_SIMILARITIES = 2**24
+
+_Qrels = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +33,15 @@ class EncodedRetrieval:
     """A retrieval task as token sequences.
 
     Attributes:
-        query_ids: For each split the ids of its judged queries.
+        num_truncated: For each split the queries that were cut, and as `corpus` the documents.
+        query_ids: For each split there is the ids of its judged queries.
         queries: For each split the sequences of these.
-        document_ids: All ids, in descending order: the order of the columns of similarities, so
-            that ties fall as trec_eval breaks them (`metrics.top_documents`).
+        document_ids: Ids of the documents that are searched or trained on, in descending order:
+            the order of the columns of similarities, so that ties fall as trec_eval breaks them
+            (`metrics.top_documents`).
         documents: The sequences of these.
         searched: The documents that validation and test search, as indices, ascending.
+        qrels: For each split to score the judgements by query.
         pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
         known: Code of every training pair, `query * num_documents + document`, sorted.
     """
@@ -53,7 +66,7 @@ class EncodedRetrieval:
 
     @property
     def num_train(self) -> int:
-        """Number of training pairs."""
+        """Number of training pairs; zero where there is no fine-tuning on this task."""
         return len(self.pairs)
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
@@ -72,94 +85,99 @@ class EncodedRetrieval:
         queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
         logits = self.similarity_scale * queries @ documents.T
         codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
-        also_relevant = np.isin(codes, self.known)
+        # `np.isin` would sort all known codes again at every step.
+        places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
+        also_relevant = self.known[places] == codes
         np.fill_diagonal(also_relevant, val=False)
         hidden_pairs = torch.from_numpy(also_relevant).to(logits.device)
         targets = torch.arange(len(pairs), device=logits.device)
         return F.cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test: for each query its nDCG@10."""
+        """Score validation and test, as far as there are judgements: for each query its nDCG@10."""
         searched = encoder.pooled([self.documents[index] for index in self.searched])
         documents = F.normalize(head(searched), dim=-1)
-        return {split: self._evaluate(encoder, head, split, documents) for split in SPLITS[1:]}
+        return {split: self._evaluate(encoder, head, split, documents) for split in self.qrels}
 
     def _evaluate(
         self, encoder: Encoder, head: nn.Module, split: str, documents: Tensor
     ) -> SplitScores:
         ids = self.query_ids[split]
         queries = F.normalize(head(encoder.pooled(self.queries[split])), dim=-1)
-        ranked = top_documents((queries @ documents.T).cpu().numpy())
         rankings = {
             query: [self.document_ids[self.searched[column]] for column in columns]
-            for query, columns in zip(ids, ranked, strict=True)
+            for query, columns in zip(ids, _ranked(queries, documents), strict=True)
         }
         scores = retrieval_scores(rankings, self.qrels[split])
-        metrics = {
-            name: float(np.mean([scores[query][name] for query in ids]))
-            for name in METRICS_BY_KIND["ir"]
+        columns = {
+            name: np.array([scores[query][name] for query in ids])
+            for name in METRICS_BY_KIND[self.info.kind]
         }
-        per_query = np.array([scores[query]["ndcg_at_10"] for query in ids])
-        return SplitScores(metrics, ids, per_query)
+        metrics = {name: float(column.mean()) for name, column in columns.items()}
+        return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
+
+
+def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
+    """Yield the columns of the best documents for each query."""
+    for block in queries.split(max(1, _SIMILARITIES // len(documents))):
+        yield from top_documents((block @ documents.T).cpu().numpy())
 
 
 def encode_retrieval(
     task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedRetrieval:
     """Tokenise a retrieval task once, for every run on it."""
-    document_ids = tuple(sorted(task.corpus, reverse=True))
+    # What a zero-shot task could be trained on is not looked at.
+    train = {} if task.info.kind == "zs" else dict(task.qrels.get("train", {}))
+    scored = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
+    searched = _searched(task, scored, protocol.retrieval_corpus)
+    learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
+    document_ids = tuple(sorted(searched | learnt, reverse=True))
     documents, cut = encode_texts(
-        [f"Document: {task.corpus[document]}" for document in document_ids],
+        [task.corpus[document] for document in document_ids],
         tokenizer,
         max_seqlen=protocol.max_seqlen,
     )
+    splits = ({"train": train} if train else {}) | scored
     queries, num_truncated = {}, {"corpus": cut}
-    for split in SPLITS:
+    for split, qrels in splits.items():
         queries[split], num_truncated[split] = encode_texts(
-            [f"Query: {task.queries[query]}" for query in task.qrels[split]],
-            tokenizer,
-            max_seqlen=protocol.max_seqlen,
+            [task.queries[query] for query in qrels], tokenizer, max_seqlen=protocol.max_seqlen
         )
-    pairs = _training_pairs(task, document_ids)
+    pairs = _training_pairs(train, document_ids)
     return EncodedRetrieval(
         info=task.info,
         pad_id=tokenizer.pad_id,
         num_truncated=num_truncated,
         similarity_scale=protocol.similarity_scale,
-        query_ids={split: tuple(task.qrels[split]) for split in SPLITS},
+        query_ids={split: tuple(qrels) for split, qrels in splits.items()},
         queries=queries,
         document_ids=document_ids,
         documents=documents,
-        searched=_searched(task, document_ids, protocol.retrieval_corpus),
+        searched=np.flatnonzero([document in searched for document in document_ids]),
         qrels={
-            split: {query: dict(judged) for query, judged in task.qrels[split].items()}
-            for split in SPLITS
+            split: {query: dict(judged) for query, judged in qrels.items()}
+            for split, qrels in scored.items()
         },
         pairs=pairs,
         known=np.sort(pairs[:, 0] * len(documents) + pairs[:, 1]),
     )
 
 
-def _training_pairs(task: RetrievalTask, document_ids: tuple[str, ...]) -> NDArray[np.int64]:
+def _training_pairs(train: _Qrels, document_ids: tuple[str, ...]) -> NDArray[np.int64]:
     columns = {document: column for column, document in enumerate(document_ids)}
     pairs = [
         (number, columns[document])
-        for number, judged in enumerate(task.qrels["train"].values())
+        for number, judged in enumerate(train.values())
         for document, score in judged.items()
         if score > 0
     ]
-    return np.array(pairs, dtype=np.int64)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _searched(
-    task: RetrievalTask, document_ids: tuple[str, ...], corpus: Literal["full", "judged"]
-) -> NDArray[np.int64]:
+    task: RetrievalTask, scored: Mapping[str, _Qrels], corpus: Literal["full", "judged"]
+) -> set[str]:
     if corpus == "full":
-        return np.arange(len(document_ids))
-    judged = {
-        document
-        for split in SPLITS[1:]
-        for documents in task.qrels[split].values()
-        for document in documents
-    }
-    return np.flatnonzero([document in judged for document in document_ids])
+        return set(task.corpus)
+    return {key for qrels in scored.values() for judged in qrels.values() for key in judged}

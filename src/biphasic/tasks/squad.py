@@ -1,4 +1,4 @@
-"""Exact match and token F1 of extractive question answering.
+"""Exact match and token F1 of extractive question answering, SQuAD v1.1 and v2.0.
 
 Definition: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and Rajpurkar et al. 2018,
 arXiv:1806.03822, section 4, for questions without an answer. Two texts are compared in lower case,
@@ -11,6 +11,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -31,6 +34,31 @@ def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float
     accepted = [text for text in map(normalize_answer, answers) if text] or [""]
     exact = max(float(predicted == text) for text in accepted)
     return exact, max(_token_f1(predicted.split(), text.split()) for text in accepted)
+
+
+def question_metrics(
+    scores: NDArray[np.float64], is_answerable: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Average the scores of questions.
+
+    Where some questions have no answer the averages over both parts stand beside those over all,
+    under the names of the official script of version 2.0 in words: `has_answer_exact_match`
+    (`HasAns_exact`), `has_answer_f1` (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which
+    equals `NoAns_f1`). A part without questions is left out.
+
+    Args:
+        scores: Exact match and F1 of each question, [num_questions, 2].
+        is_answerable: Whether each question has an answer.
+    """
+    exact, f1 = scores.mean(axis=0).tolist()
+    metrics = {"f1": f1, "exact_match": exact}
+    if is_answerable.all():
+        return metrics
+    metrics["no_answer_accuracy"] = float(scores[~is_answerable, 0].mean())
+    if is_answerable.any():
+        exact, f1 = scores[is_answerable].mean(axis=0).tolist()
+        metrics |= {"has_answer_f1": f1, "has_answer_exact_match": exact}
+    return metrics
 
 
 def _token_f1(predicted: list[str], expected: list[str]) -> float:

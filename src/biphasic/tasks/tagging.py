@@ -12,17 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, SplitScores, TokenIds, frame
-from biphasic.tasks.metrics import entity_f1, sentence_token_f1
+from biphasic.tasks.encoding import Encoder, TokenIds, frame
+from biphasic.tasks.metrics import NO_PREDICTION, entity_scores, sentence_token_f1
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, TaggedSentence, TaggingTask, TaskInfo
+from biphasic.tasks.scores import SplitScores
 
 _LOST = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentences:
-    """Sentences of a split; `positions` has each word's first token, or -1 where it was cut."""
+    """Sentences of a split; `positions` has each word's first token.
+
+    A word has none, -1, where the sentence was cut before it, and where the tokenizer drops it.
+    Such a word is lost.
+    """
 
     ids: tuple[str, ...]
     sequences: list[TokenIds]
@@ -32,7 +37,12 @@ class _Sentences:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTagging:
-    """A tagging task as token sequences with words aligned to tokens."""
+    """A tagging task as token sequences with words aligned to tokens.
+
+    Attributes:
+        num_truncated: For each split the sentences that were cut, and as `SPLIT_lost_words` the
+            words that were lost.
+    """
 
     info: TaskInfo
     labels: tuple[str, ...]
@@ -67,26 +77,38 @@ class EncodedTagging:
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
         sentences = self.splits[split]
-        # A word that was cut is predicted `O`: where it belongs to an entity, that is a miss.
-        predicted = [np.full(len(tags), self.labels.index("O")) for tags in sentences.tags]
+        predicted = self._predict(encoder, head, sentences)
+        token_f1 = sentence_token_f1(sentences.tags, predicted, num_labels=len(self.labels))
+        entities = entity_scores(self._names(sentences.tags), self._names(predicted))
+        metrics = {"entity_f1": entities.f1, "sentence_token_f1": float(token_f1.mean())}
+        columns = {
+            "sentence_token_f1": token_f1,
+            "num_entities": entities.expected,
+            "num_predicted": entities.predicted,
+            "num_right": entities.right,
+            "num_lost_words": np.array([_num_lost(words) for words in sentences.positions]),
+        }
+        return SplitScores(metrics, sentences.ids, token_f1, columns, entities.by_type)
+
+    def _predict(
+        self, encoder: Encoder, head: nn.Module, sentences: _Sentences
+    ) -> list[NDArray[np.int64]]:
+        """Return the tags of each sentence; a lost word has none, so it counts as an error."""
+        predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
         for indices, hidden, spans in encoder.batches(sentences.sequences):
             positions = [sentences.positions[index] for index in indices]
             rows = _word_rows(positions, spans)
             logits = head(hidden.index_select(0, torch.from_numpy(rows.clip(0)).to(hidden.device)))
-            tags = logits.cpu().numpy().argmax(axis=1)
+            tags = np.where(rows == _LOST, NO_PREDICTION, logits.cpu().numpy().argmax(axis=1))
             borders = np.cumsum([len(words) for words in positions])[:-1]
             for index, given in zip(indices, np.split(tags, borders), strict=True):
-                seen = sentences.positions[index] != _LOST
-                predicted[index][seen] = given[seen]
-        scores = sentence_token_f1(sentences.tags, predicted, num_labels=len(self.labels))
-        metrics = {
-            "entity_f1": entity_f1(self._names(sentences.tags), self._names(predicted)),
-            "sentence_token_f1": float(scores.mean()),
-        }
-        return SplitScores(metrics, sentences.ids, scores)
+                predicted[index] = given
+        return predicted
 
     def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
-        return [[self.labels[tag] for tag in sentence.tolist()] for sentence in tags]
+        # As far as entities go, a word without a prediction is outside of all.
+        names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
+        return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
 
 
 def encode_tagging(
@@ -96,14 +118,16 @@ def encode_tagging(
     splits, num_truncated = {}, {}
     for split, records in task.splits.items():
         sentences = _Sentences(tuple(record.id for record in records), [], [], [])
-        num_truncated[split] = 0
+        num_cut = num_lost = 0
         for record in records:
-            sequence, positions = _align(record, tokenizer, max_seqlen=protocol.max_seqlen)
-            sentences.sequences.append(sequence)
+            ids, positions = _align(record, tokenizer, max_seqlen=protocol.max_seqlen)
+            sentences.sequences.append(frame(ids, tokenizer, max_seqlen=protocol.max_seqlen))
             sentences.positions.append(positions)
             sentences.tags.append(np.array(record.tags, dtype=np.int64))
-            num_truncated[split] += int(positions[-1] == _LOST)
+            num_cut += len(ids) + 2 > protocol.max_seqlen
+            num_lost += _num_lost(positions)
         splits[split] = sentences
+        num_truncated |= {split: num_cut, f"{split}_lost_words": num_lost}
     return EncodedTagging(
         info=task.info,
         labels=task.labels,
@@ -115,7 +139,7 @@ def encode_tagging(
 
 def _align(
     record: TaggedSentence, tokenizer: TextTokenizer, *, max_seqlen: int
-) -> tuple[TokenIds, NDArray[np.int64]]:
+) -> tuple[list[int], NDArray[np.int64]]:
     """Join words by spaces, and find the first token of each by character offsets.
 
     Offsets may or may not count a leading space to its token, and a character cut into several
@@ -132,7 +156,11 @@ def _align(
     has_token = first < min(len(ids), max_seqlen - 2)
     has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
     positions = np.where(has_token, first + 1, _LOST)  # + 1: BOS stands before
-    return frame(ids, tokenizer, max_seqlen=max_seqlen), positions
+    return ids, positions
+
+
+def _num_lost(positions: NDArray[np.int64]) -> int:
+    return int((positions == _LOST).sum())
 
 
 def _word_rows(

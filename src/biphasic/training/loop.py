@@ -295,6 +295,7 @@ def _save(run: _Run, folder: Path) -> None:
         "recipe": run.lineage.recipe.model_dump(mode="json"),
         "ground": asdict(run.lineage.ground),
         "heldout": heldout[-1]["heldout"] if heldout else None,
+        "heldout_sha256": run.data.heldout.content_hash,
         "rows_sha256": run.rows_sha256,
         "ledger": run.ledger.dump(),
         "seconds": run.seconds,

@@ -1,10 +1,13 @@
-"""AdamW on fp32 master weights, whatever precision the model computes in.
+"""AdamW, on fp32 master weights unless told otherwise.
 
 bf16 weights at 1e-5 barely move: an update below 2**-9 of a weight is rounded away. So the model
 computes with working copies, and gradients are gathered, clipped and applied in fp32.
 
 Embeddings stay in fp32 in the model too: on a CPU their gradient is summed token by token in the
 weight's own precision, and bf16 sums stall.
+
+The reference study fine-tuned without masters: weights, gradients and moments in bf16. That is the
+precision `paper`, for fine-tuning alone.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from transformers import PreTrainedModel
 from biphasic.errors import TrainingError
 
 Precision = Literal["bf16", "fp32"]
+"""What a model computes in; its weights are kept in fp32."""
+FinetunePrecision = Literal["bf16", "fp32", "paper"]
+"""`paper`: bf16 without fp32 weights behind it."""
 
 
 class MasterWeights:
-    """fp32 weights of a module, and the working copies that it computes with."""
+    """The weights that are optimised, and the working copies that a module computes with."""
 
     def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
         """Pair working parameters with their masters, by name; a parameter may be its own."""
@@ -127,10 +133,16 @@ class Optimizer:
                 self._adamw.state[master] = state
 
 
-def set_precision(model: PreTrainedModel, precision: Precision) -> MasterWeights:
-    """Let a model that was built in fp32 compute in `precision`; return its fp32 masters."""
+def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> MasterWeights:
+    """Let a model that was built in fp32 compute in `precision`; return its masters.
+
+    They are in fp32, but for `paper`: there each weight is rounded for good, and its own master.
+    """
     working = dict(model.named_parameters())
-    if precision == "fp32":
+    if precision == "paper":
+        for parameter in working.values():
+            parameter.data = parameter.data.to(torch.bfloat16)
+    if precision != "bf16":
         return MasterWeights(working, dict(working.items()))
     embeddings = model.get_input_embeddings()
     kept = {id(parameter) for parameter in embeddings.parameters()}
@@ -145,5 +157,24 @@ def set_precision(model: PreTrainedModel, precision: Precision) -> MasterWeights
     return MasterWeights(working, masters)
 
 
+def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
+    """Let a new head, which takes and gives fp32, keep its weights as the model below it does.
+
+    With master weights heads are in fp32, small as they are.
+    """
+    if precision == "paper" and any(True for _ in head.parameters()):
+        head.to(torch.bfloat16)
+        head.register_forward_pre_hook(_round_input)
+        head.register_forward_hook(_widen_output)
+
+
 def _round_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
     return output.to(torch.bfloat16)
+
+
+def _round_input(_module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    return inputs[0].to(torch.bfloat16)
+
+
+def _widen_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return output.float()

@@ -49,10 +49,10 @@ finally:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["study", "pretrain", "evaluate"]),
+        (["--help"], ["study", "pretrain", "evaluate", "corpus", "tokenizer"]),
         (["study", "--help"], ["run", "report"]),
         (["study", "run", "--help"], ["--root", "--workers", "--threads", "--set", "Study file"]),
-        (["evaluate", "--help"], ["--learning-rate", "--seed", "--max-steps", "pydocs-sc"]),
+        (["evaluate", "--help"], ["--task", "--learning-rate", "--seed", "--set", "pydocs-sc"]),
     ],
 )
 def test_help_names_what_there_is(monkeypatch, capsys, arguments, words):

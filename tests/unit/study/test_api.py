@@ -17,7 +17,8 @@ import biphasic
 from biphasic.data.tokenizer import train_tokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.study import api
-from biphasic.study.api import encoder_identity, evaluate, pretrain
+from biphasic.study.api import evaluate, evaluate_all, pretrain
+from biphasic.study.config import TaskConfig
 
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}
@@ -38,7 +39,7 @@ def quiet():
 @pytest.fixture
 def ready(monkeypatch, prepared):
     """Stand in for the built-in documentation."""
-    monkeypatch.setattr(api, "prepare", lambda *_, **__: prepared)
+    monkeypatch.setattr(api, "prepare_corpus", lambda *_, **__: prepared)
 
 
 @pytest.fixture
@@ -90,7 +91,11 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     assert (folder / "manifest.json").stat().st_mtime_ns == before
 
     found = evaluate(folder, task, **GRID, protocol=PROTOCOL, root=tmp_path / "root", console=quiet)
-    assert (found.task, found.metric, found.convention) == ("first-word", "accuracy", "standard")
+    assert (found.task.name, found.metric, found.convention) == (
+        "first-word",
+        "accuracy",
+        "standard",
+    )
     assert {result.seed for result in found.results} == {0, 1}
     assert {result.state for result in found.results} == {folder.name}
     tests = [result.test["accuracy"] for result in found.results if result.test]
@@ -111,23 +116,15 @@ def test_a_plain_model_is_evaluated_once(plain_model, tmp_path, task, quiet):
     assert len(list(root.glob("store/finetunes/*/result.json"))) == 3
 
 
-def test_a_model_is_known_by_its_files(plain_model):
-    before = encoder_identity(plain_model)
-    assert encoder_identity(plain_model) == before
-    weights = plain_model / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    assert encoder_identity(plain_model) != before
-
-
 def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
     root = {"root": tmp_path / "root", "console": quiet}
-    with pytest.raises(DataError, match="no model here"):
+    with pytest.raises(DataError, match="no such folder, and not a hub id"):
         evaluate(tmp_path / "none", task, **root)
     with pytest.raises(ConfigError, match=r"did you mean 'pydocs-sc'"):
         evaluate(plain_model, "pydoc-sc", **root)
-    with pytest.raises(ConfigError, match=r"unknown key 'max_step' \(did you mean 'max_steps'"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'protocol.max_step' \(did you mean 'max_steps'"
+    ):
         evaluate(plain_model, task, protocol={"max_step": 1}, **root)
     with pytest.raises(ConfigError, match="seeds"):
         evaluate(plain_model, task, seeds=[-1], **root)
@@ -145,3 +142,105 @@ def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path, quiet):
     schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
     with pytest.raises(ConfigError, match="exceed the run's 4 steps"):
         pretrain({**RECIPE, "learning_rate": schedule}, root=tmp_path, console=quiet)
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Record the fine-tunings that are done: task, scored tasks, rate, seed."""
+    from biphasic.study import jobs
+
+    done = []
+
+    def record(model, runs, **options):
+        done.extend(
+            (run.task.info.name, tuple(task.info.name for task in run.evaluations), run.seed)
+            for run in runs
+        )
+        return finetune_group(model, runs, **options)
+
+    finetune_group = jobs.finetune_group
+    monkeypatch.setattr(jobs, "finetune_group", record)
+    return done
+
+
+def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
+    plain_model, tmp_path, make_retrieval, trainings, quiet
+):
+    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
+    far = make_retrieval(tmp_path / "far", trained_on="near", first=2)
+    far = TaskConfig(name="far", source=str(far))
+    settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
+    both = list(evaluate_all(plain_model, [far, near], root=tmp_path / "both", **settings))
+    assert [found.task.name for found in both] == ["far", "near"]
+    assert both[0].task.trained_on == "near"
+    assert {result.trained_on for result in both[0].results} == {"near"}
+    assert {result.trained_on for result in both[1].results} == {None}
+    assert trainings == [("near", ("far", "near"), 0), ("near", ("far", "near"), 1)]
+
+    # One after the other: the same numbers under the same names; what is there is not repeated.
+    alone = evaluate(plain_model, near, root=tmp_path / "one", **settings)
+    assert [r.id for r in alone.results] == [r.id for r in both[1].results]
+    assert [r.test for r in alone.results] == [r.test for r in both[1].results]
+    trainings.clear()
+    later = list(evaluate_all(plain_model, [near, far], root=tmp_path / "one", **settings))
+    assert trainings == [("near", ("far",), 0), ("near", ("far",), 1)]
+    assert [r.test for r in later[1].results] == [r.test for r in both[0].results]
+    assert [r.id for r in later[1].results] == [r.id for r in both[0].results]
+
+
+def test_a_task_whose_trainer_is_unknown_is_refused(plain_model, tmp_path, make_retrieval, quiet):
+    far = make_retrieval(tmp_path / "far", trained_on="nowhere")
+    with pytest.raises(ConfigError, match=r"'far' is trained on 'nowhere', which is neither"):
+        evaluate(plain_model, far, root=tmp_path / "root", console=quiet)
+
+
+def test_zero_shot_is_one_run_without_training(
+    plain_model, tmp_path, make_retrieval, trainings, quiet
+):
+    task = make_retrieval(tmp_path / "lookup", kind="zs")
+    root = tmp_path / "root"
+    found = evaluate(plain_model, task, root=root, protocol={"max_seqlen": 32}, console=quiet)
+    [result] = found.results
+    assert (result.kind, result.steps, result.learning_rate, result.seed) == ("zs", 0, 0.0, 0)
+    assert found.estimate is not None
+    assert found.estimate.half_width is None
+    assert found.estimate.mean == result.test["ndcg_at_10"]
+    assert (
+        evaluate(plain_model, task, root=root, protocol={"max_seqlen": 32}, **GRID, console=quiet)
+        == found
+    )
+    assert len(trainings) == 1
+
+
+def test_every_task_is_checked_before_the_first_begins(
+    plain_model, tmp_path, task, trainings, quiet
+):
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    with pytest.raises(DataError, match="no-such-folder"):
+        list(evaluate_all(plain_model, [task, "sc:no-such-folder"], **settings))
+    wrong = TaskConfig(name="b", source=str(task), metric="accurracy")
+    with pytest.raises(ConfigError, match=r"no metric 'accurracy'.*did you mean 'accuracy'"):
+        list(evaluate_all(plain_model, [task, wrong], **settings))
+    with pytest.raises(ConfigError, match="given more than once"):
+        list(evaluate_all(plain_model, [task, task], **settings))
+    assert trainings == []
+
+
+def test_workers_of_their_own_give_the_same_numbers(plain_model, tmp_path, task, quiet):
+    settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
+    here = evaluate(plain_model, task, root=tmp_path / "here", **settings)
+    there = evaluate(plain_model, task, root=tmp_path / "there", num_workers=2, **settings)
+    assert [r.test for r in there.results] == [r.test for r in here.results]
+    assert [r.id for r in there.results] == [r.id for r in here.results]
+
+
+def test_another_metric_decides_without_another_training(
+    plain_model, tmp_path, task, trainings, quiet
+):
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    evaluate(plain_model, task, **settings)
+    num_trained = len(trainings)
+    chosen = TaskConfig(name="first-word", source=str(task), metric="matthews")
+    found = evaluate(plain_model, chosen, **settings)
+    assert found.metric == "matthews"
+    assert len(trainings) == num_trained

@@ -59,7 +59,7 @@ def recipe(**changes):
         ),
         (
             {"tasks": [{"name": "pydocs-sc", "protocol": {"max_step": 3}}]},
-            "task 'pydocs-sc': unknown protocol setting 'max_step' (did you mean 'max_steps'?)",
+            "task 'pydocs-sc': protocol: unknown key 'max_step' (did you mean 'max_steps'?)",
         ),
         (
             {"tasks": [{"name": "pydocs-sc", "protocol": {"max_seqlen": 129}}]},

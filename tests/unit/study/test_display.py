@@ -7,21 +7,21 @@ from rich.console import Console
 
 from biphasic.errors import StudyError
 from biphasic.study.display import StudyDisplay, job_bar
-from biphasic.study.jobs import FinetuneJob, Progress
+from biphasic.study.jobs import FinetuneJob, Progress, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
 
 def job(tmp_path, label):
+    task = {"name": "t", "folder": tmp_path, "protocol": FinetuneProtocol()}
     return FinetuneJob(
         id=label,
         label=label,
         store=tmp_path,
         tokenizer=tmp_path,
-        task=tmp_path,
         encoder=tmp_path,
         state="s",
-        protocol=FinetuneProtocol(),
-        runs=(),
+        training=TaskInput(**task),
+        evaluations=(ScoredTask(**task, runs=()),),
     )
 
 

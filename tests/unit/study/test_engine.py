@@ -10,23 +10,23 @@ from filelock import FileLock
 
 from biphasic.errors import StudyError
 from biphasic.study.engine import LocalEngine
-from biphasic.study.jobs import FinetuneJob, GridRun
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
 PATIENCE = 120
 
 
 def job(store, label="a job", *, runs=(), model="none"):
+    task = {"name": "t", "folder": store / "none", "protocol": FinetuneProtocol()}
     return FinetuneJob(
         id="f" * 64,
         label=label,
         store=store,
         tokenizer=store / "none",
-        task=store / "none",
         encoder=store / model,
         state="s",
-        protocol=FinetuneProtocol(),
-        runs=runs,
+        training=TaskInput(**task),
+        evaluations=(ScoredTask(**task, runs=runs),),
     )
 
 

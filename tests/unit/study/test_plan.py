@@ -39,15 +39,20 @@ def configure(arms, **changes):
     return parse_config(StudyConfig, raw, where="test")
 
 
-def plan(arms, tasks_folder, *, ground=GROUND, **changes):
-    return plan_study(configure(arms, **changes), ground, tasks_folder)
+@pytest.fixture
+def plan(locate):
+    def make(arms, *folder, ground=GROUND, **changes):
+        config = configure(arms, **changes)
+        return plan_study(config, ground, locate(config, *folder))
+
+    return make
 
 
 def spans(made):
     return [(segment.label, segment.start, segment.end) for segment in made.segments]
 
 
-def test_a_shared_trunk_is_one_segment(tasks_folder):
+def test_a_shared_trunk_is_one_segment(plan):
     made = plan(
         {
             "mlm": [phase("mlm", 8)],
@@ -55,7 +60,6 @@ def test_a_shared_trunk_is_one_segment(tasks_folder):
             "two": [phase("clm", 2), phase("mlm", 6)],
             "half": [phase("clm", 4), phase("mlm", 4)],
         },
-        tasks_folder,
     )
     assert spans(made) == [
         ("mlm 0-8", 0, 8),
@@ -71,23 +75,22 @@ def test_a_shared_trunk_is_one_segment(tasks_folder):
     assert by_label["half 4-8"].parent == by_label["clm 2-4"].id
 
 
-def test_an_untrained_arm_is_a_segment_without_steps(tasks_folder):
-    made = plan({"untrained": [], "clm": [phase("clm", 3)]}, tasks_folder)
+def test_an_untrained_arm_is_a_segment_without_steps(plan):
+    made = plan({"untrained": [], "clm": [phase("clm", 3)]})
     assert spans(made) == [("untrained 0-0", 0, 0), ("clm 0-3", 0, 3)]
     # Random weights need no file to begin with.
     assert [segment.parent for segment in made.segments] == [None, None]
 
 
-def test_a_run_that_is_another_s_beginning_ends_on_the_way(tasks_folder):
-    made = plan({"long": [phase("clm", 9)], "short": [phase("clm", 4)]}, tasks_folder)
+def test_a_run_that_is_another_s_beginning_ends_on_the_way(plan):
+    made = plan({"long": [phase("clm", 9)], "short": [phase("clm", 4)]})
     assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9)]
     assert made.arms[1].state == made.segments[0].id
 
 
-def test_a_decay_branches_off_where_it_begins(tasks_folder):
+def test_a_decay_branches_off_where_it_begins(plan):
     made = plan(
         {"long": [phase("clm", 9)], "short": [phase("clm", 6)]},
-        tasks_folder,
         recipe={
             "model": "pico",
             "max_seqlen": 64,
@@ -97,10 +100,9 @@ def test_a_decay_branches_off_where_it_begins(tasks_folder):
     assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9), ("short 4-6", 4, 6)]
 
 
-def test_equal_arms_share_everything(tasks_folder):
+def test_equal_arms_share_everything(plan):
     made = plan(
         {"one": [phase("clm", 4)], "other": [phase("clm", 1), phase("clm", 3)]},
-        tasks_folder,
         tasks=[{"name": "pydocs-sc"}],
     )
     assert len(made.arms) == 2
@@ -108,11 +110,10 @@ def test_equal_arms_share_everything(tasks_folder):
     assert len(made.groups) == 1
 
 
-def test_every_arm_is_fine_tuned_over_the_grid(tasks_folder):
+def test_every_arm_is_fine_tuned_over_the_grid(plan):
     arms = {"untrained": [], "clm": [phase("clm", 4)]}
     made = plan(
         arms,
-        tasks_folder,
         tasks=[{"name": "pydocs-sc"}, {"name": "pydocs-tc"}],
         finetuning={
             "seeds": [0, 1, 2],
@@ -122,15 +123,15 @@ def test_every_arm_is_fine_tuned_over_the_grid(tasks_folder):
     )
     assert len(made.groups) == 2 * 2
     for group in made.groups:
-        assert {(run.learning_rate, run.seed) for run in group.runs} == {
+        assert {(run.learning_rate, run.seed) for run in group.all_runs} == {
             (rate, seed) for rate in (1e-4, 2e-4) for seed in (0, 1, 2)
         }
-    assert len({run.id for group in made.groups for run in group.runs}) == 4 * 6
+    assert len({run.id for group in made.groups for run in group.all_runs}) == 4 * 6
     assert made.tasks[0].num_examples == {"train": 12, "validation": 12, "test": 12}
 
 
 def run_ids(made):
-    return {run.id for group in made.groups for run in group.runs}
+    return {run.id for group in made.groups for run in group.all_runs}
 
 
 TASK = [{"name": "pydocs-sc"}]
@@ -147,32 +148,32 @@ ARM = {"clm": [phase("clm", 4)]}
         {"convention": "paper"},
     ],
 )
-def test_what_changes_no_number_changes_no_identity(tasks_folder, changes):
-    before = plan(ARM, tasks_folder, tasks=TASK)
-    after = plan(ARM, tasks_folder, tasks=TASK, **changes)
+def test_what_changes_no_number_changes_no_identity(plan, changes):
+    before = plan(ARM, tasks=TASK)
+    after = plan(ARM, tasks=TASK, **changes)
     assert [s.id for s in after.segments] == [s.id for s in before.segments]
     assert run_ids(after) == run_ids(before)
 
 
-def test_a_protocol_renames_fine_tunings_alone(tasks_folder):
-    before = plan(ARM, tasks_folder, tasks=TASK)
+def test_a_protocol_renames_fine_tunings_alone(plan):
+    before = plan(ARM, tasks=TASK)
     task = [{"name": "pydocs-sc", "protocol": {"batch_size": 7}}]
-    after = plan(ARM, tasks_folder, tasks=task)
+    after = plan(ARM, tasks=task)
     assert [s.id for s in after.segments] == [s.id for s in before.segments]
     assert not run_ids(after) & run_ids(before)
 
 
-def test_another_corpus_renames_trained_states_but_not_the_untrained(tasks_folder):
+def test_another_corpus_renames_trained_states_but_not_the_untrained(plan):
     arms = {"untrained": [], **ARM}
-    before = plan(arms, tasks_folder)
+    before = plan(arms)
     ground = Ground("d" * 64, GROUND.tokenizer_sha256, GROUND.vocab_size)
-    after = plan(arms, tasks_folder, ground=ground)
+    after = plan(arms, ground=ground)
     assert after.arms[0].state == before.arms[0].state
     assert after.arms[1].state != before.arms[1].state
 
 
-def test_other_examples_rename_fine_tunings(tasks_folder, tmp_path, make_task):
-    before = plan(ARM, tasks_folder, tasks=TASK)
+def test_other_examples_rename_fine_tunings(plan, tmp_path, make_task):
+    before = plan(ARM, tasks=TASK)
     make_task(tmp_path / "pydocs-sc", num_examples=10)
     assert not run_ids(plan(ARM, tmp_path, tasks=TASK)) & run_ids(before)
 
@@ -182,10 +183,9 @@ def finish(folder):
         (partial / "content").write_text("content")
 
 
-def test_only_what_is_incomplete_is_missing(tasks_folder, tmp_path):
+def test_only_what_is_incomplete_is_missing(plan, tmp_path):
     made = plan(
         {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]},
-        tasks_folder,
         tasks=TASK,
     )
     assert missing_segments(made, tmp_path) == list(made.segments)
@@ -194,18 +194,18 @@ def test_only_what_is_incomplete_is_missing(tasks_folder, tmp_path):
     (tmp_path / "states" / rest[0].id).mkdir()  # no manifest: not believed
     assert missing_segments(made, tmp_path) == rest
     group = made.groups[0]
-    finish(tmp_path / "finetunes" / group.runs[1].id)
-    assert missing_runs(group, tmp_path) == [group.runs[0]]
+    finish(tmp_path / "finetunes" / group.all_runs[1].id)
+    assert missing_runs(group, tmp_path) == [group.all_runs[0]]
 
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])
-def test_inputs_are_checked_before_anything_runs(tasks_folder, tmp_path, kind):
+def test_inputs_are_checked_before_anything_runs(plan, tmp_path, kind):
     arms = {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]}
-    made = plan(arms, tasks_folder, tasks=TASK)
+    made = plan(arms, tasks=TASK)
     folder = {
         "parent": tmp_path / "states" / made.segments[0].id,
         "final state": tmp_path / "states" / made.arms[1].state,
-        "result": tmp_path / "finetunes" / made.groups[0].runs[0].id,
+        "result": tmp_path / "finetunes" / made.groups[0].all_runs[0].id,
     }[kind]
     finish(folder)
     check_inputs(made, tmp_path)
@@ -216,8 +216,8 @@ def test_inputs_are_checked_before_anything_runs(tasks_folder, tmp_path, kind):
     check_inputs(made, tmp_path)
 
 
-def test_a_damaged_state_that_nothing_needs_is_left_alone(tasks_folder, tmp_path):
-    made = plan(ARM, tasks_folder)
+def test_a_damaged_state_that_nothing_needs_is_left_alone(plan, tmp_path):
+    made = plan(ARM)
     folder = tmp_path / "states" / made.segments[0].id
     finish(folder)
     (folder / "content").write_text("c0ntent")
@@ -238,7 +238,7 @@ def test_segments_reach_every_arm_and_train_no_step_twice(phases, decay):
             "learning_rate": {"peak": 1e-3, "decay_steps": decay},
         },
     )
-    made = plan_study(config, GROUND, tasks_folder=None)  # type: ignore[arg-type] - no tasks
+    made = plan_study(config, GROUND, ())
     assert made.segments == plan_segments(made.arms)
 
     done, trained = set(), []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
+from biphasic.files import digest, file_sha256
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.records import SPLITS, Answer
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "tasks"
 TEXT = {"id": "a", "text": "good", "label": 1}
 SENTENCE = {"tokens": ["In", "Paris"], "tags": ["O", "B-LOC"]}
 QUESTION = {
@@ -50,6 +50,8 @@ def write_retrieval(
     corpus: list[Any],
     queries: list[Any],
     qrels: dict[str, list[tuple[str, str, int]]],
+    kind: str = "ir",
+    **described: Any,
 ) -> Path:
     """Write a task folder in the layout of BEIR, with a task.json."""
     write_jsonl(folder / "corpus.jsonl", corpus)
@@ -58,7 +60,7 @@ def write_retrieval(
     for split, rows in qrels.items():
         lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{score}" for q, d, score in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "task.json").write_text(json.dumps({"kind": "ir"}), encoding="utf-8")
+    (folder / "task.json").write_text(json.dumps({"kind": kind, **described}), encoding="utf-8")
     return folder
 
 
@@ -79,6 +81,12 @@ def questions(folder: Path, **changed: list) -> Path:
 def retrieval(folder: Path, **changed: list) -> Path:
     qrels = {split: [("q1", "d1", 1)] for split in SPLITS} | changed
     return write_retrieval(folder, corpus=CORPUS, queries=QUERIES, qrels=qrels)
+
+
+def judged(folder: Path, *splits: str, **described: Any) -> Path:
+    """Write retrieval with only some splits."""
+    qrels = {split: [("q1", "d1", 1)] for split in splits}
+    return write_retrieval(folder, corpus=CORPUS, queries=QUERIES, qrels=qrels, **described)
 
 
 def refused(folder: Path, message: str) -> None:
@@ -184,7 +192,9 @@ def test_reads_tagging(tmp_path):
 @pytest.mark.parametrize(
     ("tokens", "tags", "message"),
     [
-        (["a"], ["B-ORG"], "unknown label 'B-ORG' at token 0"),
+        (["a"], ["B-ORG"], "unknown label 'B-ORG' at token 0; the labels are O, B-LOC"),
+        (["a"], ["S-LOC"], "'S-LOC' at token 0 is neither O, B-TYPE nor I-TYPE"),
+        (["a", " "], ["O", "O"], "token 1 is empty (' ')"),
         (["a"], ["I-LOC"], "not valid BIO2: 'I-LOC' at token 0 follows 'O'"),
         (["a", "b"], ["B-LOC", "I-PER"], "not valid BIO2: 'I-PER' at token 1 follows 'B-LOC'"),
         (["a", "b", "c"], ["B-LOC", "O", "I-LOC"], "'I-LOC' at token 2 follows 'O'"),
@@ -224,7 +234,8 @@ def test_bad_answers(tmp_path, answers, message):
 
 def test_reads_retrieval(tmp_path):
     task = load_task(retrieval(tmp_path / "t"))
-    assert task.corpus == {"d1": "T. one", "d2": "two"}
+    assert task.corpus == {"d1": "Document: T. one", "d2": "Document: two"}
+    assert task.queries == {"q1": "Query: which"}
     assert task.qrels["test"] == {"q1": {"d1": 1}}
 
 
@@ -233,7 +244,11 @@ def test_reads_retrieval(tmp_path):
     [
         (("q9", "d1", 1), "unknown query 'q9'"),
         (("q1", "d9", 1), "unknown document 'd9'"),
-        (("q1", "d2", -1), "a score of 0 or more"),
+        (("q1", "d2", -1), "a score of 0 or more as a whole number, not '-1'"),
+        (("q1", "d2", 0.5), "a score of 0 or more as a whole number, not '0.5'"),
+        (("q1", "d2", "x"), "a score of 0 or more as a whole number, not 'x'"),
+        (("q1", "d1", 2), "query 'q1' and document 'd1' have the score 1 already"),
+        (("q1 d1", 1, 1), "unknown query 'q1 d1'"),
     ],
 )
 def test_bad_judgements(tmp_path, row, message):
@@ -248,19 +263,126 @@ def test_judgements_without_header_or_relevant_document(tmp_path):
     refused(folder, at(folder, "qrels/validation.tsv", 1) + "the header must be")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared task data are not here")
+@pytest.mark.parametrize("row", ["q1\td1", "q1\td2\t1\t0", "", "q1 0 d1 1"])
+def test_judgements_of_another_width(tmp_path, row):
+    folder = retrieval(tmp_path / "t")
+    with (folder / "qrels" / "test.tsv").open("a") as stream:
+        stream.write(f"{row}\n")
+    refused(folder, at(folder, "qrels/test.tsv", 3) + "expected query, document and score")
+
+
+def test_a_judgement_may_be_repeated_and_lines_may_end_as_on_windows(tmp_path):
+    folder = retrieval(tmp_path / "t")
+    path = folder / "qrels" / "test.tsv"
+    path.write_bytes(b"\xef\xbb\xbfquery-id\tcorpus-id\tscore\r\nq1\td1\t1\r\nq1\td1\t1\r\n")
+    assert load_task(folder).qrels["test"] == {"q1": {"d1": 1}}
+
+
+def test_reads_regression(tmp_path):
+    rows = [{"id": "a", "text": "x", "value": 2}, {"text_a": "x", "text_b": "y", "value": -0.5}]
+    task = load_task(write_task(tmp_path / "t", "sr", dict.fromkeys(SPLITS, rows)))
+    assert task.info.metric == "spearman"
+    assert [record.value for record in task.splits["test"]] == [2.0, -0.5]
+    assert task.splits["test"][1].text == "Sentence 1: x\nSentence 2: y"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"3"', "true", "null"])
+def test_values_that_are_no_numbers(tmp_path, value):
+    row = {"id": "a", "text": "x", "value": 2}
+    folder = write_task(tmp_path / "t", "sr", {split: [row] for split in SPLITS})
+    (folder / "test.jsonl").write_text(f'{{"text": "x", "value": {value}}}\n')
+    refused(folder, at(folder, "test.jsonl", 1) + "'value' must be a finite number")
+
+
+def test_a_template_may_name_any_field(tmp_path):
+    row = {"headline": "H", "body": "B", "label": 0}
+    splits = {split: [row] for split in SPLITS}
+    folder = write_task(
+        tmp_path / "t", "sc", splits, labels=["n", "y"], template="{headline}: {body}"
+    )
+    assert load_task(folder).splits["train"][0].text == "H: B"
+    write_jsonl(folder / "test.jsonl", [row, {"headline": "H", "label": 1}])
+    refused(folder, at(folder, "test.jsonl", 2) + "no field 'body'")
+
+
+def test_templates_of_retrieval(tmp_path):
+    folder = judged(
+        tmp_path / "t",
+        *SPLITS,
+        query_template="query: {text}",
+        document_template="passage: {title} | {text}",
+    )
+    task = load_task(folder)
+    assert task.queries == {"q1": "query: which"}
+    # Without a title nothing of what joins it to the text is left.
+    assert task.corpus == {"d1": "passage: T | one", "d2": "passage: two"}
+
+
+def test_zero_shot_retrieval_has_no_prompts_and_no_training(tmp_path):
+    task = load_task(judged(tmp_path / "t", "test", kind="zs"))
+    assert task.corpus == {"d1": "T one", "d2": "two"}
+    assert task.queries == {"q1": "which"}
+    assert set(task.qrels) == {"test"}
+    assert (task.num_examples("train"), task.info.metric) == (0, "ndcg_at_10")
+    both = load_task(judged(tmp_path / "u", "validation", "test", kind="zs"))
+    assert set(both.qrels) == {"validation", "test"}
+    assert both.info.sha256 != task.info.sha256
+
+
+def test_what_is_not_read_does_not_change_the_identity(tmp_path):
+    plain = load_task(judged(tmp_path / "t", "test", kind="zs"))
+    unread = load_task(judged(tmp_path / "u", "train", "test", kind="zs", title="Other"))
+    assert set(unread.qrels) == {"test"}
+    assert unread.info.sha256 == plain.info.sha256
+
+
+def test_retrieval_that_is_trained_on_another_task(tmp_path):
+    refused(judged(tmp_path / "t", "validation", "test"), "train.tsv: no such file")
+    task = load_task(judged(tmp_path / "u", "validation", "test", trained_on="msmarco"))
+    assert task.info.trained_on == "msmarco"
+    assert set(task.qrels) == {"validation", "test"}
+
+
+def test_identities_of_old_tasks_stay(tmp_path):
+    """The definition that fine-tunings already on disk are named by."""
+    template = "Sentence 1: {text_a}\nSentence 2: {text_b}"
+    for folder in (classification(tmp_path / "sc"), retrieval(tmp_path / "ir")):
+        task = load_task(folder)
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "task.json"]
+        files = {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+        named = {"kind": task.info.kind, "files": files, "template": template}
+        assert task.info.sha256 == digest(named)
+
+
+def test_usual_templates_change_no_identity_and_others_do(tmp_path):
+    plain = load_task(judged(tmp_path / "a", *SPLITS))
+    usual = load_task(judged(tmp_path / "b", *SPLITS, query_template="Query: {text}"))
+    own = load_task(judged(tmp_path / "c", *SPLITS, query_template="{text}"))
+    assert plain.info.sha256 == usual.info.sha256 != own.info.sha256
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "sizes"),
+    ("described", "message"),
     [
-        ("sc", "sick", (4421, 494, 4927)),
-        ("sc", "trec", (4832, 537, 500)),
-        ("tc", "wnut17", (3394, 1009, 1287)),
-        ("tc", "uner_en", (12161, 1914, 2077)),
-        ("qa", "squad", (12043, 1736, 2651)),
-        ("ir", "cranfield", (135, 45, 45)),
-        ("ir", "scifact", (686, 121, 300)),
+        ({"kind": "qa", "template": "{text}"}, "'template' is for tasks of kind sc or sr, not qa"),
+        ({"kind": "sc", "query_template": "{text}"}, "'query_template' is for .* ir or zs, not sc"),
+        ({"kind": "zs", "trained_on": "x"}, "'trained_on' is for tasks of kind ir, not zs"),
+        ({"kind": "sc", "template": "text"}, "names no field"),
+        ({"kind": "sc", "template": "{text} {label}"}, "must not name {label}"),
+        ({"kind": "ir", "query_template": "{title}"}, "must name {text}, and nothing but {text}"),
+        ({"kind": "ir", "document_template": "{text} {title}"}, "{title} before {text}"),
+        ({"kind": "sc", "protocol": {"max_step": 3}}, "protocol: .*did you mean 'max_steps'"),
+        ({"kind": "sx"}, "kind: unknown value 'sx'"),
     ],
 )
-def test_reads_real_sets(kind, name, sizes):
-    task = load_task(SHARED / kind / name, kind=kind)
-    assert tuple(task.num_examples(split) for split in SPLITS) == sizes
+def test_descriptions_that_contradict_themselves(tmp_path, described, message):
+    folder = classification(tmp_path / "t")
+    (folder / "task.json").write_text(json.dumps(described))
+    refused(folder, message)
+
+
+def test_overlaps_are_counted(tmp_path):
+    again = TEXT | {"id": "b", "text": " GOOD\n", "label": 0}
+    other = TEXT | {"id": "c", "text": "bad"}
+    task = load_task(classification(tmp_path / "t", validation=[other], test=[again, other]))
+    assert task.info.overlaps == {"train/test": 1, "validation/test": 1}

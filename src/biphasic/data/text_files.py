@@ -1,0 +1,296 @@
+"""Texts in files and folders: plain text, Markdown, JSON lines and Parquet, read as a stream."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from biphasic.config import nearest
+from biphasic.errors import DataError
+from biphasic.files import digest
+
+_READ_BYTES = 1 << 16
+_PARQUET_ROWS = 256
+_PARQUET_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TextRecord:
+    """One document as its file holds it."""
+
+    id: str
+    """The record's own `id`, or where it stands: `folder/file.jsonl:17`."""
+    text: str
+    license: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """The files that a path stands for."""
+
+    root: Path
+    """The folder that ids are relative to."""
+    files: tuple[Path, ...]
+    """In the order of their relative paths."""
+    num_ignored: int
+    """Files of the folder that hold no text as far as their names tell, and hidden ones."""
+
+    def name_of(self, file: Path) -> str:
+        """Return a file's path relative to the root, with `/` on every system."""
+        return file.relative_to(self.root).as_posix()
+
+
+def find_text_files(path: Path) -> TextFiles:
+    """List the text files that a path stands for: itself, or all below it.
+
+    Raises:
+        DataError: There is no such path, or nothing at it that can be read.
+    """
+    supported = f"supported are {', '.join(_READERS)}"
+    if path.is_file():
+        if _reader_of(path) is None:
+            raise DataError(f"{path}: no text file by its suffix; {supported}")
+        return TextFiles(root=path.parent, files=(path,), num_ignored=0)
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or folder")
+    files = [file for file in path.rglob("*") if file.is_file()]
+    known = [file for file in files if _reader_of(file) and not _is_hidden(file, path)]
+    if not known:
+        raise DataError(
+            f"{path}: no text files in this folder; supported are {', '.join(_READERS)}"
+        )
+    known.sort(key=lambda file: file.relative_to(path).as_posix())
+    return TextFiles(root=path, files=tuple(known), num_ignored=len(files) - len(known))
+
+
+def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]:
+    """Read every document of a file or folder, one at a time.
+
+    Plain text and Markdown files are one document each, named by their relative path. The others
+    hold one document a row, whose text is in `column`; `id` (text or a whole number) and
+    `license` are read where a row has them. A null text is an empty document.
+
+    Raises:
+        DataError: A file is missing, damaged or not what its name says, or a row has no text;
+            the message names file and row.
+    """
+    found = find_text_files(path)
+    for file in found.files:
+        read = _reader_of(file)
+        assert read is not None  # noqa: S101 - `find_text_files` lists no others
+        yield from read(file, found.name_of(file), column)
+
+
+def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """Return count, bytes and a hash of relative names, sizes and times of files."""
+    listed = sorted(
+        (file.relative_to(root).as_posix(), file.stat().st_size, file.stat().st_mtime_ns)
+        for file in files
+        if file.is_file()
+    )
+    num_bytes = sum(size for _, size, _ in listed)
+    return {"count": len(listed), "bytes": num_bytes, "fingerprint": digest(listed)}
+
+
+def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> TextRecord:
+    """Make a document of a row.
+
+    Args:
+        row: A JSON object, or a row of a table.
+        column: Which value is the text.
+        place: Names the document if the row has no `id`.
+        where: File and line, for the message.
+
+    Raises:
+        DataError: The column is missing, or holds something else than text.
+    """
+    if column not in row:
+        raise DataError(missing_column(column, row, where=where))
+    text = row[column]
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise DataError(f"{where}: '{column}' holds no text but a value of type {kind}")
+    own_id, license_ = row.get("id"), row.get("license")
+    if isinstance(own_id, int) and not isinstance(own_id, bool):
+        own_id = str(own_id)
+    return TextRecord(
+        id=own_id if isinstance(own_id, str) and own_id else place,
+        text=text,
+        license=license_ if isinstance(license_, str) else "",
+    )
+
+
+def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
+    """Say which column is missing, and which one was perhaps meant."""
+    names = sorted(columns)
+    listed = f"; there are {', '.join(names)}" if names else "; there are none"
+    close = nearest(column, names)
+    hint = close if "did you mean" in close else ""
+    return f"{where}: no column '{column}'{hint}{listed}"
+
+
+def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    del column  # the whole file is the text
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: not UTF-8 (byte {error.start}); convert it first") from None
+    yield TextRecord(id=name, text=text)
+
+
+def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    for number, line in enumerate(_lines(file), start=1):
+        where = f"{file}:{number}"
+        row = _parse_object(line, where=where, is_first=number == 1)
+        if row is not None:
+            yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+
+
+def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
+    """Parse one line; a blank one gives None."""
+    if not line.strip():
+        return None
+    try:
+        # Only a file's first line may begin with a byte-order mark.
+        row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f'{where}: expected one JSON object a line, such as {{"text": "..."}}')
+    # JSON can spell half of a surrogate pair, which is no text: UTF-8 cannot hold it.
+    if b"\\ud" in line or b"\\uD" in line:
+        _refuse_half_pairs(row, where=where)
+    return row
+
+
+def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
+    for name, value in row.items():
+        if not isinstance(value, str):
+            continue
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: '{name}' holds half of a surrogate pair (character {error.start}), "
+                "which is no valid text"
+            ) from None
+
+
+def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    try:
+        # The buffer keeps memory flat where a file is one large row group.
+        with pq.ParquetFile(file, buffer_size=_PARQUET_BUFFER_BYTES) as parquet:
+            columns = _text_columns(parquet.schema_arrow, column, file)
+            row = 0
+            for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns):
+                for values in batch.to_pylist():
+                    row += 1
+                    place, where = f"{name}:{row}", f"{file}:row {row}"
+                    yield record_of(values, column=column, place=place, where=where)
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        told = " ".join(str(error).split())
+        raise DataError(f"{file}: damaged, or no Parquet file ({told})") from None
+
+
+def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
+    if column not in schema.names:
+        raise DataError(missing_column(column, schema.names, where=str(file)))
+    kind = schema.field(column).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
+    return [column, *(name for name in ("id", "license") if name in schema.names)]
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Yield a file's lines without their ends, decompressed as its suffix says."""
+    open_decompressor = _DECOMPRESSORS.get(file.suffix.lower())
+    if open_decompressor is None:
+        with file.open("rb") as stream:
+            for line in stream:
+                yield line.removesuffix(b"\n")
+        return
+    number = 0
+    with file.open("rb") as stream:
+        try:
+            for line in _split(_decompress(stream, open_decompressor)):
+                number += 1
+                yield line
+        except (zlib.error, zstandard.ZstdError, EOFError) as error:
+            raise DataError(
+                f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
+            ) from None
+
+
+def _decompress(stream: io.BufferedReader, open_decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield what a stream of compressed members (or frames) holds.
+
+    Written out because zstandard's own reader takes a truncated file for a complete one.
+
+    Raises:
+        EOFError: The stream is empty, or its last member incomplete.
+    """
+    decompressor = None
+    rest = stream.read(_READ_BYTES)
+    if not rest:
+        raise EOFError("it is empty")
+    while compressed := rest or stream.read(_READ_BYTES):
+        decompressor = decompressor or open_decompressor()
+        yield decompressor.decompress(compressed)
+        rest = b""
+        if decompressor.eof:
+            rest, decompressor = decompressor.unused_data, None
+    if decompressor is not None:
+        raise EOFError("it ends too early")
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut a stream of bytes at its line ends; the parts of a long line are joined once."""
+    pending: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        pending.append(first)
+        for other in others:
+            yield b"".join(pending)
+            pending = [other]
+    if any(pending):
+        yield b"".join(pending)
+
+
+_Reader = Callable[[Path, str, str], Iterator[TextRecord]]
+_READERS: Mapping[str, _Reader] = {
+    ".txt": _read_whole,
+    ".md": _read_whole,
+    ".jsonl": _read_json_lines,
+    ".jsonl.gz": _read_json_lines,
+    ".jsonl.zst": _read_json_lines,
+    ".parquet": _read_parquet,
+}
+_DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),  # 31: a gzip header and the largest window
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+
+
+def _reader_of(file: Path) -> _Reader | None:
+    name = file.name.lower()
+    return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
+
+
+def _is_hidden(file: Path, root: Path) -> bool:
+    parts: Sequence[str] = file.relative_to(root).parts
+    return any(part.startswith(".") for part in parts)

@@ -1,0 +1,124 @@
+"""From a task as a study names it to a folder that jobs can read, with its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import verify_folder
+from biphasic.study.config import TaskConfig, deciding_metric
+from biphasic.study.prepare import prepare_builtin_tasks
+from biphasic.tasks.builtin import BUILTIN_TASKS
+from biphasic.tasks.catalog import PUBLISHED
+from biphasic.tasks.folder import read_description
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS, TaskInfo
+from biphasic.tasks.source import prepare_task
+
+ProtocolOf = Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """A task with all that its fine-tunings need.
+
+    Attributes:
+        info: What it is, under the study's name and with the metric that decides there.
+        folder: Its examples, in the form of docs/formats.md.
+        protocol: Constants of its fine-tunings.
+        num_examples: By split.
+        trainer: The task that encoders are fine-tuned on instead, or None.
+    """
+
+    info: TaskInfo
+    folder: Path
+    protocol: FinetuneProtocol
+    num_examples: dict[str, int]
+    trainer: PlannedTask | None = None
+
+    @property
+    def training(self) -> PlannedTask:
+        """The task that encoders are fine-tuned on."""
+        return self.trainer or self
+
+
+class TaskLocator:
+    """Finds the tasks of a study, and makes what is not there yet."""
+
+    def __init__(
+        self,
+        *,
+        store: Path,
+        libraries: tuple[str, ...] | None,
+        protocol_of: ProtocolOf,
+        is_paper: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        """Look for tasks in a store.
+
+        Args:
+            store: Content store.
+            libraries: Whose documentation the built-in tasks are made of; all when None.
+            protocol_of: Gives a task's protocol from its settings and what its description needs.
+            is_paper: By the reference study's protocol; see docs/protocol.md.
+            say: Told what is being done, one sentence at a time.
+        """
+        self._store, self._libraries, self._say = store, libraries, say
+        self._protocol_of, self._is_paper = protocol_of, is_paper
+
+    def plan(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
+        """Return the tasks, each with the one it is trained on.
+
+        Raises:
+            DataError: A task's data are missing, damaged, or cannot be used.
+            ConfigError: A setting does not fit a task.
+        """
+        return tuple(self._plan(task, tasks) for task in tasks)
+
+    def _plan(self, task: TaskConfig, others: tuple[TaskConfig, ...]) -> PlannedTask:
+        folder = self._folder(task)
+        verify_folder(folder, remedy="delete this folder and run again")
+        description, loaded = read_description(folder), load_task(folder)
+        metric = deciding_metric(loaded.info, chosen=task.metric, is_paper=self._is_paper)
+        planned = PlannedTask(
+            info=replace(loaded.info, name=task.name, metric=metric),
+            folder=folder,
+            protocol=self._protocol_of(task, description.protocol),
+            num_examples={split: loaded.num_examples(split) for split in SPLITS},
+        )
+        if loaded.info.trained_on is None:
+            return planned
+        trainer = self._trainer(task, loaded.info.trained_on, others)
+        if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
+            raise DataError(
+                f"task '{task.name}': cannot be trained on '{trainer.info.name}', which is of kind "
+                f"'{trainer.info.kind}' with {trainer.num_examples['train']} training examples"
+            )
+        return replace(planned, trainer=trainer)
+
+    def _trainer(self, task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> PlannedTask:
+        """Plan the task that another is trained on: the study's of that name, or else any."""
+        own = next((other for other in others if other.name == name), None)
+        if own is None and name not in PUBLISHED:
+            raise ConfigError(
+                f"task '{task.name}' is trained on '{name}', which is neither among the tasks nor "
+                f"a published dataset{nearest(name, [o.name for o in others if o != task])}"
+            )
+        return self._plan(own or TaskConfig(name=name, copies=task.copies), others)
+
+    def _folder(self, task: TaskConfig) -> Path:
+        if task.origin in BUILTIN_TASKS:
+            return prepare_builtin_tasks(self._libraries, self._store, say=self._say) / task.origin
+        return prepare_task(
+            task.origin,
+            store=self._store,
+            copies=task.copies,
+            revision=task.revision,
+            paper=self._is_paper,
+            say=self._say,
+        )

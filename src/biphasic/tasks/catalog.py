@@ -1,0 +1,341 @@
+"""The twelve datasets of the reference study, as they stand on the hub.
+
+What each is, and where this departs from the study, is in `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from biphasic.config import nearest
+from biphasic.data.hub import hub_fingerprint
+from biphasic.errors import DataError
+from biphasic.tasks.folder import TaskDescription, write_task_folder
+from biphasic.tasks.published import Content, Opener, Table
+from biphasic.tasks.published_ir import RetrievalSource, read_retrieval
+from biphasic.tasks.published_qa import QuestionSource, read_questions
+from biphasic.tasks.published_sc import ClassificationSource, read_classification
+from biphasic.tasks.published_tc import TaggingSource, read_tagging
+from biphasic.tasks.records import Kind
+
+Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource
+
+# Raised by hand when the same tables become another task.
+_READING_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTask:
+    """A dataset of the study.
+
+    Attributes:
+        name: As reports call it.
+        title: Longer name.
+        kind: What is learnt.
+        source: Where it stands and how it is read.
+        license: As its page states it; empty where it states none.
+        trained_on: Task whose fine-tuned models are evaluated on it, or none.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    source: Source
+    license: str = ""
+    trained_on: str | None = None
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Ids on the hub of what is read, each once."""
+        tables = self.source.tables(is_zero_shot=False)
+        return tuple(dict.fromkeys(table.dataset for table in tables))
+
+
+def _glue(config: str, split: str) -> Table:
+    return Table("nyu-mll/glue", split, config)
+
+
+_ONTONOTES_TAGS = """
+O B-CARDINAL B-DATE I-DATE B-PERSON I-PERSON B-NORP B-GPE I-GPE B-LAW I-LAW B-ORG I-ORG B-PERCENT
+I-PERCENT B-ORDINAL B-MONEY I-MONEY B-WORK_OF_ART I-WORK_OF_ART B-FAC B-TIME I-CARDINAL B-LOC
+B-QUANTITY I-QUANTITY I-NORP I-LOC B-PRODUCT I-TIME B-EVENT I-EVENT I-FAC B-LANGUAGE I-PRODUCT
+I-ORDINAL I-LANGUAGE
+"""
+
+_TASKS = (
+    PublishedTask(
+        name="mnli",
+        title="MNLI (matched)",
+        kind="sc",
+        license="other",
+        source=ClassificationSource(
+            train=_glue("mnli", "train"),
+            test=_glue("mnli", "validation_matched"),
+            columns=("premise", "hypothesis"),
+            labels=("entailment", "neutral", "contradiction"),
+            template="Premise: {text_a}\nHypothesis: {text_b}",
+        ),
+    ),
+    PublishedTask(
+        name="qqp",
+        title="QQP",
+        kind="sc",
+        license="other",
+        source=ClassificationSource(
+            train=_glue("qqp", "train"),
+            test=_glue("qqp", "validation"),
+            columns=("question1", "question2"),
+            labels=("not_duplicate", "duplicate"),
+            template="Question 1: {text_a}\nQuestion 2: {text_b}",
+        ),
+    ),
+    PublishedTask(
+        name="sst2",
+        title="SST-2",
+        kind="sc",
+        license="other",
+        source=ClassificationSource(
+            train=_glue("sst2", "train"),
+            test=_glue("sst2", "validation"),
+            columns=("sentence",),
+            labels=("negative", "positive"),
+        ),
+    ),
+    PublishedTask(
+        name="conll2003",
+        title="CoNLL-2003 English",
+        kind="tc",
+        source=TaggingSource(
+            dataset="hgissbkh/conll2003-en",
+            words="words",
+            tags="ner",
+            labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"),
+        ),
+    ),
+    PublishedTask(
+        name="ontonotes5",
+        title="OntoNotes 5 English",
+        kind="tc",
+        source=TaggingSource(
+            dataset="hgissbkh/ontonotes5",
+            words="tokens",
+            tags="tags",
+            labels=tuple(_ONTONOTES_TAGS.split()),
+        ),
+    ),
+    PublishedTask(
+        name="uner_en",
+        title="UNER English",
+        kind="tc",
+        source=TaggingSource(
+            dataset="hgissbkh/uner_en",
+            words="tokens",
+            tags="ner_tags",
+            labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"),
+        ),
+    ),
+    PublishedTask(
+        name="squad",
+        title="SQuAD",
+        kind="qa",
+        license="cc-by-sa-4.0",
+        source=QuestionSource("rajpurkar/squad"),
+    ),
+    PublishedTask(
+        name="squad_v2",
+        title="SQuAD v2",
+        kind="qa",
+        license="cc-by-sa-4.0",
+        source=QuestionSource("rajpurkar/squad_v2"),
+    ),
+    PublishedTask(
+        name="record",
+        title="ReCoRD",
+        kind="qa",
+        source=QuestionSource("hgissbkh/record"),
+    ),
+    PublishedTask(
+        name="msmarco",
+        title="MS MARCO",
+        kind="ir",
+        license="cc-by-sa-4.0",
+        source=RetrievalSource(
+            pairs=Table("hgissbkh/msmarco-pairs", "train"),
+            corpus=Table("BeIR/msmarco", "corpus", "corpus"),
+            queries=Table("BeIR/msmarco", "queries", "queries"),
+            judged={
+                "validation": Table("BeIR/msmarco-qrels", "validation"),
+                "test": Table("BeIR/msmarco-qrels", "test"),
+            },
+        ),
+    ),
+    PublishedTask(
+        name="nq",
+        title="Natural Questions",
+        kind="ir",
+        license="cc-by-sa-4.0",
+        trained_on="msmarco",
+        source=RetrievalSource(
+            corpus=Table("BeIR/nq", "corpus", "corpus"),
+            queries=Table("BeIR/nq", "queries", "queries"),
+            judged={"test": Table("BeIR/nq-qrels", "test")},
+            document_template="Document: {title}. {text}",
+        ),
+    ),
+    PublishedTask(
+        name="mldr",
+        title="MLDR English",
+        kind="ir",
+        trained_on="msmarco",
+        source=RetrievalSource(
+            corpus=Table("hgissbkh/mldr-en", "corpus", "corpus"),
+            document_id="docid",
+            judged={
+                "validation": Table("hgissbkh/mldr-en", "dev", "default"),
+                "test": Table("hgissbkh/mldr-en", "test", "default"),
+            },
+        ),
+    ),
+)
+PUBLISHED: Mapping[str, PublishedTask] = {task.name: task for task in _TASKS}
+
+
+def write_published(
+    name: str,
+    folder: Path,
+    *,
+    copies: Path | None = None,
+    revision: str | None = None,
+    paper: bool = False,
+    kind: Literal["zs"] | None = None,
+) -> None:
+    """Write a dataset of the study as a canonical task folder.
+
+    Args:
+        name: A key of `PUBLISHED`.
+        folder: Where; complete or absent afterwards.
+        copies: Folder with local copies as `owner/name/`, used instead of the hub.
+        revision: Commit, tag or branch of the dataset's repository; of several as
+            `owner/name=revision,owner/name=revision`. By default the newest.
+        paper: Follow the study's public code where the default departs from it.
+        kind: `zs` for retrieval without fine-tuning.
+
+    Raises:
+        DataError: There is no such dataset, it cannot be opened, or it has another layout.
+    """
+    task, is_zero_shot = _find(name, kind)
+    opener = Opener(copies=copies, revisions=_revisions(task, revision))
+    content = _read(task, opener, is_zero_shot=is_zero_shot, paper=paper)
+    fields = dict(content.description)
+    origin = {
+        "published": name,
+        "paper": _is_read_otherwise(task, paper=paper),
+        "tables": opener.origins,
+        **fields.pop("origin", {}),
+    }
+    description = TaskDescription(
+        name=f"{name}-zs" if is_zero_shot else name,
+        kind="zs" if is_zero_shot else task.kind,
+        title=f"{task.title}, zero-shot" if is_zero_shot else task.title,
+        license=task.license,
+        trained_on=None if is_zero_shot else task.trained_on,
+        origin=origin,
+        **fields,
+    )
+    write_task_folder(
+        folder,
+        description,
+        splits=content.splits,
+        labels=content.labels,
+        corpus=content.corpus,
+        queries=content.queries,
+        qrels=content.qrels,
+    )
+
+
+def published_origin(
+    name: str,
+    *,
+    copies: Path | None = None,
+    revision: str | None = None,
+    paper: bool = False,
+    kind: Literal["zs"] | None = None,
+) -> dict[str, Any]:
+    """Return what determines a published task, without reading it.
+
+    Raises:
+        DataError: There is no such dataset, or its revision cannot be found.
+    """
+    task, is_zero_shot = _find(name, kind)
+    revisions = _revisions(task, revision)
+    tables = task.source.tables(is_zero_shot=is_zero_shot)
+    return {
+        "published": name,
+        "kind": "zs" if is_zero_shot else task.kind,
+        "paper": _is_read_otherwise(task, paper=paper),
+        "version": _READING_VERSION,
+        "tables": [
+            hub_fingerprint(
+                table.dataset,
+                config=table.config,
+                split=table.split,
+                revision=revisions.get(table.dataset),
+                copies=copies,
+            )
+            for table in tables
+        ],
+    }
+
+
+def _find(name: str, kind: Literal["zs"] | None) -> tuple[PublishedTask, bool]:
+    if name not in PUBLISHED:
+        raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
+    task = PUBLISHED[name]
+    if kind == "zs" and task.kind != "ir":
+        raise DataError(f"'{name}' is no retrieval task, so there is nothing to score zero-shot")
+    return task, kind == "zs"
+
+
+def _is_read_otherwise(task: PublishedTask, *, paper: bool) -> bool:
+    """Tell whether the study's way changes what is read; other kinds stay the same task."""
+    return paper and task.kind == "ir"
+
+
+def _read(task: PublishedTask, opener: Opener, *, is_zero_shot: bool, paper: bool) -> Content:
+    match task.source:
+        case ClassificationSource() as source:
+            return read_classification(source, opener)
+        case TaggingSource() as source:
+            return read_tagging(source, opener)
+        case QuestionSource() as source:
+            return read_questions(source, opener)
+        case RetrievalSource() as source:
+            return read_retrieval(source, opener, is_zero_shot=is_zero_shot, paper=paper)
+
+
+def _revisions(task: PublishedTask, revision: str | None) -> dict[str, str]:
+    """Read a revision, or several by repository."""
+    if revision is None:
+        return {}
+    known = task.repositories
+    if "=" not in revision:
+        if len(known) == 1:
+            return {known[0]: revision}
+        raise DataError(
+            f"{task.name}: '{revision}' could mean any of {', '.join(known)}; "
+            f"write owner/name=revision,owner/name=revision"
+        )
+    revisions: dict[str, str] = {}
+    for part in revision.split(","):
+        repository, _, value = (text.strip() for text in part.partition("="))
+        if not value:
+            raise DataError(f"{task.name}: '{part.strip()}': write owner/name=revision")
+        if repository not in known:
+            raise DataError(
+                f"{task.name}: reads nothing from '{repository}'{nearest(repository, known)}"
+            )
+        revisions[repository] = value
+    return revisions

@@ -1,0 +1,189 @@
+"""Tables of published datasets: opened at a revision, checked for their columns, split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from biphasic.config import nearest
+from biphasic.data.hub import HubTable, find_copy, open_hub
+from biphasic.errors import DataError
+from biphasic.tasks.rows import Row as Line
+from biphasic.tasks.rows import read_jsonl
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TRAIN_SHARE = 0.95
+SPLIT_SEED = 42
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One split of one configuration of a dataset on the hub."""
+
+    dataset: str
+    split: str
+    config: str | None = None
+
+    def __str__(self) -> str:
+        """Return how errors name it."""
+        return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a published dataset becomes, in the arguments of `write_task_folder`.
+
+    Attributes:
+        description: Fields of the task's description that its data decide.
+        splits: Rows by split; none where the task is retrieval.
+        labels: Names of the classes or tags, where the kind has them.
+        corpus: Documents of a retrieval task.
+        queries: Its queries.
+        qrels: Its judgements by split: query, document, 1 for relevant and 0 for not.
+    """
+
+    description: Mapping[str, Any] = field(default_factory=dict)
+    splits: Mapping[str, Iterable[Row]] = field(default_factory=dict)
+    labels: Sequence[str] | None = None
+    corpus: Iterable[Row] = ()
+    queries: Iterable[Row] = ()
+    qrels: Mapping[str, Iterable[tuple[str, str, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens tables, and keeps where each came from.
+
+    Attributes:
+        copies: Folder with local copies as `owner/name/`, used instead of the hub.
+        revisions: Revision by dataset; others are opened at their newest.
+        origins: Where the tables opened so far came from.
+    """
+
+    copies: Path | None
+    revisions: Mapping[str, str]
+    origins: list[Row] = field(default_factory=list)
+
+    def open(self, table: Table, *, streaming: bool = False) -> HubTable:
+        """Open a table; without streaming its rows can be had in any order."""
+        opened = open_hub(
+            table.dataset,
+            config=table.config,
+            split=table.split,
+            revision=self.revisions.get(table.dataset),
+            streaming=streaming,
+            copies=self.copies,
+        )
+        self.origins.append(opened.origin)
+        return opened
+
+    def stream(self, table: Table, columns: Sequence[str]) -> Iterator[Row]:
+        """Read columns of a table row by row, however large it is.
+
+        A local copy may hold `SPLIT.jsonl` or `SPLIT.jsonl.gz` as BEIR and MLDR publish them, with
+        no word of the hub's configurations.
+        """
+        names = (f"{table.split}.jsonl", f"{table.split}.jsonl.gz")
+        if (file := self.find_file(table, *names)) is None:
+            return self.open(table, streaming=True).read(columns)
+        return (_columns_of(line, columns) for line in read_jsonl(file))
+
+    def find_file(self, table: Table, *names: str) -> Path | None:
+        """Return the first of several files that a local copy has, noted as what was read."""
+        folder = find_copy(table.dataset, self.copies)
+        files = (folder / name for name in names) if folder else ()
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None:
+            told = {"dataset": table.dataset, "config": table.config, "split": table.split}
+            self.origins.append({**told, "revision": None, "local": True})
+        return file
+
+
+def _columns_of(line: Line, columns: Sequence[str]) -> Row:
+    for column in columns:
+        if column not in line.value:
+            raise line.error(f"no field '{column}'{nearest(column, line.value)}")
+    return line.value
+
+
+def halves(table: Table, num_rows: int) -> dict[str, list[int]]:
+    """Return which rows of a published training split are train, and which validation.
+
+    The rows are those that the library's own `train_test_split` with these settings gives.
+
+    Raises:
+        DataError: There are too few rows to split.
+    """
+    import datasets  # noqa: PLC0415 - slow, and few tasks need it
+
+    if num_rows < 2:
+        raise DataError(f"{table}: {num_rows} rows cannot be split into train and validation")
+    numbers = datasets.Dataset.from_dict({"row": list(range(num_rows))})
+    parts = numbers.train_test_split(train_size=TRAIN_SHARE, seed=SPLIT_SEED)
+    return {"train": list(parts["train"]["row"]), "validation": list(parts["test"]["row"])}
+
+
+def dataset_of(opened: HubTable) -> Dataset:
+    """Return the rows of a table that was opened without streaming."""
+    return cast("Dataset", opened.rows)
+
+
+def select(opened: HubTable, indices: Sequence[int]) -> HubTable:
+    """Return some rows of a table that was opened without streaming."""
+    return replace(opened, rows=dataset_of(opened).select(indices))
+
+
+def find_column(table: Table, names: Iterable[str], *spellings: str) -> str:
+    """Return the first of several spellings that a table has as a column.
+
+    Raises:
+        DataError: It has none of them.
+    """
+    found = list(names)
+    for spelling in spellings:
+        if spelling in found:
+            return spelling
+    wanted = " or ".join(f"'{spelling}'" for spelling in spellings)
+    raise DataError(
+        f"{table}: no column {wanted}; found {', '.join(found) or 'none'}; "
+        f"pin a revision that has it, or give a local copy (docs/protocol.md)"
+    )
+
+
+def label_names(table: Table, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a column of whole numbers, in their order.
+
+    Args:
+        table: For messages.
+        feature: The column's type; one that has no names of its own gets the published ones.
+        published: The names that the dataset is known to have.
+
+    Raises:
+        DataError: The column has other names.
+    """
+    names = tuple(getattr(feature, "names", None) or published)
+    if sorted(names) != sorted(published):
+        raise DataError(
+            f"{table}: its labels are {', '.join(names)}, not {', '.join(published)}; "
+            f"pin the revision that has these"
+        )
+    return names
+
+
+def label_name(table: Table, number: int, value: Any, names: Sequence[str]) -> str:
+    """Return the name of a label that a row gives as a number or a name.
+
+    Raises:
+        DataError: There is no such label.
+    """
+    if isinstance(value, str) and value in names:
+        return value
+    if type(value) is int and 0 <= value < len(names):
+        return names[value]
+    raise DataError(f"{table}, row {number}: unknown label {value!r}; known: {', '.join(names)}")

@@ -1,0 +1,98 @@
+"""Published extractive question answering: SQuAD, SQuAD v2 and ReCoRD."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from biphasic.data.hub import HubTable
+from biphasic.errors import DataError
+from biphasic.tasks.published import (
+    Content,
+    Opener,
+    Row,
+    Table,
+    dataset_of,
+    find_column,
+    halves,
+    select,
+)
+
+_QUESTION = ("question", "query")
+_CONTEXT = ("context", "passage")
+_STARTS = ("answer_start", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSource:
+    """A dataset with a training split to cut validation from, and a validation split to test on."""
+
+    dataset: str
+
+    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+        """Return what is read: train, then test."""
+        return Table(self.dataset, "train"), Table(self.dataset, "validation")
+
+
+def read_questions(source: QuestionSource, opener: Opener) -> Content:
+    """Read a task; without ids of its own a question has its published split and number.
+
+    Raises:
+        DataError: A column is missing, or answers have no positions.
+    """
+    train_table, test_table = source.tables(is_zero_shot=False)
+    train, test = opener.open(train_table), opener.open(test_table)
+    parts = halves(train_table, len(dataset_of(train)))
+    return Content(
+        splits={
+            **{
+                split: _rows(train_table, select(train, numbers), numbers)
+                for split, numbers in parts.items()
+            },
+            "test": _rows(test_table, test, itertools.count()),
+        },
+    )
+
+
+def _rows(table: Table, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:
+    found = dataset_of(opened).column_names
+    question, context = (find_column(table, found, *names) for names in (_QUESTION, _CONTEXT))
+    columns = [question, context, find_column(table, found, "answers")]
+    read_answers = _answers_by_entity if "entity_spans" in found else _answers_by_position
+    rows = opened.read(columns, optional=("id", "entity_spans"))
+    for number, row in zip(numbers, rows):  # noqa: B905 - the numbers of a whole table never end
+        answers = read_answers(row)
+        if answers is None:
+            raise DataError(
+                f"{table}, row {number}: answers need 'text' and 'answer_start' or 'start', "
+                f"found {str(row['answers'])[:80]}"
+            )
+        key = row.get("id", f"{table.split}-{number}")
+        yield {"id": key, "question": row[question], "context": row[context], "answers": answers}
+
+
+def _answers_by_position(row: Row) -> Row | None:
+    """Read answers as SQuAD writes them, or as a list of spans."""
+    spans: Any = row["answers"]
+    if isinstance(spans, list):
+        if not all(isinstance(span, dict) for span in spans):
+            return None
+        keys = spans[0].keys() if spans else ("text", "start")
+        spans = {key: [span[key] for span in spans] for key in keys}
+    starts = next((key for key in _STARTS if key in spans), None)
+    if starts is None or "text" not in spans:
+        return None
+    return {"text": spans["text"], "answer_start": spans[starts]}
+
+
+def _answers_by_entity(row: Row) -> Row | None:
+    """Read answers as SuperGLUE writes them: names, each of which stands at one or more spans."""
+    spans = row["entity_spans"]
+    chosen = [
+        (text, start)
+        for text, start in zip(spans["text"], spans["start"], strict=True)
+        if text in row["answers"]
+    ]
+    return {"text": [text for text, _ in chosen], "answer_start": [start for _, start in chosen]}

@@ -1,0 +1,78 @@
+"""Published sequence classification: GLUE's MNLI, QQP and SST-2."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from biphasic.data.hub import HubTable
+from biphasic.tasks.published import (
+    Content,
+    Opener,
+    Row,
+    Table,
+    dataset_of,
+    find_column,
+    halves,
+    label_name,
+    label_names,
+    select,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationSource:
+    """Where the texts and labels of a task stand.
+
+    Attributes:
+        train: Table that train and validation are cut from.
+        test: Table that is the test split.
+        columns: One column of texts, or two of pairs.
+        labels: Names of the classes.
+        template: How a pair becomes one text.
+    """
+
+    train: Table
+    test: Table
+    columns: tuple[str] | tuple[str, str]
+    labels: tuple[str, ...]
+    template: str | None = None
+
+    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+        """Return what is read."""
+        return self.train, self.test
+
+
+def read_classification(source: ClassificationSource, opener: Opener) -> Content:
+    """Read a task; a row's id is its published split and its number there.
+
+    Raises:
+        DataError: A column is missing or a label unknown.
+    """
+    train, test = opener.open(source.train), opener.open(source.test)
+    parts = halves(source.train, len(dataset_of(train)))
+    return Content(
+        description={"template": source.template} if source.template else {},
+        labels=source.labels,
+        splits={
+            **{
+                split: _rows(source, source.train, select(train, numbers), numbers)
+                for split, numbers in parts.items()
+            },
+            "test": _rows(source, source.test, test, itertools.count()),
+        },
+    )
+
+
+def _rows(
+    source: ClassificationSource, table: Table, opened: HubTable, numbers: Iterable[int]
+) -> Iterator[Row]:
+    features = dataset_of(opened).features
+    label_column = find_column(table, features, "label")
+    names = label_names(table, features[label_column], source.labels)
+    fields = ("text",) if len(source.columns) == 1 else ("text_a", "text_b")
+    for number, row in zip(numbers, opened.read([*source.columns, label_column])):  # noqa: B905
+        texts = {name: row[column] for name, column in zip(fields, source.columns, strict=True)}
+        label = source.labels.index(label_name(table, number, row[label_column], names))
+        yield {"id": f"{table.split}-{number}", **texts, "label": label}

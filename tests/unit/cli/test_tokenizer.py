@@ -1,0 +1,147 @@
+"""`biphasic tokenizer`, without the rest of the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from biphasic.cli.tokenizer import tokenizer_app
+from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.errors import ConfigError, DataError
+
+
+def run(*arguments) -> list[str]:
+    ended = CliRunner().invoke(tokenizer_app, list(map(str, arguments)), catch_exceptions=True)
+    if ended.exception and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert ended.exit_code == 0, ended.output
+    return ended.output.splitlines()
+
+
+@pytest.fixture
+def texts(tmp_path, documents):
+    path = tmp_path / "texts.jsonl"
+    rows = [{"body": text} for _, text in documents]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_train_makes_what_the_library_makes_and_says_so(texts, documents, tmp_path):
+    (tmp_path / "more.txt").write_text("more text of rows")
+    out = tmp_path / "made"
+    told = run(
+        *("train", texts, tmp_path / "more.txt"),
+        *("--column", "body", "--vocab-size", 310, "--out", out),
+    )
+    expected = train_tokenizer(
+        [*(text for _, text in documents), "more text of rows"], vocab_size=310
+    )
+    assert TextTokenizer.load(out).sha256 == expected.sha256
+    assert told[0] == "read 61 documents, 0.0 MB of text"
+    assert told[1] == "made 310 entries"
+    assert told[2] == f"tokenizer: {out}"
+
+
+def test_too_little_text_for_the_vocabulary_is_said(tmp_path):
+    (tmp_path / "a.txt").write_text("aaaa")
+    told = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
+    assert told[1] == "made 262 entries, not 5,000: the text has no more pairs to merge"
+
+
+def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "copies/a/b").mkdir(parents=True)
+    table = pa.table({"text": ["the rows", "the array"]})
+    pq.write_table(table, tmp_path / "copies/a/b/train-00000-of-00001.parquet")
+    out = tmp_path / "made"
+    told = run("train", "hf:a/b", "--hub-copies", tmp_path / "copies", "--out", out)
+    assert told[0].startswith("read 2 documents")
+    assert (out / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["none.txt"], DataError, "none.txt: no such file or folder"),
+        (["hf:a/b?nam=x"], ConfigError, "SOURCE: 'hf:a/b?nam=x': unknown key 'nam'"),
+        (["texts.jsonl"], DataError, "texts.jsonl:1: no column 'text'"),
+        (["empty.txt"], DataError, "empty.txt: there is no text to train on"),
+    ],
+    ids=str,
+)
+def test_bad_sources_are_refused_and_leave_nothing(texts, monkeypatch, arguments, error, message):
+    tmp_path = texts.parent
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(error) as refused:
+        run("train", *arguments, "--out", "made")
+    assert message in str(refused.value)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_folder_that_is_there_is_left_alone(texts, tmp_path):
+    (tmp_path / "made").mkdir()
+    with pytest.raises(ConfigError, match="already there; choose another folder"):
+        run("train", texts, "--out", tmp_path / "made")
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_check_tells_the_declared_tokens(tokenizer, tmp_path):
+    write_tokenizer(tokenizer, tmp_path / "t")
+    assert run("check", tmp_path / "t") == [
+        "bos           <|bos|> (0)",
+        "eos           <|eos|> (1)",
+        "pad           <|pad|> (2)",
+        "mask          <|mask|> (3): the tokenizer declares <|mask|> as its mask token",
+        "vocabulary    320 ids",
+        "bytes per id  2",
+    ]
+
+
+def test_check_tells_what_would_be_added(tokenizer, tmp_path):
+    write_tokenizer(tokenizer, tmp_path / "t")
+    settings = tmp_path / "t" / "tokenizer_config.json"
+    declared = json.loads(settings.read_text())
+    del declared["mask_token"]
+    settings.write_text(json.dumps(declared))
+    content = json.loads((tmp_path / "t" / "tokenizer.json").read_text())
+    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] != "<|mask|>"]
+    vocabulary = content["model"]["vocab"]
+    vocabulary["zz"] = vocabulary.pop("<|mask|>")
+    # Every id of two bytes is taken, so that one token more needs wider ones.
+    vocabulary.update({f"zz{number}": number for number in range(320, 65_536)})
+    (tmp_path / "t" / "tokenizer.json").write_text(json.dumps(content))
+    told = run("check", tmp_path / "t")
+    assert told[3].endswith("so <|mask|> is appended; the model gets one row more")
+    assert told[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
+
+
+def test_check_refuses_what_is_no_tokenizer(tmp_path):
+    with pytest.raises(DataError, match=r"no tokenizer\.json"):
+        run("check", tmp_path)
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["check"]])
+def test_help_imports_nothing_heavy(command):
+    program = f"""
+import sys
+sys.argv = ["biphasic", *{command!r}, "--help"]
+from biphasic.cli.tokenizer import tokenizer_app
+try:
+    tokenizer_app()
+finally:
+    heavy = {{"torch", "transformers", "numpy", "pyarrow", "datasets", "tokenizers"}}
+    print("imported:", *sorted(heavy & set(sys.modules)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "imported:"

@@ -1,0 +1,416 @@
+"""Corpora from descriptions: the same bytes however they were made, and exact counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.data import build as module
+from biphasic.data import sample
+from biphasic.data.build import CorpusFolders, build_corpus, corpus_origin
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.pydocs import load_documents
+from biphasic.data.sample import TextSample, sample_training_text
+from biphasic.data.tokenize import ShardMaker
+from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.errors import ConfigError, DataError, LockedError
+
+BLOCK_BYTES = 3000
+TEXT = "the array of rows holds tokens and their weights unless axis is given where value"
+
+
+def synthetic_documents(count, *, seed):
+    """Return (id, text) pairs of 1 to 60 words."""
+    draw = np.random.default_rng(seed)
+    return [
+        (f"{seed}/{number}", " ".join(draw.choice(TEXT.split(), length)))
+        for number, length in enumerate(draw.integers(1, 61, count).tolist())
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
+    write_tokenizer(tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two files of 120 and 60 documents, with licences here and there."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, count, seed in (("big", 120, 11), ("small", 60, 12)):
+        with (folder / f"{name}.jsonl").open("w") as lines:
+            for number, (key, text) in enumerate(synthetic_documents(count, seed=seed)):
+                record = {"id": key, "text": text}
+                if number % 3 == 0:
+                    record["license"] = "CC0-1.0"
+                lines.write(json.dumps(record) + "\n")
+    return folder
+
+
+@pytest.fixture
+def configure(tokenizer_folder):
+    def make(*sources, **settings):
+        raw = {"tokenizer": str(tokenizer_folder), "heldout_fraction": 0.1, **settings}
+        raw["sources"] = [source if isinstance(source, dict) else str(source) for source in sources]
+        return parse_config(CorpusConfig, raw, where="test")
+
+    return make
+
+
+def build(config, folder, **options):
+    options = {"num_workers": 1, "say": lambda _: None, "block_bytes": BLOCK_BYTES} | options
+    return build_corpus(config, folder, **options)
+
+
+def snapshot(folder):
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def names(corpus_folder):
+    return [json.loads(name) for name in Corpus(corpus_folder).names()]
+
+
+def record(folder):
+    return json.loads((folder / "built.json").read_text())
+
+
+def test_the_built_in_corpus_is_what_it_always_was(tmp_path):
+    config = CorpusConfig(libraries=("cycler", "filelock"), vocab_size=400)
+    folders = build(config, tmp_path / "built")
+    documents = load_documents(config.libraries)
+    tokenizer = train_tokenizer(
+        (document.text for document in documents if document.split == "train"), vocab_size=400
+    )
+    assert TextTokenizer.load(folders.tokenizer).sha256 == tokenizer.sha256
+    for folder, split in ((folders.train, "train"), (folders.heldout, "validation")):
+        pairs = [(doc.id, doc.text) for doc in documents if doc.split == split]
+        write_corpus(tmp_path / split, pairs, tokenizer, provenance={})
+        assert Corpus(folder).content_hash == Corpus(tmp_path / split).content_hash
+        assert names(folder) == [name for name, _ in pairs]
+
+
+def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, files, configure):
+    config = configure(
+        files / "big.jsonl", files / "small.jsonl", max_tokens=9000, deduplicate=True
+    )
+    build(config, tmp_path / "one")
+    build(config, tmp_path / "three", num_workers=3)
+    assert snapshot(tmp_path / "three") == snapshot(tmp_path / "one")
+
+    made = []
+    original = ShardMaker.make
+
+    def stop_after_three(self, block, *, label):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(label)
+        return original(self, block, label=label)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardMaker, "make", stop_after_three)
+        with pytest.raises(KeyboardInterrupt):
+            build(config, tmp_path / "resumed")
+    seen = []
+    build(config, tmp_path / "resumed", progress=seen.append)
+    assert seen[-1].num_found == 3
+    assert snapshot(tmp_path / "resumed") == snapshot(tmp_path / "one")
+
+
+def test_a_finished_corpus_is_left_alone(tmp_path, files, configure):
+    config = configure(files / "big.jsonl")
+    build(config, tmp_path / "c")
+    before = snapshot(tmp_path / "c")
+    seen = []
+    folders = build(config, tmp_path / "c", progress=seen.append)
+    assert folders == CorpusFolders.below(tmp_path / "c")
+    assert not seen
+    assert snapshot(tmp_path / "c") == before
+    other = configure(files / "big.jsonl", max_documents=5)
+    with pytest.raises(ConfigError, match="holds a corpus made from other sources or settings"):
+        build(other, tmp_path / "c")
+
+
+def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkeypatch, configure):
+    pages = tmp_path / "pages.jsonl"
+
+    def write(texts):
+        lines = (json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts))
+        pages.write_text("\n".join(lines) + "\n")
+
+    texts = [text for _, text in synthetic_documents(80, seed=3)]
+    config = configure(pages, tokenizer=None, vocab_size=300)
+    write(texts)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_json", fail_at("built.json", module.write_json))
+        with pytest.raises(KeyboardInterrupt):
+            build(config, tmp_path / "c")
+    assert (tmp_path / "c/heldout/manifest.json").is_file()
+    write([text.replace("array", "row") for text in texts])
+    said = []
+    build(config, tmp_path / "c", say=said.append)
+    assert "c: sources or settings differ from the interrupted build's" in said
+    build(config, tmp_path / "fresh")
+    assert snapshot(tmp_path / "c") == snapshot(tmp_path / "fresh")
+
+
+def fail_at(name, function):
+    def wrapped(path, value):
+        if path.name == name:
+            raise KeyboardInterrupt
+        function(path, value)
+
+    return wrapped
+
+
+def test_what_no_build_made_is_not_touched(tmp_path, files, configure):
+    (tmp_path / "c/train").mkdir(parents=True)
+    (tmp_path / "c/train/mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="train: already there, and of no build"):
+        build(configure(files / "big.jsonl"), tmp_path / "c")
+    assert (tmp_path / "c/train/mine.txt").is_file()
+
+
+def test_two_builds_in_one_folder(tmp_path, files, configure):
+    config = configure(files / "big.jsonl")
+    problems = []
+
+    def build_again(_):
+        with pytest.raises(LockedError, match="another process is building there") as caught:
+            build(config, tmp_path / "c")
+        problems.append(caught)
+
+    build(config, tmp_path / "c", say=build_again)
+    assert problems
+
+
+@pytest.mark.parametrize("max_tokens", [500, 1500, 2600])
+def test_a_limit_by_tokens(tmp_path, files, configure, tokenizer, max_tokens):
+    folders = build(configure(files / "big.jsonl"), tmp_path / "all")
+    limited = build(configure(files / "big.jsonl", max_tokens=max_tokens), tmp_path / "limited")
+    everything, part = Corpus(folders.train), Corpus(limited.train)
+    totals = np.cumsum(everything.lengths)
+    assert part.lengths.tolist() == everything.lengths[totals <= max_tokens].tolist()
+    # Held out is what was met on the way to the first training document that is left out.
+    order = [key for key, _ in synthetic_documents(120, seed=11)]
+    stop = order.index(names(folders.train)[len(part)])
+    heldout = [name for name in names(folders.heldout) if order.index(name) < stop]
+    assert names(limited.heldout) == heldout
+
+
+def test_a_limit_by_documents_goes_through_sources(tmp_path, files, configure):
+    folders = build(configure(files / "small.jsonl", files / "big.jsonl"), tmp_path / "all")
+    limited = build(
+        configure(files / "small.jsonl", files / "big.jsonl", max_documents=70), tmp_path / "c"
+    )
+    assert names(limited.train) == names(folders.train)[:70]
+    assert names(limited.train)[0].startswith("small.jsonl:12/")
+    assert names(limited.train)[-1].startswith("big.jsonl:11/")
+    counts = record(tmp_path / "c")["sources"]
+    assert [counts[name]["train"]["documents"] for name in ("small.jsonl", "big.jsonl")] == [
+        70 - sum(name.startswith("big") for name in names(limited.train)),
+        sum(name.startswith("big") for name in names(limited.train)),
+    ]
+
+
+def test_a_source_that_is_not_reached_is_not_part(tmp_path, files, configure):
+    config = configure(files / "small.jsonl", files / "big.jsonl", max_tokens=2500)
+    build(config, tmp_path / "c")
+    assert list(record(tmp_path / "c")["sources"]) == ["small.jsonl"]
+
+
+def test_a_mixture_by_shares(tmp_path, files, configure):
+    config = configure(
+        {"source": str(files / "big.jsonl"), "share": 1},
+        {"source": str(files / "small.jsonl"), "share": 3},
+        max_tokens=1200,
+    )
+    folders = build(config, tmp_path / "c")
+    counts = record(tmp_path / "c")["sources"]
+    longest = int(Corpus(folders.train).lengths.max())
+    for name, quota in (("big.jsonl", 300), ("small.jsonl", 900)):
+        assert quota - longest < counts[name]["train"]["tokens"] <= quota
+    assert Corpus(folders.train).num_tokens <= 1200
+
+
+def test_the_largest_mixture(tmp_path, files, configure):
+    sources = [
+        {"source": str(files / "big.jsonl"), "share": 0.5},
+        {"source": str(files / "small.jsonl"), "share": 0.5},
+    ]
+    build(configure(*sources), tmp_path / "c")
+    build(configure(files / "small.jsonl"), tmp_path / "small")
+    counts = record(tmp_path / "c")["sources"]
+    small = record(tmp_path / "small")["sources"]["small.jsonl"]
+    # The smaller source is used up, the larger one gives as much.
+    assert counts["small.jsonl"] == small
+    longest = int(Corpus(tmp_path / "c/train").lengths.max())
+    tokens = counts["big.jsonl"]["train"]["tokens"]
+    assert small["train"]["tokens"] - longest < tokens <= small["train"]["tokens"]
+
+
+def test_a_source_too_small_for_its_share_says_what_would_fit(tmp_path, files, configure):
+    sources = [
+        {"source": str(files / "big.jsonl"), "share": 1},
+        {"source": str(files / "small.jsonl"), "share": 1},
+    ]
+    build(configure(files / "small.jsonl"), tmp_path / "small")
+    tokens = record(tmp_path / "small")["sources"]["small.jsonl"]["train"]["tokens"]
+    with pytest.raises(DataError) as caught:
+        build(configure(*sources, max_tokens=2 * tokens + 20), tmp_path / "c")
+    message = str(caught.value)
+    assert message == (
+        f"small.jsonl: has {tokens:,} tokens, and its share of max_tokens is {tokens + 10:,}; "
+        f"max_tokens {2 * tokens} would fit"
+    )
+    build(configure(*sources, max_tokens=2 * tokens), tmp_path / "c")
+    counts = record(tmp_path / "c")["sources"]
+    assert counts["small.jsonl"]["train"]["tokens"] == tokens
+
+
+def test_what_is_read_ahead_counts_nowhere(tmp_path, configure):
+    """The second source has the first one's text: what the first did not use is no duplicate."""
+    documents = synthetic_documents(90, seed=5)
+    for name in ("first", "second"):
+        lines = (json.dumps({"id": key, "text": text}) for key, text in documents)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    sources = [
+        {"source": str(tmp_path / "first.jsonl"), "share": 1},
+        {"source": str(tmp_path / "second.jsonl"), "share": 1},
+    ]
+    config = configure(*sources, max_tokens=1000, deduplicate=True)
+    outcomes = []
+    for number, (workers, block_bytes) in enumerate([(1, 500), (1, 10_000), (3, 500)]):
+        folder = tmp_path / f"c{number}"
+        build(config, folder, num_workers=workers, block_bytes=block_bytes)
+        content = [Corpus(folder / split).content_hash for split in ("train", "heldout")]
+        outcomes.append((content, record(folder)))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    counts = outcomes[0][1]["sources"]
+    used = sum(counts["first.jsonl"][split]["documents"] for split in ("train", "heldout"))
+    assert counts["second.jsonl"]["left_out"]["duplicate"] == used
+    assert counts["second.jsonl"]["train"]["tokens"] > 400
+
+
+def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
+    texts = ["", "ab", "the array of rows", "the array of rows", "x" * 200, "tokens and weights"]
+    texts += ["copy unless axis"] * 2 + [text for _, text in synthetic_documents(40, seed=9)]
+    lines = (
+        json.dumps({"id": str(n), "text": text, "license": "MIT" if n % 2 else "CC0"})
+        for n, text in enumerate(texts)
+    )
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    config = configure(tmp_path / "a.jsonl", min_characters=3, max_characters=150, deduplicate=True)
+    folders = build(config, tmp_path / "c")
+    [counts] = record(tmp_path / "c")["sources"].values()
+    too_long = sum(len(text) > 150 for text in texts)
+    kept = {text: n for n, text in reversed(list(enumerate(texts))) if 3 <= len(text) <= 150}
+    short = sum(1 <= len(text) < 3 for text in texts)
+    assert counts["left_out"] == {
+        "empty": 1,
+        "too_short": short,
+        "too_long": too_long,
+        "duplicate": len(texts) - 1 - short - too_long - len(kept),
+    }
+    assert counts["left_out"]["duplicate"] >= 2
+    for split, folder in (("train", folders.train), ("heldout", folders.heldout)):
+        corpus = Corpus(folder)
+        split_texts = [texts[int(name)] for name in names(folder)]
+        assert counts[split]["documents"] == len(corpus) == len(split_texts)
+        assert counts[split]["tokens"] == corpus.num_tokens
+        assert counts[split]["characters"] == sum(map(len, split_texts))
+        assert counts[split]["licenses"] == {
+            name: sum(int(number) % 2 == odd for number in names(folder))
+            for name, odd in (("CC0", 0), ("MIT", 1))
+            if any(int(number) % 2 == odd for number in names(folder))
+        }
+        assert corpus.details["provenance"]["by_source"]["a.jsonl"] == counts[split]
+    total = counts["train"]["documents"] + counts["heldout"]["documents"]
+    assert total == len(kept)
+
+
+def test_nothing_held_out_says_what_to_do(tmp_path, configure):
+    (tmp_path / "a.txt").write_text("the array of rows")
+    with pytest.raises(DataError, match="no document is held out; raise heldout_fraction"):
+        build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
+
+
+def test_a_limit_below_the_first_document(tmp_path, files, configure):
+    config = configure(files / "big.jsonl", max_tokens=1)
+    with pytest.raises(DataError, match="first document alone has more than the 1 tokens"):
+        build(config, tmp_path / "c")
+
+
+def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokenizer_folder):
+    spoilt = tmp_path / "tokenizer"
+    shutil.copytree(tokenizer_folder, spoilt)
+    settings = json.loads((spoilt / "tokenizer_config.json").read_text())
+    settings["mask_token"] = "a"  # noqa: S105
+    (spoilt / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = configure(files / "big.jsonl", tokenizer=str(spoilt))
+    with pytest.raises(DataError, match="holds the mask token"):
+        build(config, tmp_path / "c")
+    assert not (tmp_path / "c/built.json").exists()
+
+
+def test_contradictions_are_refused(tmp_path, files, configure):
+    mixture = configure({"source": str(files / "big.jsonl"), "share": 1}, max_documents=5)
+    with pytest.raises(ConfigError, match="limit a mixture by max_tokens, not max_documents"):
+        build(mixture, tmp_path / "c")
+    with pytest.raises(ConfigError, match="names a finished corpus"):
+        build(CorpusConfig(folder=tmp_path), tmp_path / "c")
+
+
+def test_the_origin_names_no_folder(files, configure):
+    origin = json.dumps(corpus_origin(configure(files / "big.jsonl", max_tokens=7)))
+    assert str(files) not in origin
+    assert "big.jsonl" in origin
+    assert origin != json.dumps(corpus_origin(configure(files / "big.jsonl", max_tokens=8)))
+
+
+def test_a_small_sample_is_everything_in_order():
+    texts = [text for _, text in synthetic_documents(30, seed=1)]
+    chosen = TextSample(10**6)
+    chosen.extend(texts[:10], max_bytes=10**6)
+    chosen.extend(texts[10:], max_bytes=10**6)
+    assert chosen.texts() == texts
+
+
+def test_a_large_sample_is_bounded_spread_and_a_function_of_the_texts():
+    texts = [f"{number} some text" for number in range(4000)]
+    chosen = TextSample(10_000)
+    chosen.extend(texts, max_bytes=10**6)
+    sizes = [len(text) for text in chosen.texts()]
+    assert 4000 < sum(sizes) <= 10_000
+    places = [int(text.split()[0]) for text in chosen.texts()]
+    assert places == sorted(places)
+    assert 0.4 < np.mean(places) / 4000 < 0.6
+    again = TextSample(10_000)
+    again.extend(reversed(texts), max_bytes=10**6)
+    assert set(again.texts()) == set(chosen.texts())
+
+
+def test_only_the_beginning_of_a_source_is_considered():
+    chosen = TextSample(10**6)
+    chosen.extend(["aaaa", "bbbb", "cccc"], max_bytes=5)
+    assert chosen.texts() == ["aaaa", "bbbb"]
+
+
+def test_a_tokenizer_is_trained_on_training_text_alone(tmp_path, monkeypatch, files, configure):
+    config = configure(files / "small.jsonl", tokenizer=None, vocab_size=300)
+    folders = build(config, tmp_path / "c")
+    by_name = dict(synthetic_documents(60, seed=12))
+    expected = [by_name[name] for name in names(folders.train)]
+    assert sample_training_text(config, tmp_path) == expected
+    monkeypatch.setattr(sample, "SAMPLE_BYTES", 2000)
+    assert 0 < sum(map(len, sample_training_text(config, tmp_path))) <= 2000

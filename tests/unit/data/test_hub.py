@@ -1,0 +1,352 @@
+"""Datasets of the hub, through local copies in its layout; nothing here reaches the network."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from biphasic.data import hub as module
+from biphasic.data.hub import find_copy, hub_fingerprint, open_hub, quiet, resolve_revision
+from biphasic.errors import DataError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CARD = """---
+configs:
+- config_name: v1
+  data_files:
+  - split: train
+    path: v1/train-*
+  - split: validation
+    path: v1/validation-*
+- config_name: v2
+  data_files:
+  - split: train
+    path: v2/train-*
+---
+A card.
+"""
+
+
+def write_table(path: Path, **columns) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def copies(tmp_path) -> Path:
+    """Local copies: one config by file names, two by the card, and several that are no use."""
+    folder = tmp_path / "copies"
+    tiny = folder / "acme/tiny/data"
+    write_table(tiny / "train-00000-of-00002.parquet", text=["a", "b"], n=[1, 2])
+    write_table(tiny / "train-00001-of-00002.parquet", text=["c"], n=[3])
+    write_table(tiny / "test-00000-of-00001.parquet", text=["t"], n=[4])
+    for name in ("v1/train", "v1/validation", "v2/train"):
+        write_table(folder / f"acme/multi/{name}-00000-of-00001.parquet", text=[name])
+    (folder / "acme/multi/README.md").write_text(CARD)
+    (folder / "acme/empty").mkdir()
+    (folder / "acme/code").mkdir()
+    (folder / "acme/code/code.py").write_text("import datasets\n")
+    (folder / "acme/broken/data").mkdir(parents=True)
+    (folder / "acme/broken/data/train-00000-of-00001.parquet").write_bytes(b"no parquet")
+    return folder
+
+
+def texts(table) -> list:
+    return [row["text"] for row in table.read(["text"])]
+
+
+def refusal(function, *arguments, **options) -> str:
+    with pytest.raises(DataError) as refused:
+        function(*arguments, **options)
+    told = str(refused.value)
+    assert "\n" not in told
+    return told
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_splits_and_configs(copies, streaming):
+    def read(dataset, **names):
+        return texts(open_hub(dataset, **names, streaming=streaming, copies=copies))
+
+    assert read("acme/tiny") == ["a", "b", "c"]
+    assert read("acme/tiny", split="test") == ["t"]
+    assert read("acme/tiny", config="default") == ["a", "b", "c"]
+    assert read("acme/multi", config="v1") == ["v1/train"]
+    assert read("acme/multi", config="v1", split="validation") == ["v1/validation"]
+    assert read("acme/multi", config="v2") == ["v2/train"]
+
+
+def test_streaming_or_not_is_the_library_s_kind_of_table(copies):
+    table = open_hub("acme/tiny", copies=copies)
+    assert isinstance(table.rows, datasets.Dataset)
+    stream = open_hub("acme/tiny", copies=copies, streaming=True)
+    assert isinstance(stream.rows, datasets.IterableDataset)
+
+
+def test_a_slice_of_a_split(copies):
+    assert texts(open_hub("acme/tiny", split="train[1:]", copies=copies)) == ["b", "c"]
+    told = refusal(open_hub, "acme/tiny", split="train[1:]", copies=copies, streaming=True)
+    assert told.endswith("a slice of a split cannot be streamed")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "names", "message"),
+    [
+        ("tiny", {"split": "tset"}, "split tset: no split 'tset' (did you mean 'test'?)"),
+        ("tiny", {"split": "x"}, "split x: no split 'x' (known: test, train)"),
+        ("tiny", {"config": "v"}, "config v, split train: no config 'v' (known: default)"),
+        ("multi", {}, "split train: several configs; choose one of v1, v2"),
+        ("multi", {"config": "v3"}, "no config 'v3'"),
+        ("multi", {"config": "v2", "split": "validation"}, "no split 'validation' (known: train)"),
+        ("code", {}, "needs code of its own to be read, which the datasets library no longer runs"),
+        ("empty", {}, "doesn't contain any data files"),
+        ("broken", {}, "arquet"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_not_there_is_told_in_one_line(copies, dataset, names, message, streaming):
+    told = refusal(open_hub, f"acme/{dataset}", **names, copies=copies, streaming=streaming)
+    assert told.startswith(f"hf:acme/{dataset}")
+    assert message in told
+
+
+def test_a_dataset_with_code_names_the_remedy(copies):
+    told = refusal(open_hub, "acme/code", copies=copies)
+    assert "give a local copy in a common format" in told
+
+
+def test_origins_hold_what_was_read_and_no_paths(copies, tmp_path):
+    origin = open_hub("acme/multi", config="v1", copies=copies).origin
+    assert origin == {
+        "dataset": "acme/multi",
+        "config": "v1",
+        "split": "train",
+        "revision": None,
+        "local": True,
+    }
+    by_path = open_hub(str(copies / "acme/tiny"), split="test")
+    assert by_path.origin["dataset"] == "tiny"
+    assert str(tmp_path) not in json.dumps(by_path.origin)
+    assert texts(by_path) == ["t"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_columns(copies, streaming):
+    table = open_hub("acme/tiny", copies=copies, streaming=streaming)
+    assert list(table.read(["n", "text"]))[2] == {"n": 3, "text": "c"}
+    assert next(table.read(["n"], optional=["text", "none"])) == {"n": 1, "text": "a"}
+    with pytest.raises(DataError, match=r"split train: no column 'txt' \(did you mean 'text'\?\)"):
+        list(table.read(["n", "txt"]))
+    # A table may be read again.
+    assert texts(table) == texts(table) == ["a", "b", "c"]
+
+
+def test_reading_crosses_the_borders_of_batches_and_files(copies, monkeypatch):
+    expected = [{"text": text} for text in "abc"]
+    for rows_at_once in (1, 2, 3, 100):
+        monkeypatch.setattr(module, "_ROWS_AT_ONCE", rows_at_once)
+        table = open_hub("acme/tiny", copies=copies, streaming=True)
+        assert list(table.read(["text"])) == expected
+
+
+def test_damage_found_while_streaming_is_one_line(copies):
+    rows = [f"text {number}" * 20 for number in range(64)]
+    path = copies / "acme/tiny/data/train-00001-of-00002.parquet"
+    write_table(path, text=rows, n=list(range(64)))
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)
+    path.write_bytes(content)
+    table = open_hub("acme/tiny", copies=copies, streaming=True)
+    told = refusal(texts, table)
+    assert told.startswith("hf:acme/tiny, split train: cannot be read (")
+
+
+def test_a_changed_copy_is_read_anew(copies):
+    assert texts(open_hub("acme/tiny", split="test", copies=copies)) == ["t"]
+    write_table(copies / "acme/tiny/data/test-00000-of-00001.parquet", text=["new"], n=[4])
+    assert texts(open_hub("acme/tiny", split="test", copies=copies)) == ["new"]
+
+
+def test_nothing_is_written_beside_the_data_or_into_the_working_folder(copies, tmp_path):
+    def listed():
+        files = {path for path in tmp_path.rglob("*") if path.is_file()}
+        return {path for path in files if "cache" not in path.relative_to(tmp_path).parts}
+
+    before = listed()
+    texts(open_hub("acme/tiny", copies=copies))
+    texts(open_hub("acme/tiny", copies=copies, streaming=True))
+    assert listed() == before
+
+
+@pytest.mark.parametrize("name", ["./none", "/none", "a/b/c", "a b", "", "../x", "hf:a/b"])
+def test_what_is_neither_folder_nor_id_is_refused(name):
+    told = refusal(find_copy, name, None)
+    assert told == f"{name}: no such folder, and not a hub id such as owner/name"
+
+
+def test_copies_go_before_the_hub_and_only_where_they_are(copies):
+    assert find_copy("acme/tiny", copies) == copies / "acme/tiny"
+    assert find_copy("acme/other", copies) is None
+    assert find_copy("acme/tiny", None) is None
+    assert find_copy("plain", copies) is None
+
+
+class FakeHub:
+    """Stands at the border to the hub: `HfApi` and `load_dataset`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.loaded: dict = {}
+
+    def dataset_info(self, dataset, *, revision=None):
+        self.asked.append((dataset, revision))
+        return huggingface_hub.DatasetInfo(id=dataset, sha=COMMIT, private=False)
+
+    def load_dataset(self, path, **options):
+        self.loaded = {"path": path, **options}
+        return datasets.Dataset.from_dict({"text": ["a"]})
+
+
+@pytest.fixture
+def fake_hub(monkeypatch) -> FakeHub:
+    fake = FakeHub()
+    monkeypatch.setattr(module, "HfApi", lambda: fake)
+    monkeypatch.setattr(datasets, "load_dataset", fake.load_dataset)
+    return fake
+
+
+def test_what_is_read_from_the_hub_is_the_commit_that_is_recorded(fake_hub, copies):
+    table = open_hub("acme/far", config="c", revision="v1", streaming=True, copies=copies)
+    assert fake_hub.asked == [("acme/far", "v1")]
+    assert fake_hub.loaded == {
+        "path": "acme/far",
+        "name": "c",
+        "split": "train",
+        "revision": COMMIT,
+        "streaming": True,
+    }
+    assert table.origin == {
+        "dataset": "acme/far",
+        "config": "c",
+        "split": "train",
+        "revision": COMMIT,
+    }
+    assert texts(table) == ["a"]
+
+
+def test_a_full_commit_needs_no_question(fake_hub):
+    assert resolve_revision("acme/far", COMMIT) == COMMIT
+    assert fake_hub.asked == []
+    assert resolve_revision("acme/far", COMMIT[:8]) == COMMIT
+    assert fake_hub.asked == [("acme/far", COMMIT[:8])]
+
+
+def test_a_fingerprint_of_the_hub_is_its_commit(fake_hub):
+    expected = {"dataset": "a/b", "config": None, "split": "test", "revision": COMMIT}
+    assert hub_fingerprint("a/b", split="test") == expected
+    assert fake_hub.loaded == {}
+
+
+def test_a_fingerprint_of_a_copy_follows_its_files(copies):
+    before = hub_fingerprint("acme/tiny", copies=copies)
+    assert before["files"]["count"] == 3
+    assert hub_fingerprint("acme/tiny", copies=copies) == before
+    os.utime(copies / "acme/tiny/data/test-00000-of-00001.parquet", ns=(1, 1))
+    assert hub_fingerprint("acme/tiny", copies=copies) != before
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A hub that answers every question as `answers` says."""
+
+    answers: tuple[int, str | None] = (404, "RepoNotFound")
+
+    def do_GET(self):
+        status, code = self.answers
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "revision", "message"),
+    [
+        ((404, "RepoNotFound"), None, "hf:a/b: not on the hub, or private; check the name"),
+        ((403, "GatedRepo"), None, "hf:a/b: ask for access on its page of the hub"),
+        ((404, "RevisionNotFound"), "v9", "hf:a/b at revision 'v9': the hub has no such revision"),
+        ((500, None), None, "hf:a/b: the hub refuses to answer; try again later"),
+    ],
+    ids=str,
+)
+def test_the_hub_s_refusals_are_one_line_each(monkeypatch, answers, revision, message):
+    monkeypatch.setattr(Refusing, "answers", answers)
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(module, "HfApi", lambda: huggingface_hub.HfApi(endpoint=endpoint))
+        told = refusal(open_hub, "a/b", revision=revision)
+        server.shutdown()
+    assert told.startswith(message)
+
+
+def test_no_hub_at_all(monkeypatch):
+    nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
+    monkeypatch.setattr(module, "HfApi", lambda: nowhere)
+    told = refusal(hub_fingerprint, "a/b")
+    assert told.startswith("hf:a/b: the hub cannot be reached; check the connection, or give a")
+
+
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_a_hub_that_is_switched_off_is_one_line(monkeypatch, caplog, revision):
+    # What HF_HUB_OFFLINE=1 sets, at the start of the process.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    told = refusal(open_hub, "a/b", revision=revision, streaming=True)
+    assert told.startswith("hf:a/b")
+    assert "the hub is switched off (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, or" in told
+    assert not caplog.records
+
+
+def test_no_bars_are_drawn_and_settings_stay(copies, capfd):
+    datasets.enable_progress_bars()
+    level = logging.getLogger("datasets").level
+    open_hub("acme/tiny", copies=copies)
+    assert capfd.readouterr() == ("", "")
+    assert not datasets.utils.are_progress_bars_disabled()
+    assert logging.getLogger("datasets").level == level
+
+
+@pytest.mark.parametrize("is_off_before", [False, True])
+def test_quiet_undoes_only_what_it_did(is_off_before):
+    libraries = (datasets.utils, huggingface_hub.utils)
+    for library in libraries:
+        (library.disable_progress_bars if is_off_before else library.enable_progress_bars)()
+    try:
+        with quiet():
+            assert all(library.are_progress_bars_disabled() for library in libraries)
+        for library in libraries:
+            assert library.are_progress_bars_disabled() == is_off_before
+    finally:
+        for library in libraries:
+            library.enable_progress_bars()

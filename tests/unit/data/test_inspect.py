@@ -1,0 +1,212 @@
+"""What is told about a corpus, and what is found wrong with one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
+from biphasic.data.tokenizer import write_tokenizer
+from biphasic.data.verify import verify_corpus, verify_tokenizer
+from biphasic.errors import CheckpointError, ConfigError, DataError
+from biphasic.files import seal_folder
+
+PROVENANCE = {
+    "by_source": {
+        "a": {"documents": 40, "tokens": 900, "characters": 1, "licenses": {"MIT": 3}},
+        "b": {"documents": 20, "tokens": 100, "characters": 1, "licenses": {}},
+    }
+}
+
+
+def test_counts_lengths_and_sources(tmp_path, documents, tokenizer):
+    write_corpus(tmp_path / "c", documents, tokenizer, provenance=PROVENANCE, block_bytes=2000)
+    corpus = Corpus(tmp_path / "c")
+    summary = inspect_corpus(tmp_path / "c", max_seqlen=64)
+    assert (summary.documents, summary.tokens) == (60, corpus.num_tokens)
+    assert summary.shards == len(list((tmp_path / "c").glob("tokens-*.bin"))) > 1
+    assert summary.content_hash == corpus.content_hash
+    assert summary.percentiles[100] == corpus.lengths.max()
+    assert summary.percentiles[50] in corpus.lengths
+    assert [(part.name, part.documents) for part in summary.sources] == [("a", 40), ("b", 20)]
+    assert summary.sources[0].licenses == {"MIT": 3}
+    # Without the tokenizer there is no text to show.
+    assert summary.samples == ()
+
+
+def test_lengths_are_counted_by_powers_of_two():
+    bins = length_bins(np.array([2, 3, 4, 7, 8, 15, 16, 5]))
+    assert [(part.first, part.last, part.documents, part.tokens) for part in bins] == [
+        (2, 3, 2, 5),
+        (4, 7, 3, 16),
+        (8, 15, 2, 23),
+        (16, 31, 1, 16),
+    ]
+    with_gap = length_bins(np.array([1, 4, 2**40]))
+    assert [part.documents for part in with_gap[:4]] == [1, 0, 1, 0]
+    assert with_gap[-1].first == 2**40
+
+
+def test_fill_is_that_of_the_rows_that_training_reads():
+    # Each row of 10 takes two documents of 3 + BOS + EOS: full.
+    assert fill_rate(np.full(8, 3), max_seqlen=10).rate == 1.0
+    # Rows of 9 take one each: 5 of 9.
+    lonely = fill_rate(np.full(8, 3), max_seqlen=9)
+    assert lonely.rate == pytest.approx(5 / 9)
+    # Longer documents are cut: 16 tokens are two pieces of 8 + 2.
+    assert fill_rate(np.full(8, 16), max_seqlen=10).rate == 1.0
+    assert fill_rate(np.full(200_000, 16), max_seqlen=10).rows == 4096
+    with pytest.raises(ConfigError, match="max_seqlen 2 leaves no room"):
+        fill_rate(np.full(8, 3), max_seqlen=2)
+
+
+def test_duplicates_are_of_content_within_borders(tmp_path, tokenizer):
+    texts = ["rows of", "rows", "of", "rows of", "rows of", "of rows", "of"]
+    pairs = [(str(number), text) for number, text in enumerate(texts)]
+    write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
+    assert count_duplicates(Corpus(tmp_path / "c")) == 3
+
+
+def test_samples_are_spread_and_decoded(tmp_path, documents, tokenizer):
+    write_corpus(tmp_path / "c", documents, tokenizer, provenance={})
+    summary = inspect_corpus(tmp_path / "c", tokenizer=tokenizer, num_samples=3)
+    assert [sample.document for sample in summary.samples] == [0, 20, 40]
+    for sample in summary.samples:
+        name, text = documents[sample.document]
+        assert sample.id == name
+        assert text.startswith(sample.text)
+        assert sample.text
+        assert sample.tokens == len(tokenizer.encode(text))
+    few = inspect_corpus(tmp_path / "c", tokenizer=tokenizer, num_samples=100)
+    assert len(few.samples) == 60
+
+
+def test_a_mask_token_in_the_text_is_found(tmp_path, documents, tokenizer):
+    write_corpus(tmp_path / "c", documents, tokenizer, provenance={}, block_bytes=2000)
+    assert inspect_corpus(tmp_path / "c", tokenizer=tokenizer).mask_document is None
+
+    class Spoilt:
+        special_ids = {"mask": 0}  # noqa: RUF012
+        mask_id = tokenizer.encode(documents[41][1])[-1]
+
+        def decode(self, ids):
+            return str(ids)
+
+    corpus = Corpus(tmp_path / "c")
+    first = next(
+        number
+        for number, length in enumerate(corpus.lengths)
+        if Spoilt.mask_id in corpus.tokens(number, 0, length)
+    )
+    assert inspect_corpus(tmp_path / "c", tokenizer=Spoilt()).mask_document == first
+
+
+def harmed(corpus, folder, harm):
+    """Copy a corpus, change it, and seal it again: hashes fit, contents do not."""
+    shutil.copytree(corpus.folder, folder)
+    harm(folder)
+    (folder / "manifest.json").unlink()
+    seal_folder(folder)
+    return folder
+
+
+def change_details(**changes):
+    def harm(folder):
+        path = folder / "corpus.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return harm
+
+
+def change_lengths(change):
+    def harm(folder):
+        np.save(folder / "lengths.npy", change(np.load(folder / "lengths.npy")))
+
+    return harm
+
+
+def drop_tokens(folder):
+    path = folder / "tokens-00000.bin"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def swap_tokens(folder):
+    path = folder / "tokens-00000.bin"
+    tokens = np.fromfile(path, dtype="<u2")
+    tokens[::-1].tofile(path)
+
+
+def drop_name(folder):
+    path = folder / "documents.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+def shift(lengths):
+    lengths[0] += 1
+    lengths[1] -= 1
+    return lengths
+
+
+@pytest.mark.parametrize(
+    ("harm", "file", "problem"),
+    [
+        (change_details(num_documents=61), "lengths.npy", "number of documents"),
+        (change_details(num_tokens=3), "lengths.npy", "do not add up"),
+        (change_details(vocab_size=10), "tokens-00000.bin", "beyond the vocabulary"),
+        (change_details(content_hash="0"), "corpus.json", "content hash"),
+        (change_lengths(lambda lengths: lengths[:-1]), "lengths.npy", "number of documents"),
+        (change_lengths(lambda lengths: lengths * 0), "lengths.npy", "do not add up"),
+        (change_lengths(shift), "corpus.json", "content hash"),
+        (drop_tokens, "tokens-00000.bin", "and its documents"),
+        (swap_tokens, "corpus.json", "content hash"),
+        (drop_name, "documents.jsonl", "59 ids for 60 documents"),
+    ],
+)
+def test_contradictions_between_files_are_named(tmp_path, corpus, harm, file, problem):
+    folder = harmed(corpus, tmp_path / "c", harm)
+    with pytest.raises(CheckpointError) as caught:
+        verify_corpus(folder)
+    message = str(caught.value)
+    assert message.startswith(f"{folder / file}: damaged: ")
+    assert problem in message
+    assert message.endswith("; delete the folder and build the corpus again")
+
+
+def test_a_flipped_bit_is_named(tmp_path, corpus):
+    shutil.copytree(corpus.folder, tmp_path / "c")
+    path = tmp_path / "c/documents.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"1/7", b"1/8", 1))
+    with pytest.raises(CheckpointError, match=r"documents\.jsonl: damaged \(SHA-256"):
+        verify_corpus(tmp_path / "c")
+
+
+def test_a_folder_that_is_no_corpus(tmp_path, corpus):
+    folder = harmed(corpus, tmp_path / "c", lambda c: (c / "corpus.json").write_text("{}"))
+    with pytest.raises(DataError, match=r"corpus\.json: not a corpus's \(KeyError\('content_hash"):
+        verify_corpus(folder)
+    with pytest.raises(CheckpointError, match="incomplete"):
+        verify_corpus(tmp_path)
+
+
+def test_a_whole_corpus_is_whole_and_of_its_tokenizer(tmp_path, corpus, tokenizer):
+    assert verify_corpus(corpus.folder).content_hash == corpus.content_hash
+    write_tokenizer(tokenizer, tmp_path / "tokenizer")
+    verify_tokenizer(tmp_path / "tokenizer", corpus)
+    other = Corpus(corpus.folder)
+    other.details["tokenizer_sha256"] = "0" * 64
+    with pytest.raises(DataError, match=r"not the tokenizer that .* was made with"):
+        verify_tokenizer(tmp_path / "tokenizer", other)
+
+
+def test_corpora_from_before_vocabularies_were_noted(tmp_path, corpus):
+    def forget(folder):
+        path = folder / "corpus.json"
+        details = json.loads(path.read_text())
+        del details["vocab_size"]
+        path.write_text(json.dumps(details))
+
+    verify_corpus(harmed(corpus, tmp_path / "c", forget))

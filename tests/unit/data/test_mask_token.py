@@ -1,0 +1,249 @@
+"""Which token stands for hidden ones, and that no text has it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.mask_token import (
+    MaskChoice,
+    choose_mask_token,
+    find_token,
+    holds_mask,
+    refuse_if_present,
+    with_mask_token,
+)
+from biphasic.data.tokenizer import MASK, TextTokenizer, write_tokenizer
+from biphasic.errors import DataError
+
+TEXT = "the array of rows holds tokens and their weights"
+ENDS = "<|end|>"
+FIRST = 260  # the id of the first entry that a test adds
+
+
+def byte_level(*special: str, plain: tuple[str, ...] = ()) -> TextTokenizer:
+    """A decoder's tokenizer, without a mask: `FIRST` entries, then the given ones in order."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=FIRST,
+        special_tokens=[ENDS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT] * 5, trainer)
+    made.add_special_tokens([AddedToken(token, special=True) for token in special])
+    made.add_tokens([AddedToken(token, special=False) for token in plain])
+    return TextTokenizer(made, {"bos": ENDS, "eos": ENDS, "pad": ENDS})
+
+
+def unigram(*pieces: str) -> TextTokenizer:
+    """A vocabulary that holds spellings as T5's does: pieces that any text can use."""
+    letters = [(letter, -5.0) for letter in sorted(set(TEXT))]
+    entries = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -2.0), *letters]
+    made = Tokenizer(models.Unigram([*entries, *((piece, 0.0) for piece in pieces)], unk_id=0))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.add_special_tokens(["</s>", *pieces])
+    return TextTokenizer(made, {"bos": "</s>", "eos": "</s>", "pad": "</s>"})
+
+
+def test_a_declared_mask_token_is_kept(tokenizer):
+    choice = choose_mask_token(tokenizer)
+    assert (choice.token, choice.token_id, choice.is_new) == (MASK, 3, False)
+    assert "declares" in choice.reason
+    assert with_mask_token(tokenizer, choice) is tokenizer
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
+        ("<|reserved_special_token_247|>",),
+        ("<unused0>", "<unused1>"),
+        ("[unused0]", "[unused99]"),
+        ("<|reserved_token_163600|>",),
+        (">>UNUSED_119<<",),
+        ("<|placeholder1|>",),
+        ("<|dummy_0|>",),
+        ("[control_8]",),
+    ],
+    ids=lambda names: names[0],
+)
+@pytest.mark.parametrize("is_special", [True, False])
+def test_the_first_entry_that_is_kept_free_is_taken(names, is_special):
+    tokenizer = byte_level(*names) if is_special else byte_level(plain=names)
+    choice = choose_mask_token(tokenizer)
+    assert choice == MaskChoice(names[0], tokenizer.vocabulary()[names[0]], choice.reason, False)
+    assert choice.token_id == FIRST
+    assert names[0] in choice.reason
+    masked = with_mask_token(tokenizer, choice)
+    assert (masked.mask_id, masked.vocab_size) == (choice.token_id, tokenizer.vocab_size)
+
+
+def test_as_in_llama_3_the_lowest_id_goes_first():
+    names = ["<|begin|>", *(f"<|reserved_special_token_{number}|>" for number in (5, 0, 1))]
+    choice = choose_mask_token(byte_level(*names))
+    assert (choice.token, choice.token_id) == ("<|reserved_special_token_5|>", FIRST + 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<|fim_prefix|>",
+        "<extra_id_0>",
+        "<|im_start|>",
+        "<|reserved|>",
+        "unused0",
+        "<unused>",
+        "<reserved_106>",
+        "[UNUSED_TOKEN_145]",
+        "<SPECIAL_10>",
+        "<|finetune_right_pad_id|>",
+        "a<unused0>",
+    ],
+)
+def test_entries_that_models_are_trained_with_are_left_alone(name):
+    choice = choose_mask_token(byte_level(name))
+    assert (choice.token, choice.token_id, choice.is_new) == (MASK, FIRST + 1, True)
+    assert "one row more" in choice.reason
+
+
+def test_a_reserved_entry_that_serves_another_role_is_not_taken():
+    tokenizer = byte_level("<unused0>", "<unused1>")
+    declared = {**tokenizer.special_tokens, "pad": "<unused0>"}
+    taken = TextTokenizer(Tokenizer.from_str(tokenizer._tokenizer.to_str()), declared)
+    assert choose_mask_token(taken).token_id == FIRST + 1
+
+
+@pytest.mark.parametrize("name", [MASK, "<mask>", "[MASK]"])
+def test_a_mask_token_that_nothing_declares_goes_before_reserved_ones(name):
+    choice = choose_mask_token(byte_level("<unused0>", name))
+    assert (choice.token, choice.token_id, choice.is_new) == (name, FIRST + 1, False)
+    assert "although nothing declares it" in choice.reason
+
+
+def test_a_candidate_that_text_can_spell_is_passed_over():
+    tokenizer = unigram("<unused0>", "<mask>")
+    # The danger is real: the spelling alone gives the id.
+    assert tokenizer.vocabulary()["<unused0>"] in tokenizer.encode("<unused0>")
+    choice = choose_mask_token(tokenizer)
+    assert (choice.token, choice.is_new) == (MASK, True)
+    masked = with_mask_token(tokenizer, choice)
+    assert masked.mask_id == choice.token_id == tokenizer.vocab_size
+    assert masked.mask_id not in masked.encode(f"the {MASK}{MASK} rows")
+
+
+def test_a_new_token_s_name_is_free():
+    tokenizer = unigram(MASK, "<|mask_1|>")
+    choice = choose_mask_token(tokenizer)
+    assert (choice.token, choice.is_new) == ("<|mask_2|>", True)
+
+
+@given(st.lists(st.sampled_from(["<unused0>", " ", "the", "<", "0", ">", "\n"]), max_size=12))
+@pytest.mark.parametrize(
+    "tokenizer",
+    [byte_level("<unused0>"), byte_level(plain=("<unused0>",)), byte_level(), unigram()],
+    ids=["special", "plain", "new", "unigram"],
+)
+def test_no_text_gets_the_chosen_id(tokenizer, parts):
+    choice = choose_mask_token(tokenizer)
+    masked = with_mask_token(tokenizer, choice)
+    text = "".join(parts).replace("<unused0>", choice.token)
+    assert masked.mask_id not in masked.encode(text)
+    assert masked.mask_id not in masked.encode_many([text])[0]
+
+
+def test_a_choice_survives_saving(tmp_path):
+    tokenizer = byte_level(plain=("<unused0>",))
+    masked = with_mask_token(tokenizer, choose_mask_token(tokenizer))
+    write_tokenizer(masked, tmp_path / "masked")
+    loaded = TextTokenizer.load(tmp_path / "masked")
+    assert loaded.sha256 == masked.sha256
+    assert loaded.mask_id == FIRST
+    assert FIRST not in loaded.encode("a <unused0> b")
+    assert choose_mask_token(loaded).token_id == FIRST
+
+
+def test_a_choice_made_for_another_tokenizer_is_refused():
+    choice = choose_mask_token(byte_level("<|x|>", "<unused0>"))
+    with pytest.raises(DataError, match=r"<unused0> has id 260 in this tokenizer, not 261"):
+        with_mask_token(byte_level("<unused0>"), choice)
+
+
+def with_gap(entry_id: int) -> TextTokenizer:
+    """The ids up to 259, and one more."""
+    content = json.loads(byte_level()._tokenizer.to_str())
+    content["model"]["vocab"]["zz"] = entry_id
+    roles = {"bos": ENDS, "eos": ENDS, "pad": ENDS}
+    return TextTokenizer(Tokenizer.from_str(json.dumps(content)), roles)
+
+
+def test_nothing_can_be_appended_to_a_vocabulary_with_gaps():
+    # The next id would be the number of entries, 261, which the last entry may have already.
+    for entry_id in (FIRST + 1, FIRST + 50):
+        with pytest.raises(DataError, match="has gaps"):
+            choose_mask_token(with_gap(entry_id))
+    assert choose_mask_token(with_gap(FIRST)).token_id == FIRST + 1
+
+
+class Ids:
+    """Ids as given."""
+
+    sha256, vocab_size = "0" * 64, 300
+
+    def encode_many(self, texts):
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+def build(folder, *texts, **options) -> Corpus:
+    documents = [(f"doc {number}", text) for number, text in enumerate(texts)]
+    write_corpus(folder, documents, Ids(), provenance={}, **options)
+    return Corpus(folder)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 6, 1 << 20])
+def test_a_corpus_with_the_mask_token_is_refused(tmp_path, block_bytes):
+    texts = ("1 2 3", "4", "5 6 7", "8 9 7")
+    corpus = build(tmp_path / "c", *texts, block_bytes=block_bytes)
+    for mask_id, document in [(1, 0), (3, 0), (4, 1), (5, 2), (7, 2), (9, 3)]:
+        for given_as in (corpus, corpus.folder):
+            with pytest.raises(DataError) as refused:
+                refuse_if_present(given_as, mask_id)
+            assert f"{corpus.folder}: document 'doc {document}' holds" in str(refused.value)
+            assert "leave out documents that spell it" in str(refused.value)
+    for absent in (0, 10, 299):
+        refuse_if_present(corpus, absent)
+
+
+def test_a_token_is_found_across_the_borders_of_blocks(monkeypatch):
+    monkeypatch.setattr("biphasic.data.mask_token._BLOCK_TOKENS", 3)
+    tokens = np.arange(10, dtype="<u2")
+    lengths = np.array([1, 4, 5])
+    found = [find_token(token, tokens, lengths) for token in range(11)]
+    assert found == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, None]
+    assert find_token(3, tokens[:0], lengths[:0]) is None
+
+
+def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_path):
+    tokenizer = byte_level(plain=("<unused0>",))
+    choice = choose_mask_token(tokenizer)
+    text = json.dumps({"token": choice.token})
+    write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
+    with pytest.raises(DataError, match="document 'a' holds the mask token"):
+        refuse_if_present(tmp_path / "before", choice.token_id)
+    masked = with_mask_token(tokenizer, choice)
+    write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
+    refuse_if_present(tmp_path / "after", choice.token_id)
+
+
+def test_the_message_names_document_and_remedy():
+    told = holds_mask("a/b.txt", 7)
+    assert "document 'a/b.txt' holds the mask token (id 7)" in told
+    assert told.endswith("or take another tokenizer")

@@ -1,0 +1,140 @@
+"""Several corpora into one."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from biphasic.data.build import build_corpus
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.inspect import inspect_corpus
+from biphasic.data.merge import merge_builds, merge_corpora
+from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.data.verify import verify_corpus, verify_tokenizer
+from biphasic.errors import CheckpointError, ConfigError, DataError
+
+
+@pytest.fixture
+def parts(tmp_path, documents, tokenizer):
+    """The documents in two corpora of several shards."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder, pairs in zip(folders, (documents[:35], documents[35:]), strict=True):
+        write_corpus(folder, pairs, tokenizer, provenance={"from": folder.name}, block_bytes=2000)
+    return folders
+
+
+def test_a_merged_corpus_is_that_of_all_documents(tmp_path, parts, documents, corpus):
+    merge_corpora(parts, tmp_path / "merged")
+    merged = verify_corpus(tmp_path / "merged")
+    assert merged.content_hash == corpus.content_hash
+    assert [json.loads(name) for name in merged.names()] == [name for name, _ in documents]
+    assert merged.details["vocab_size"] == 320
+    noted = merged.details["provenance"]["merged"]
+    assert [part["name"] for part in noted] == ["first", "second"]
+    assert [part["provenance"] for part in noted] == [{"from": "first"}, {"from": "second"}]
+    assert [part["content_hash"] for part in noted] == [Corpus(p).content_hash for p in parts]
+
+
+def test_shards_are_linked_or_copied(tmp_path, monkeypatch, parts):
+    merge_corpora(parts, tmp_path / "linked")
+    assert (tmp_path / "linked/tokens-00000.bin").samefile(parts[0] / "tokens-00000.bin")
+
+    def refuse(*_):
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    merge_corpora(parts, tmp_path / "copied")
+    assert not (tmp_path / "copied/tokens-00000.bin").samefile(parts[0] / "tokens-00000.bin")
+    for name in ("corpus.json", "manifest.json", "tokens-00000.bin"):
+        expected = (tmp_path / "linked" / name).read_bytes()
+        assert (tmp_path / "copied" / name).read_bytes() == expected
+
+
+def test_different_tokenizers_are_refused_by_name(tmp_path, parts, documents):
+    other = train_tokenizer([text for _, text in documents], vocab_size=300)
+    write_corpus(tmp_path / "other", documents, other, provenance={})
+    with pytest.raises(DataError) as caught:
+        merge_corpora([*parts, tmp_path / "other"], tmp_path / "merged")
+    message = str(caught.value)
+    assert message.startswith(
+        f"{parts[0]} and {tmp_path / 'other'}: made with different tokenizers"
+    )
+    assert "same --tokenizer" in message
+    assert not (tmp_path / "merged").exists()
+
+
+def test_different_types_are_refused(tmp_path, parts, tokenizer):
+    class Wide:
+        sha256 = tokenizer.sha256
+        vocab_size = 70_000
+        encode_many = tokenizer.encode_many
+
+    write_corpus(tmp_path / "wide", [("a", "rows")], Wide(), provenance={})
+    with pytest.raises(DataError, match=r"different number types \(<u2 and <u4\)"):
+        merge_corpora([parts[0], tmp_path / "wide"], tmp_path / "merged")
+
+
+def test_the_same_corpus_twice_is_refused(tmp_path, parts):
+    with pytest.raises(DataError, match="the same documents; give them once"):
+        merge_corpora([parts[0], parts[1], parts[0]], tmp_path / "merged")
+
+
+def test_what_is_there_stays(tmp_path, parts):
+    with pytest.raises(ConfigError, match="second: already there"):
+        merge_corpora(parts, parts[1])
+
+
+def test_damage_is_not_merged(tmp_path, parts):
+    path = parts[1] / "tokens-00001.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(CheckpointError, match=r"tokens-00001\.bin: truncated"):
+        merge_corpora(parts, tmp_path / "merged")
+
+
+@pytest.fixture
+def builds(tmp_path, documents, tokenizer):
+    """Two builds with one tokenizer."""
+    write_tokenizer(tokenizer, tmp_path / "given")
+    folders = []
+    for name, pairs in (("one", documents[:30]), ("two", documents[30:])):
+        lines = (json.dumps({"id": key, "text": text}) for key, text in pairs)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        config = CorpusConfig.model_validate(
+            {
+                "sources": [str(tmp_path / f"{name}.jsonl")],
+                "tokenizer": str(tmp_path / "given"),
+                "heldout_fraction": 0.2,
+            }
+        )
+        folders.append(tmp_path / name)
+        build_corpus(config, folders[-1], num_workers=1, say=lambda _: None)
+    return folders
+
+
+def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
+    folders = merge_builds(builds, tmp_path / "merged")
+    for split, folder in (("train", folders.train), ("heldout", folders.heldout)):
+        parts = [Corpus(build / split) for build in builds]
+        merged = verify_corpus(folder)
+        verify_tokenizer(folders.tokenizer, merged)
+        assert list(merged.names()) == [name for part in parts for name in part.names()]
+        sources = inspect_corpus(folder).sources
+        assert [(source.name, source.documents) for source in sources] == [
+            ("one.jsonl", len(parts[0])),
+            ("two.jsonl", len(parts[1])),
+        ]
+    same = TextTokenizer.load(builds[0] / "tokenizer").sha256
+    assert TextTokenizer.load(folders.tokenizer).sha256 == same
+    assert json.loads((tmp_path / "merged/built.json").read_text()) == {
+        "merged": [json.loads((build / "built.json").read_text()) for build in builds]
+    }
+
+
+def test_an_unfinished_build_is_not_merged(tmp_path, builds):
+    (builds[1] / "built.json").unlink()
+    with pytest.raises(DataError, match=r"two/built\.json: no such file"):
+        merge_builds(builds, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()

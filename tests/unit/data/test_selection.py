@@ -1,0 +1,157 @@
+"""Which documents stay, and on which side of the held-out split."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tracemalloc
+
+import pytest
+
+from biphasic.data.selection import SeenDigests, Selection, digest_of, split_of
+from biphasic.data.sources import SourceDocument
+
+
+def documents(*texts: str, split=None) -> list[SourceDocument]:
+    return [SourceDocument(str(number), text, split) for number, text in enumerate(texts)]
+
+
+def selected(texts, **options) -> tuple[list[str], dict[str, int]]:
+    with Selection(**{"heldout_fraction": 0.01, **options}) as selection:
+        kept = [document.text for document, _ in selection.select(documents(*texts))]
+        return kept, dict(selection.left_out)
+
+
+def test_lengths_are_inclusive_and_in_characters():
+    texts = ["ab", "abc", "日本語", "abcde", "abcdef"]
+    kept, left_out = selected(texts, min_characters=3, max_characters=5)
+    assert kept == ["abc", "日本語", "abcde"]
+    assert left_out == {"too_short": 1, "too_long": 1}
+
+
+def test_nothing_but_white_space_is_empty_whatever_the_limits():
+    assert selected(["", " \n\t", "\u2003", "a"]) == (["a"], {"empty": 3})
+    assert selected([" " * 9], max_characters=5)[1] == {"empty": 1}
+
+
+def test_duplicates_stay_unless_asked():
+    assert selected(["a", "b", "a"]) == (["a", "b", "a"], {})
+    assert selected(["a", "b", "a", "a "], deduplicate=True) == (
+        ["a", "b", "a "],
+        {"duplicate": 1},
+    )
+
+
+def test_what_was_left_out_for_its_length_is_no_duplicate():
+    kept, left_out = selected(["ab", "abc", "ab"], deduplicate=True, min_characters=3)
+    assert (kept, left_out) == (["abc"], {"too_short": 2})
+
+
+def test_duplicates_are_found_across_streams_drawn_from_in_turns(tmp_path):
+    with Selection(heldout_fraction=0.01, deduplicate=True, folder=tmp_path) as selection:
+        first = selection.select(documents("a", "b", "c"))
+        second = selection.select(documents("b", "d", "a"))
+        assert next(first)[0].text == "a"
+        assert next(second)[0].text == "b"
+        assert [document.text for document, _ in first] == ["c"]
+        assert [document.text for document, _ in second] == ["d"]
+        assert selection.left_out == {"duplicate": 2}
+
+
+def test_what_is_forgotten_may_be_selected_again():
+    with Selection(heldout_fraction=0.01, deduplicate=True) as selection:
+        assert selection.mark() == 0
+        list(selection.select(documents("a", "a", "b")))
+        mark = selection.mark()
+        assert mark == 2
+        list(selection.select(documents("c", "d")))
+        selection.forget(mark)
+        assert selection.mark() == mark
+        kept = [document.text for document, _ in selection.select(documents("a", "b", "c", "d"))]
+        assert kept == ["c", "d"]
+        selection.forget(99)
+        assert selection.mark() == 4
+
+
+def test_marks_mean_nothing_without_deduplication():
+    with Selection(heldout_fraction=0.01) as selection:
+        list(selection.select(documents("a", "b")))
+        assert selection.mark() == 0
+        selection.forget(0)
+        assert len(list(selection.select(documents("a")))) == 1
+
+
+def test_the_split_depends_on_the_text_alone():
+    texts = [f"text {number}" for number in range(300)]
+    with Selection(heldout_fraction=0.2) as selection:
+        forwards = {doc.text: split for doc, split in selection.select(documents(*texts))}
+    with Selection(heldout_fraction=0.2) as selection:
+        backwards = {doc.text: split for doc, split in selection.select(documents(*texts[::-1]))}
+    assert forwards == backwards
+    assert set(forwards.values()) == {"train", "heldout"}
+
+
+def test_the_held_out_side_has_the_asked_size_and_grows_within_itself():
+    digests = [digest_of(str(number)) for number in range(20_000)]
+    sides = {
+        fraction: {d for d in digests if split_of(d, fraction) == "heldout"}
+        for fraction in (0.01, 0.02, 0.5)
+    }
+    for fraction, side in sides.items():
+        # Four standard deviations of a binomial count.
+        expected, spread = 20_000 * fraction, (20_000 * fraction * (1 - fraction)) ** 0.5
+        assert abs(len(side) - expected) < 4 * spread
+    assert sides[0.01] < sides[0.02] < sides[0.5]
+
+
+def test_splits_that_documents_bring_are_kept():
+    texts = [str(number) for number in range(50)]
+    for own in ("train", "heldout"):
+        with Selection(heldout_fraction=0.5) as selection:
+            chosen = selection.select(documents(*texts, split=own))
+            assert {split for _, split in chosen} == {own}
+
+
+def test_digests_are_what_they_are_said_to_be():
+    text = "naïve 日本語"
+    assert digest_of(text) == hashlib.blake2b(text.encode(), digest_size=16).digest()
+    # The first 8 bytes as a fraction of 2^64: 0x80 00... is one half, 0x7f 00... just below.
+    assert split_of(bytes([0x80]) + bytes(15), 0.5) == "train"
+    assert split_of(bytes([0x7F]) + bytes(15), 0.5) == "heldout"
+
+
+def test_the_index_is_in_the_given_folder_and_goes_away(tmp_path):
+    with Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path) as selection:
+        list(selection.select(documents("a", "b")))
+        (left,) = tmp_path.iterdir()
+        assert left.name.startswith(".partial-")  # so that `remove_partials` clears it
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(sqlite3.ProgrammingError), selection:
+        list(selection.select(documents("c")))
+
+
+def test_the_index_goes_away_after_an_error_too(tmp_path):
+    with (
+        pytest.raises(RuntimeError),
+        Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path),
+    ):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_index_without_deduplication(tmp_path):
+    with Selection(heldout_fraction=0.1, folder=tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_larger_than_its_cache_still_knows_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("biphasic.data.selection._CACHE_KIB", 64)
+    digests = [digest_of(str(number)) for number in range(20_000)]
+    tracemalloc.start()
+    with SeenDigests(tmp_path) as seen:
+        tracemalloc.reset_peak()
+        assert all(map(seen.add, digests))
+        assert not any(map(seen.add, digests))
+        assert len(seen) == 20_000
+        assert tracemalloc.get_traced_memory()[1] < 100_000 + 20_000 * 60  # the digests themselves
+    tracemalloc.stop()

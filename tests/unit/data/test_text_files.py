@@ -1,0 +1,309 @@
+"""Texts in files and folders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biphasic.data import text_files as module
+from biphasic.data.text_files import (
+    TextRecord,
+    files_fingerprint,
+    find_text_files,
+    read_text_files,
+)
+from biphasic.errors import DataError
+
+TEXTS = ["naïve 日本語 👩‍👩‍👧‍👦", "two\nlines\r\n", " tab\t\x00 \u2028 end", ""]
+
+
+def json_lines(rows) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def write(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = content.encode() if isinstance(content, str) else content
+    if path.name.endswith(".gz"):
+        content = gzip.compress(content)
+    if path.name.endswith(".zst"):
+        content = zstandard.compress(content)
+    path.write_bytes(content)
+    return path
+
+
+def write_parquet(path: Path, **columns) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def read(path: Path, **options) -> list[TextRecord]:
+    return list(read_text_files(path, **options))
+
+
+def refusal(path: Path, **options) -> str:
+    with pytest.raises(DataError) as refused:
+        read(path, **options)
+    told = str(refused.value)
+    assert "\n" not in told
+    return told
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "A.JSONL.GZ"])
+def test_json_lines(tmp_path, name):
+    rows = [{"text": text, "n": number} for number, text in enumerate(TEXTS)]
+    content = json_lines(rows)
+    if name.isupper():
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    else:
+        write(tmp_path / name, content)
+    expected = [TextRecord(f"{name}:{number}", text) for number, text in enumerate(TEXTS, 1)]
+    assert read(tmp_path / name) == expected
+
+
+def test_parquet_over_several_row_groups(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", text=TEXTS, other=[1, 2, 3, 4])
+    expected = [TextRecord(f"a.parquet:{row}", text) for row, text in enumerate(TEXTS, 1)]
+    assert read(path) == expected
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_parquet_s_other_kinds_of_text(tmp_path, kind):
+    text = pa.array(["a", "b", "a"]).cast(kind)
+    path = write_parquet(tmp_path / "a.parquet", text=text)
+    assert [record.text for record in read(path)] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".TXT"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_plain_file_is_one_document(tmp_path, suffix, text):
+    (tmp_path / f"a{suffix}").write_bytes(text.encode())
+    assert read(tmp_path / f"a{suffix}") == [TextRecord(f"a{suffix}", text)]
+
+
+def test_a_folder_is_read_in_the_order_of_relative_paths(tmp_path):
+    for name in ("b.txt", "a/z.md", "a.txt", "a/b/c.txt", "B.txt"):
+        write(tmp_path / name, name)
+    write(tmp_path / "a/b.jsonl", json_lines([{"text": "1"}, {"text": "2"}]))
+    ids = ["B.txt", "a.txt", "a/b.jsonl:1", "a/b.jsonl:2", "a/b/c.txt", "a/z.md", "b.txt"]
+    assert [record.id for record in read(tmp_path)] == ids
+    assert [record.text for record in read(tmp_path)] == [
+        *("B.txt", "a.txt", "1", "2", "a/b/c.txt", "a/z.md", "b.txt")
+    ]
+
+
+def test_other_files_of_a_folder_are_ignored_and_counted(tmp_path):
+    for name in ("a.txt", "b.pdf", "c.json.gz", ".hidden.txt", ".git/description.txt", "d"):
+        write(tmp_path / name, "x")
+    found = find_text_files(tmp_path)
+    assert [found.name_of(file) for file in found.files] == ["a.txt"]
+    assert found.num_ignored == 5
+
+
+def test_a_hidden_folder_given_by_name_is_read(tmp_path):
+    write(tmp_path / ".notes/a.txt", "x")
+    assert [record.id for record in read(tmp_path / ".notes")] == ["a.txt"]
+
+
+def test_ids_and_licences_of_the_rows_themselves(tmp_path):
+    rows = [
+        {"text": "a", "id": "doc/1", "license": "MIT"},
+        {"text": "b", "id": 7, "license": None},
+        {"text": "c", "id": None, "license": 3},
+        {"text": "d", "id": True},
+        {"text": "e", "id": ""},
+    ]
+    path = write(tmp_path / "a.jsonl", json_lines(rows))
+    assert read(path) == [
+        TextRecord("doc/1", "a", "MIT"),
+        TextRecord("7", "b"),
+        TextRecord("a.jsonl:3", "c"),
+        TextRecord("a.jsonl:4", "d"),
+        TextRecord("a.jsonl:5", "e"),
+    ]
+    parquet = write_parquet(
+        tmp_path / "a.parquet", license=["MIT", None], id=[5, 6], text=["a", "b"]
+    )
+    assert read(parquet) == [TextRecord("5", "a", "MIT"), TextRecord("6", "b")]
+
+
+def test_another_column(tmp_path):
+    path = write(tmp_path / "a.jsonl", json_lines([{"body": "x", "text": "y"}]))
+    assert read(path, column="body") == [TextRecord("a.jsonl:1", "x")]
+    parquet = write_parquet(tmp_path / "a.parquet", body=["x"], text=["y"])
+    assert read(parquet, column="body") == [TextRecord("a.parquet:1", "x")]
+
+
+def test_a_null_text_is_an_empty_document(tmp_path):
+    assert read(write(tmp_path / "a.jsonl", '{"text": null}')) == [TextRecord("a.jsonl:1", "")]
+    parquet = write_parquet(tmp_path / "a.parquet", text=["a", None])
+    assert [record.text for record in read(parquet)] == ["a", ""]
+
+
+def test_blank_lines_count_but_are_no_documents(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a"}\r\n\n  \n{"text": "b"}')
+    assert read(path) == [TextRecord("a.jsonl:1", "a"), TextRecord("a.jsonl:4", "b")]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    assert read(write(tmp_path / "a.txt", "\ufeffa"))[0].text == "a"
+    assert read(write(tmp_path / "a.jsonl", '\ufeff{"text": "a"}'))[0].text == "a"
+    assert "a.jsonl:2: not JSON" in refusal(
+        write(tmp_path / "b/a.jsonl", '{"text": "a"}\n\ufeff{"text": "b"}')
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=6))
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("read_bytes", [1, 7, 1 << 16])
+def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, read_bytes, texts):
+    suffix = "gz" if compress is gzip.compress else "zst"
+    path = tmp_path_factory.mktemp("lines") / f"a.jsonl.{suffix}"
+    # Every line is a member (a frame) of its own, as `cat a.gz b.gz` makes them.
+    rows = [json_lines([{"text": text}]) for text in texts]
+    path.write_bytes(b"".join(map(compress, rows)) or compress(b""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_READ_BYTES", read_bytes)
+        assert [record.text for record in read(path)] == texts
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"txt": "a", "id": 1}', "no column 'text' (did you mean 'txt'?); there are id, txt"),
+        ("{}", "no column 'text'; there are none"),
+        ('{"text": 3}', "'text' holds no text but a value of type int"),
+        ('{"text": ["a"]}', "'text' holds no text but a value of type list"),
+        ('{"text": "a"', "not JSON"),
+        ('{"text": "a"} {"text": "b"}', "not JSON (Extra data"),
+        ('["a"]', "expected one JSON object a line"),
+        ('"a"', "expected one JSON object a line"),
+        (b'{"text": "\xff"}', "not UTF-8 (byte 10)"),
+        (r'{"text": "a\ud800"}', "'text' holds half of a surrogate pair (character 1)"),
+        (r'{"text": "a", "id": "\uDC00"}', "'id' holds half of a surrogate pair (character 0)"),
+        ("[" * 100_000, "not JSON"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_bad_lines_are_named(tmp_path, suffix, line, message):
+    line = line if isinstance(line, bytes) else line.encode()
+    path = write(tmp_path / f"a.{suffix}", b'{"text": "fine"}\n\n' + line + b"\n")
+    assert f"{path}:3: {message}" in refusal(path)
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path):
+    path = write(tmp_path / "a.jsonl", r'{"text": "\ud83d\ude00 \\ud"}')
+    assert read(path)[0].text == "😀 \\ud"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"txt": ["a"], "id": ["b"]}, "no column 'text' (did you mean 'txt'?); there are id, txt"),
+        ({"text": [1]}, "'text' holds no text but values of type int64"),
+        ({"text": [["a"]]}, "'text' holds no text but values of type list<element: string>"),
+        ({"text": [b"a"]}, "'text' holds no text but values of type binary"),
+    ],
+)
+def test_parquet_without_text_is_refused(tmp_path, columns, message):
+    path = write_parquet(tmp_path / "a.parquet", **columns)
+    assert refusal(path) == f"{path}: {message}"
+
+
+def test_bytes_that_are_no_utf8_are_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    assert refusal(tmp_path) == f"{tmp_path / 'a.txt'}: not UTF-8 (byte 3); convert it first"
+    text = pa.array([b"fine", b"caf\xe9"]).cast(pa.string(), safe=False)
+    path = write_parquet(tmp_path / "a.parquet", text=text)
+    assert f"{path}: damaged" in refusal(path)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_damaged_compression_is_named_with_the_last_good_line(tmp_path, suffix):
+    rows = [{"text": f"{number} " * 50} for number in range(2000)]
+    path = write(tmp_path / f"a.jsonl.{suffix}", json_lines(rows))
+    whole = path.read_bytes()
+    for damaged in (whole[:-5], whole[: len(whole) // 2], whole + b"junk", b"", b"not compressed"):
+        path.write_bytes(damaged)
+        told = refusal(path)
+        assert f"{path}: damaged .{suffix} data after line " in told
+        assert told.endswith("; copy it again")
+    path.write_bytes(whole[:100] + b"\x00\x00\x00\x00" + whole[104:])
+    assert str(path) in refusal(path)
+
+
+def test_what_precedes_damage_has_been_read(tmp_path):
+    rows = [{"text": f"{number}"} for number in range(5)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(json_lines(rows)) + b"junk")
+    records = read_text_files(path)
+    assert [next(records).text for _ in range(5)] == ["0", "1", "2", "3", "4"]
+    with pytest.raises(DataError, match="after line 5"):
+        next(records)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1junkPAR1", b"no parquet at all"])
+def test_damaged_parquet_is_named(tmp_path, content):
+    (tmp_path / "a.parquet").write_bytes(content)
+    assert f"{tmp_path / 'a.parquet'}: damaged, or no Parquet file" in refusal(tmp_path)
+
+
+def test_a_damaged_page_of_parquet_is_named(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", text=[f"text {n}" * 20 for n in range(64)])
+    content = bytearray(path.read_bytes())
+    content[4:60] = bytes(56)
+    path.write_bytes(content)
+    assert f"{path}: damaged, or no Parquet file" in refusal(path)
+
+
+def test_what_cannot_be_read_is_refused_with_what_can(tmp_path):
+    assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such file or folder"
+    supported = "supported are .txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet"
+    path = write(tmp_path / "a.json", "{}")
+    assert refusal(path) == f"{path}: no text file by its suffix; {supported}"
+    assert refusal(tmp_path) == f"{tmp_path}: no text files in this folder; {supported}"
+    (tmp_path / "empty").mkdir()
+    assert "no text files in this folder" in refusal(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_memory_stays_flat(tmp_path, suffix):
+    # Text that hardly compresses, so that the file is large too.
+    rows = [{"text": random.Random(number).randbytes(4000).hex()} for number in range(400)]  # noqa: S311
+    path = write(tmp_path / f"a.{suffix}", json_lines(rows))
+    del rows
+    tracemalloc.start()
+    num_characters = sum(len(record.text) for record in read_text_files(path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_characters == 400 * 8000
+    assert peak < 1_000_000
+
+
+def test_fingerprints_follow_names_sizes_and_times(tmp_path):
+    path = write(tmp_path / "in/a.txt", "abc")
+    before = files_fingerprint(tmp_path, [path])
+    assert (before["count"], before["bytes"]) == (1, 3)
+    assert files_fingerprint(tmp_path, [path, tmp_path / "in"]) == before
+    assert files_fingerprint(tmp_path / "in", [path]) != before  # another relative name
+    time = path.stat().st_mtime_ns
+    path.write_text("abcd")
+    os.utime(path, ns=(time, time))
+    assert files_fingerprint(tmp_path, [path]) != before
+    path.write_text("xyz")
+    os.utime(path, ns=(time, time))
+    assert files_fingerprint(tmp_path, [path]) == before
+    os.utime(path, ns=(time, time + 1000))
+    assert files_fingerprint(tmp_path, [path]) != before

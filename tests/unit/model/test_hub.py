@@ -1,0 +1,195 @@
+"""Models by folder and by id: found on disk, in the hub's cache, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import constants
+
+from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.files import digest, file_sha256
+from biphasic.model.build import load_encoder
+from biphasic.model.hub import fetch_model, longest_input
+
+COMMIT, OLDER = "c" * 40, "b" * 40
+Settings = dict[str, object]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT, with the files that people put beside one."""
+    folder = tmp_path_factory.mktemp("model")
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=48,
+    )  # fmt: skip
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Path:
+    """The hub's cache on a machine without network: `owner/name` at two commits."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository = tmp_path / "hub" / "models--owner--name"
+    for commit in (COMMIT, OLDER):
+        shutil.copytree(model_folder, repository / "snapshots" / commit)
+    (repository / "snapshots" / OLDER / "tokenizer.json").write_text('{"older": 1}')
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    (repository / "refs" / "v1").write_text(OLDER)
+    return repository / "snapshots" / COMMIT
+
+
+def change(folder: Path, name: str, **settings: object) -> None:
+    path = folder / name
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**before, **settings}))
+
+
+def test_a_folder_stays_where_it_is(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model_folder.parent)
+    found = fetch_model(model_folder.name)
+    assert (found.folder, found.revision) == (model_folder.resolve(), None)
+    files = [*model_folder.glob("*.json"), *model_folder.glob("*.safetensors")]
+    assert len(files) > 3
+    assert found.identity == digest({path.name: file_sha256(path) for path in files})
+
+
+def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_folder: Path) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "copy")
+    identity = fetch_model(model_folder).identity
+    (folder / "README.md").write_text("read me")
+    (folder / "manifest.json").write_text("{}")  # ours; it changes nothing about the model
+    assert fetch_model(folder).identity == identity
+    change(folder, "tokenizer_config.json", model_max_length=8)
+    assert fetch_model(folder).identity != identity
+
+
+def test_a_state_has_a_name_already(tmp_path: Path, model_folder: Path) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "state")
+    change(folder, "state.json", identity="f" * 64)
+    assert fetch_model(folder).identity == "f" * 64
+
+
+def test_a_model_comes_from_the_cache_without_a_network(cache: Path, model_folder: Path) -> None:
+    found = fetch_model("owner/name")
+    assert (found.folder, found.revision) == (cache, COMMIT)
+    load_encoder(found.folder)
+    older = fetch_model("owner/name", revision="v1")
+    assert older.revision == OLDER
+    assert older.identity != found.identity
+    assert fetch_model("owner/name", revision=OLDER) == older
+
+
+def test_what_other_programs_cached_is_no_part_of_the_model(cache: Path) -> None:
+    identity = fetch_model("owner/name").identity
+    change(cache, "trainer_state.json", steps=3)
+    (cache / "model.fp16.safetensors").write_bytes(b"another variant")
+    assert fetch_model("owner/name").identity == identity
+    change(cache, "sentence_bert_config.json", max_seq_length=8)
+    assert fetch_model("owner/name").identity != identity
+
+
+def test_weights_in_several_files_are_weights(cache: Path) -> None:
+    (cache / "model.safetensors").rename(cache / "model-00001-of-00001.safetensors")
+    fetch_model("owner/name")
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def pickle_alone(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "reason"),
+    [
+        (remove("config.json"), DataError, "has no config.json"),
+        (pickle_alone, ModelError, "has no weights as safetensors"),
+    ],
+)
+def test_a_repository_without_a_usable_model_is_refused(
+    damage: Callable[[Path], None], error: type[Exception], reason: str, cache: Path
+) -> None:
+    damage(cache)
+    with pytest.raises(error, match=f"^model owner/name: {reason}"):
+        fetch_model("owner/name")
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "reason"),
+    [
+        ("owner/other", None, "model owner/other: no such folder, and the hub is switched off"),
+        ("owner/name", "v2", "model owner/name at revision 'v2': .* the hub is switched off"),
+        ("./runs/nothing", None, "no such folder, and not a hub id"),
+        ("../owner", None, "no such folder, and not a hub id"),
+        ("a/b/c", None, "no such folder, and not a hub id"),
+        ("owner/na--me", None, "Cannot have -- or .."),
+    ],
+)
+def test_what_is_nowhere_is_named_in_one_line(
+    name: str, revision: str | None, reason: str, cache: Path
+) -> None:
+    with pytest.raises(DataError, match=reason) as error:
+        fetch_model(name, revision=revision)
+    assert "\n" not in str(error.value)
+
+
+def test_a_hub_out_of_reach_is_told_from_a_wrong_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    with pytest.raises(DataError, match="no such folder, and the hub cannot be reached"):
+        fetch_model("owner/other")
+    assert fetch_model("owner/name").folder == cache
+
+
+def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"revision 'v1': only models of the hub have one"):
+        fetch_model(model_folder, revision="v1")
+    with pytest.raises(DataError, match=r"no model here \(no config\.json\)"):
+        fetch_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "longest"),
+    [
+        ({}, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": 32}}, 32),
+        ({"sentence_bert_config.json": {"max_seq_length": 64}}, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": None}}, 48),
+        ({"tokenizer_config.json": {"model_max_length": 24}}, 24),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 48),
+        ({"config.json": {"max_position_embeddings": 8192}}, 2048),
+        ({"config.json": {"model_type": "bloom", "max_position_embeddings": None}}, 2048),
+        ({"config.json": {"model_type": "roberta", "pad_token_id": 1}}, 46),
+        ({"config.json": {"model_type": "mpnet", "pad_token_id": 1}}, 46),
+    ],
+)
+def test_longest_input(
+    files: dict[str, Settings], longest: int, tmp_path: Path, model_folder: Path
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "copy")
+    for name, settings in files.items():
+        change(folder, name, **settings)
+    assert longest_input(folder) == longest
+
+
+def test_longest_input_needs_a_model_that_transformers_knows(tmp_path: Path) -> None:
+    change(tmp_path, "config.json", model_type="nonesuch")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        longest_input(tmp_path)

@@ -1,0 +1,244 @@
+"""What the study's datasets cannot be, told in one line; revisions and cache keys."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Features, List, Value
+
+import hub_copies
+from biphasic.data.hub import HubTable
+from biphasic.errors import DataError
+from biphasic.tasks import catalog, published
+from biphasic.tasks.catalog import published_origin, write_published
+
+TEXT = Value("string")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def refused(name: str, tmp_path: Path, **settings: Any) -> str:
+    """Return the message, and check that it is one line and leaves nothing behind."""
+    with pytest.raises(DataError) as raised:
+        write_published(name, tmp_path / "task", copies=tmp_path, **settings)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "task").exists()
+    return str(raised.value)
+
+
+def replace_dataset(
+    folder: Path, columns: dict[str, Any], row: dict[str, Any], splits: tuple[str, ...]
+) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    rows = {("default", split): [row] * 3 for split in splits}
+    hub_copies.write_dataset(folder, rows, Features(columns))
+
+
+def tagged(tmp_path: Path, columns: dict[str, Any], row: dict[str, Any]) -> None:
+    folder = tmp_path / "hgissbkh/ontonotes5"
+    replace_dataset(folder, columns, row, ("train", "validation", "test"))
+
+
+def test_an_unknown_name_is_told_with_the_nearest(tmp_path: Path) -> None:
+    assert refused("sst-2", tmp_path) == "no published dataset 'sst-2' (did you mean 'sst2'?)"
+
+
+def test_a_missing_column_is_told_with_those_there(tmp_path: Path) -> None:
+    tagged(tmp_path, {"tokens": List(TEXT), "entities": List(TEXT)}, {"tokens": [], "entities": []})
+    message = refused("ontonotes5", tmp_path)
+    assert message.startswith("hgissbkh/ontonotes5 (train): no column 'tags'")
+    assert "found tokens, entities" in message
+
+
+def test_other_label_names_are_refused(tmp_path: Path) -> None:
+    from datasets import ClassLabel
+
+    names = ClassLabel(names=["O", "B-X"])
+    tagged(tmp_path, {"tokens": List(TEXT), "tags": List(names)}, {"tokens": ["a"], "tags": [0]})
+    assert "its labels are O, B-X, not O, B-CARDINAL" in refused("ontonotes5", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"tokens": ["a"], "tags": [37]},
+            r"(train), row 0: unknown label 37; known: O, B-CARDINAL",
+        ),
+        ({"tokens": ["a"], "tags": [-1]}, r"(train), row 0: unknown label -1"),
+        ({"tokens": ["a", "b"], "tags": [0]}, r"(train), row 0: 2 words, 1 tags"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_told_by_number(
+    tmp_path: Path, row: dict[str, Any], expected: str
+) -> None:
+    tagged(tmp_path, {"tokens": List(TEXT), "tags": List(Value("int32"))}, row)
+    assert expected in refused("ontonotes5", tmp_path)
+
+
+def test_an_unlabelled_row_is_refused(tmp_path: Path) -> None:
+    hub_copies.glue(tmp_path)
+    folder = tmp_path / "nyu-mll/glue"
+    shutil.copy(
+        folder / "sst2/test-00000-of-00001.parquet", folder / "sst2/train-00000-of-00001.parquet"
+    )
+    assert "(sst2, train), row " in (message := refused("sst2", tmp_path))
+    assert "unknown label -1; known: negative, positive" in message
+
+
+def test_answers_without_positions_are_refused(tmp_path: Path) -> None:
+    row = {"question": "q", "context": "c", "answers": ["c"]}
+    columns = {"question": TEXT, "context": TEXT, "answers": List(TEXT)}
+    replace_dataset(tmp_path / "hgissbkh/record", columns, row, ("train", "validation"))
+    message = refused("record", tmp_path)
+    assert "answers need 'text' and 'answer_start' or 'start', found ['c']" in message
+
+
+def test_one_row_cannot_be_split(tmp_path: Path) -> None:
+    answers = {"text": List(TEXT), "answer_start": List(Value("int32"))}
+    columns = {"question": TEXT, "context": TEXT, "answers": answers}
+    row = {"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}}
+    rows = {("default", "train"): [row], ("default", "validation"): [row]}
+    hub_copies.write_dataset(tmp_path / "hgissbkh/record", rows, Features(columns))
+    assert "1 rows cannot be split into train and validation" in refused("record", tmp_path)
+
+
+def _no_document(tmp_path: Path) -> None:
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq0", "xd99", 1)])
+
+
+def _no_query(tmp_path: Path) -> None:
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq99", "xd1", 1)])
+
+
+def _nothing_relevant(tmp_path: Path) -> None:
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq1", "xd1", 0)])
+
+
+def _other_header(tmp_path: Path) -> None:
+    (tmp_path / "BeIR/nq-qrels/test.tsv").write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
+
+
+def _damaged_corpus(tmp_path: Path) -> None:
+    (tmp_path / "BeIR/nq/corpus.jsonl.gz").unlink()
+    (tmp_path / "BeIR/nq/corpus.jsonl").write_text('{"_id": "xd0", "text": "no title"}\n')
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (
+            _no_document,
+            "BeIR/nq (corpus, corpus): 1 that judgements name are missing, such as 'xd99'",
+        ),
+        (
+            _no_query,
+            "BeIR/nq (queries, queries): 1 that judgements name are missing, such as 'xq99'",
+        ),
+        (_nothing_relevant, "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
+        (_other_header, "no column 'query-id'"),
+        (_damaged_corpus, "corpus.jsonl:1: no field 'title'"),
+    ],
+)
+def test_judgements_must_fit_the_texts(
+    tmp_path: Path, damage: Callable[[Path], None], expected: str
+) -> None:
+    hub_copies.nq(tmp_path)
+    damage(tmp_path)
+    assert expected in refused("nq", tmp_path)
+
+
+def test_mldr_needs_ids_of_passages(tmp_path: Path) -> None:
+    folder = tmp_path / "hgissbkh/mldr-en"
+    row = {"query_id": "1", "query": "q", "positive_passages": [{"id": "a"}]}
+    for split in ("dev", "test"):
+        hub_copies.write_jsonl_gz(folder / f"{split}.jsonl.gz", [row])
+    assert "a positive passage has no 'docid'" in refused("mldr", tmp_path)
+
+
+def test_a_dataset_that_needs_code_is_told_so(tmp_path: Path) -> None:
+    folder = tmp_path / "hgissbkh/ontonotes5"
+    folder.mkdir(parents=True)
+    (folder / "ontonotes5.py").write_text("import datasets\n")
+    assert "needs code of its own" in refused("ontonotes5", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "expected"),
+    [
+        ("nq", "v1", "could mean any of BeIR/nq, BeIR/nq-qrels; write owner/name=revision"),
+        (
+            "sst2",
+            "nyu-mll/glu=v1",
+            "reads nothing from 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)",
+        ),
+        ("nq", "BeIR/nq=", "'BeIR/nq=': write owner/name=revision"),
+        ("nq", "BeIR/nq=a,b", "'b': write owner/name=revision"),
+    ],
+)
+def test_revisions_that_cannot_be_read(
+    tmp_path: Path, name: str, revision: str, expected: str
+) -> None:
+    assert expected in refused(name, tmp_path, revision=revision)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub that resolves every revision, and holds the copies below `hub`."""
+    real = published.open_hub
+    root = tmp_path / "hub"
+
+    def open_hub(
+        dataset: str, *, copies: Path | None, revision: str | None, **rest: Any
+    ) -> HubTable:
+        opened = real(str(root / dataset), copies=None, revision=None, **rest)
+        commit = f"commit of {revision or 'main'}"
+        origin = {key: value for key, value in opened.origin.items() if key != "local"}
+        return HubTable(opened.rows, {**origin, "dataset": dataset, "revision": commit})
+
+    def fingerprint(dataset: str, *, revision: str | None, **rest: Any) -> dict[str, Any]:
+        return {"dataset": dataset, "revision": f"commit of {revision or 'main'}"}
+
+    monkeypatch.setattr(published, "open_hub", open_hub)
+    monkeypatch.setattr(catalog, "hub_fingerprint", fingerprint)
+    return root
+
+
+def test_resolved_revisions_are_recorded(tmp_path: Path, hub: Path) -> None:
+    hub_copies.mldr(hub)
+    write_published("mldr", tmp_path / "task", revision="v2")
+    tables = json.loads((tmp_path / "task/task.json").read_text("utf-8"))["origin"]["tables"]
+    assert [(table["split"], table["revision"]) for table in tables] == [
+        ("dev", "commit of v2"),
+        ("test", "commit of v2"),
+        ("corpus", "commit of v2"),
+    ]
+
+
+def test_each_repository_has_its_revision(hub: Path) -> None:
+    told = published_origin("nq", revision="BeIR/nq-qrels=abc, BeIR/nq=def")
+    revisions = {table["dataset"]: table["revision"] for table in told["tables"]}
+    assert revisions == {"BeIR/nq": "commit of def", "BeIR/nq-qrels": "commit of abc"}
+
+
+def test_the_cache_key_follows_what_is_read(tmp_path: Path) -> None:
+    hub_copies.nq(tmp_path)
+    hub_copies.glue(tmp_path)
+    key = published_origin("nq", copies=tmp_path)
+    assert key == published_origin("nq", copies=tmp_path)
+    assert key != published_origin("nq", copies=tmp_path, paper=True)
+    assert key != published_origin("nq", copies=tmp_path, kind="zs")
+    # Nothing of the study's way changes what is read here.
+    plain = published_origin("sst2", copies=tmp_path)
+    assert plain == published_origin("sst2", copies=tmp_path, paper=True)
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq0", "xd2", 1)])
+    assert key != published_origin("nq", copies=tmp_path)
+    assert str(tmp_path) not in json.dumps(key)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from biphasic.errors import DataError
+from biphasic.files import verify_folder
+from biphasic.tasks.folder import TaskDescription, read_description, write_task_folder
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.records import SPLITS
+
+ROW = {"id": "a", "text": "é\u2028", "label": 1}
+
+
+def test_writes_what_load_task_reads(tmp_path):
+    description = TaskDescription(
+        name="mood", kind="sc", template="It is {text}", license="CC0", origin={"from": "here"}
+    )
+    folder = tmp_path / "t"
+    splits = {split: (row for row in [ROW]) for split in SPLITS}
+    write_task_folder(folder, description, splits=splits, labels=["bad", "good"])
+    verify_folder(folder, remedy="")
+    task = load_task(folder)
+    assert task.splits["test"][0].text == "It is é\u2028"
+    assert (task.info.name, task.info.title, task.info.metric) == ("mood", "mood", "accuracy")
+    assert read_description(folder) == description
+
+
+def test_writes_retrieval(tmp_path):
+    description = TaskDescription(name="t", kind="ir", trained_on="other")
+    write_task_folder(
+        tmp_path / "t",
+        description,
+        corpus=[{"_id": "d", "title": "", "text": "x"}],
+        queries=[{"_id": "q", "text": "y"}],
+        qrels={split: [("q", "d", 1)] for split in SPLITS[1:]},
+    )
+    assert load_task(tmp_path / "t").qrels["test"] == {"q": {"d": 1}}
+
+
+def test_a_folder_that_lacks_a_file_never_looks_finished(tmp_path):
+    description = TaskDescription(name="t", kind="sc")
+    with pytest.raises(DataError, match=r"test\.jsonl: no such file; a task of kind 'sc' needs it"):
+        write_task_folder(
+            tmp_path / "t", description, splits={"train": [ROW], "validation": [ROW]}, labels=["a"]
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_not_set_is_not_written(tmp_path):
+    description = TaskDescription(name="t", kind="sr", title="T", metric="pearson")
+    splits = {split: [{"text": "x", "value": 1}] for split in SPLITS}
+    write_task_folder(tmp_path / "t", description, splits=splits)
+    written = json.loads((tmp_path / "t" / "task.json").read_text())
+    assert written == {"name": "t", "kind": "sr", "title": "T", "metric": "pearson"}
+
+
+def test_the_callers_name_goes_first_and_the_folders_last(tmp_path):
+    folder = tmp_path / "mood"
+    folder.mkdir()
+    assert read_description(folder, kind="sc").name == "mood"
+    (folder / "task.json").write_text('{"kind": "sc", "name": "other"}')
+    assert read_description(folder).name == "other"
+    assert read_description(folder, name="third").title == "third"
+    with pytest.raises(DataError, match="none: no such task folder"):
+        read_description(tmp_path / "none")
+    (folder / "task.json").write_text("[]")
+    with pytest.raises(DataError, match=r"task\.json: expected one JSON object"):
+        read_description(folder)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from biphasic.tasks.overlap import count_overlaps
+from biphasic.tasks.records import (
+    Answer,
+    Question,
+    QuestionTask,
+    RetrievalTask,
+    TaggedSentence,
+    TaggingTask,
+    TaskInfo,
+)
+
+
+def info(kind) -> TaskInfo:
+    return TaskInfo(name="t", kind=kind, title="t", metric="m", sha256="0")
+
+
+def test_words_in_any_case_and_whatever_their_tags():
+    splits = {
+        "train": (TaggedSentence("1", ("In", "Paris"), (0, 1)),),
+        "validation": (TaggedSentence("1", ("In", "Rome"), (0, 1)),),
+        "test": (TaggedSentence("1", ("in", "PARIS"), (0, 0)),),
+    }
+    assert count_overlaps(TaggingTask(info("tc"), ("O", "B-LOC"), splits)) == {"train/test": 1}
+
+
+def test_question_and_context_together():
+    def ask(question: str, context: str) -> Question:
+        return Question("1", question, context, (Answer("x", 0),))
+
+    splits = {
+        "train": (ask("who?", "x y"),),
+        "validation": (ask("who?", "x z"), ask("when?", "x y")),
+        "test": (ask("Who?", "x\ty"), ask("who?", "x y"), ask("who?", "x z")),
+    }
+    assert count_overlaps(QuestionTask(info("qa"), splits)) == {
+        "train/test": 2,
+        "validation/test": 1,
+    }
+
+
+def test_queries_where_a_split_may_be_missing():
+    task = RetrievalTask(
+        info("zs"),
+        corpus={"d": "x"},
+        queries={"a": "One", "b": "one", "c": "two"},
+        qrels={"validation": {"a": {"d": 1}}, "test": {"b": {"d": 1}, "c": {"d": 1}}},
+    )
+    assert count_overlaps(task) == {"validation/test": 1}

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.records import SPLITS, Answer
+from own_tasks import (
+    MOODS,
+    QRELS,
+    Store,
+    at,
+    jsonl,
+    refused,
+    write_beir,
+    write_csv,
+    write_splits,
+    write_yaml,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "mood"
+    folder.mkdir()
+    return folder
+
+
+def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):
+    tasks = []
+    for suffix in (".csv", ".tsv", ".jsonl"):
+        folder = tmp_path / suffix.strip(".") / "mood"
+        folder.mkdir(parents=True)
+        for split in SPLITS:
+            path = folder / f"{split}{suffix}"
+            if suffix == ".csv":
+                write_csv(path, ["text", "label"], MOODS)
+            elif suffix == ".tsv":
+                path.write_text(
+                    "".join("\t".join(row) + "\n" for row in [("text", "label"), *MOODS])
+                )
+            else:
+                path.write_text(jsonl(*({"text": text, "label": label} for text, label in MOODS)))
+        tasks.append(store.task(f"sc:{folder}"))
+    for task in tasks:
+        assert task.labels == ("neg", "pos")
+        texts = [(record.text, task.labels[record.label]) for record in task.splits["test"]]
+        assert texts == MOODS
+    assert [record.id for record in tasks[0].splits["test"]] == ["2", "3", "4"]
+    assert [record.id for record in tasks[2].splits["test"]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")],
+)
+def test_pairs_under_their_usual_names(store, own, names):
+    rows = [dict(zip((*names, "label"), ("x", "y", label), strict=True)) for label in (0, 1)]
+    write_splits(own, ".jsonl", jsonl(*rows))
+    task = store.task(f"sc:{own}")
+    assert task.labels == ("0", "1")
+    assert task.splits["train"][0].text == "Sentence 1: x\nSentence 2: y"
+
+
+def test_labels_json_gives_names_to_numbers(store, own):
+    write_splits(own, ".csv", "text,label\na,0\nb,1\n")
+    (own / "labels.json").write_text('["no", "yes"]')
+    assert store.task(f"sc:{own}").labels == ("no", "yes")
+    write_splits(own, ".csv", "text,label\na,2\n", "test")
+    refused(
+        Store(own / "s"), f"sc:{own}", at(own, "test.csv", 2) + "unknown label '2'; labels.json"
+    )
+
+
+def test_regression_reads_numbers_in_text(store, own):
+    write_splits(own, ".tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t-1e0\n")
+    task = store.task(f"sr:{own}")
+    assert [record.value for record in task.splits["test"]] == [2.5, -1.0]
+    assert task.splits["test"][0].text == "Sentence 1: a\nSentence 2: b"
+
+
+@pytest.mark.parametrize("value", ["nan", "1_000", "", "two", "1,5"])
+def test_regression_refuses_what_is_no_number(store, own, value):
+    write_splits(
+        own, ".tsv", {"train": "text\tvalue\na\t1\n", "test": f"text\tvalue\na\t{value}\n"}
+    )
+    refused(store, f"sr:{own}", at(own, "test.tsv", 2) + f"'{value}' is no number")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "train", "test", "message"),
+    [
+        (
+            ".csv",
+            "text,label\na,x\nb,y\n",
+            "text,label\na,x\nb,z\n",
+            "test.csv:3: unknown label 'z'",
+        ),
+        (
+            ".csv",
+            "text,label\na,x\nb,y\n",
+            "text,label\na, x\n",
+            "test.csv:2: .* has spaces around",
+        ),
+        (
+            ".csv",
+            "text, label\na,x\n",
+            "",
+            "train.csv:1: no column 'label'; there are 'text', ' label'",
+        ),
+        (".csv", "a;label\nx;1\n", "", "train.csv:1: no column of the usual names .*'a;label'"),
+        (".csv", "text,label\na,0.5\nb,1\n", "", "train.csv:2: the label 0.5 is a fraction"),
+        (".csv", "text,label\na,x\nb,y\n", "text,label\n", "test.csv: the split is empty"),
+        (".csv", "text,sentence,label\na,b,x\n", "", "columns text or sentence"),
+        (".csv", "id,text,label\n1,a,x\n1,b,y\n", "", "train.csv:3: the id '1' occurs a second"),
+        (".tsv", "text\tlabel\na\tx\tb\n", "", "train.tsv:2: 3 fields, but the header names 2"),
+        (".jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "", "jsonl:2: no field 'label'"),
+        (".jsonl", '{"text": "a", "label": 0.5}\n', "", "jsonl:1: the label must be a name"),
+        (".jsonl", '{"text": 3, "label": 1}\n{"text": "a", "label": 2}', "", "1: 'text' must be a"),
+        (".jsonl", '{"text": "a", "label": 1}\n\n', "", "train.jsonl:2: not valid JSON"),
+    ],
+)
+def test_bad_files_of_classification(own, suffix, train, test, message):
+    write_splits(own, suffix, {"train": train, "test": test or train})
+    refused(Store(own / "store"), f"sc:{own}", message)
+
+
+def test_a_task_file_says_all(store, own):
+    header = ["headline", "body of text", "mood", "key"]
+    rows = [[f"h{n}", f"b{n}", "neg" if n % 2 else "pos", f"k{n}"] for n in range(40)]
+    write_csv(own / "all.csv", header, rows)
+    path = write_yaml(
+        own,
+        """
+kind: sc
+name: news
+title: The news
+metric: macro_f1
+train: all.csv
+validation_fraction: 0.25
+test_fraction: 0.2
+seed: 3
+limits: {train: 10}
+columns: {text: [headline, body of text], label: mood, id: key}
+template: "{text_a} - {text_b}"
+labels: [pos, neg]
+protocol: {max_steps: 7}
+license: CC0
+""",
+    )
+    folder = store.folder_of(path)
+    task = load_task(folder)
+    assert [task.num_examples(split) for split in SPLITS] == [10, 10, 8]
+    record = task.splits["train"][0]
+    number = record.id.removeprefix("k")
+    assert record.text == f"h{number} - b{number}"
+    assert task.labels == ("pos", "neg")
+    assert record.label == int(number) % 2
+    described = json.loads((folder / "task.json").read_text())
+    assert described["protocol"] == {"max_steps": 7}
+    assert (described["license"], described["metric"]) == ("CC0", "macro_f1")
+    assert described["origin"]["counts"] == {"train": 10, "validation": 10, "test": 8}
+    assert "validation is 0.25 of the training split, chosen with seed 3" in store.said[1]
+    assert described["origin"]["chosen"][2] == "train is limited to 10, chosen with seed 3"
+    assert described["origin"]["files"]["train"]["name"] == "all.csv"
+    assert str(own) not in json.dumps(described)
+
+
+def test_a_template_over_columns_by_their_own_names(store, own):
+    write_splits(
+        own, ".jsonl", jsonl(*({"a": "x", "b": "y", "c": "z", "label": n} for n in (0, 1)))
+    )
+    path = write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{b}/{a}'\n")
+    folder = store.folder_of(path)
+    assert load_task(folder).splits["test"][0].text == "y/x"
+    row = json.loads((folder / "test.jsonl").read_text().splitlines()[0])
+    assert row == {"id": "1", "a": "x", "b": "y", "label": 0}
+    refused(
+        Store(own / "s"),
+        write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{b}/{d}'\ncolumns: {text: a}\n"),
+        "train.jsonl:1: no column 'd'; there are 'a', 'b', 'c', 'label'",
+    )
+
+
+def test_conll_files(store, own):
+    write_splits(own, ".conll", "In IN O\nParis NNP B-LOC\n\nUN NNP B-ORG\n")
+    task = store.task(f"tc:{own}")
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
+    assert task.splits["test"][0].words == ("In", "Paris")
+    assert [record.id for record in task.splits["test"]] == ["1", "4"]
+
+
+def test_files_of_universal_ner(store, own):
+    content = "# sent_id = a\n# text = Rome\n1\tRome\tB-LOC\t-\tx\n2\t!\tO\t-\tx\n"
+    write_splits(own, ".iob2", content, "en_ewt-ud-train", "en_ewt-ud-dev", "en_ewt-ud-test")
+    record = store.task(f"tc:{own}").splits["test"][0]
+    assert (record.id, record.words) == ("a", ("Rome", "!"))
+
+
+def test_tags_as_numbers_need_names(store, own):
+    write_splits(own, ".jsonl", jsonl({"words": ["a", "b"], "ner": [0, 1]}))
+    columns = "kind: tc\nfolder: .\ncolumns: {tokens: words, tags: ner}\n"
+    refused(
+        store, write_yaml(own, columns), "train.jsonl:1: tag 0 at token 0 is a number; list the"
+    )
+    task = store.task(write_yaml(own, columns + "labels: [O, B-X, I-X]\n"))
+    assert task.splits["test"][0].tags == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "test", "message"),
+    [
+        (".conll", "a O\nb B-ORG\n", "test.conll:2: unknown label 'B-ORG' at token 1"),
+        (".conll", "\na O\nb I-LOC\n", "test.conll:3: not valid BIO2: 'I-LOC'.*convert.* IOB1"),
+        (".conll", "a O\n\nb S-LOC\n", "test.conll:3: not valid BIO2: 'S-LOC' at token 0"),
+        (".bio", "a\tO\n\tO\n", "test.bio:2: token 1 is empty"),
+        (".conll", "a O\nb\n", "test.conll:2: 1 columns, but the first has 2"),
+        (".conll", "\n\n", "test.conll: the split is empty"),
+        (".jsonl", '{"tokens": ["a", ""], "tags": ["O", "O"]}', "jsonl:1: token 1 is empty"),
+        (".jsonl", '{"tokens": ["a"], "tags": "O"}', "'tags' must be a list of str"),
+        (".jsonl", '{"tokens": ["a"]}', "no column 'tags'; there are 'tokens'"),
+    ],
+)
+def test_bad_files_of_tagging(store, own, suffix, test, message):
+    train = "a O\nb B-LOC\n".replace(" ", "\t" if suffix == ".bio" else " ")
+    if suffix == ".jsonl":
+        train = jsonl({"tokens": ["a"], "tags": ["B-LOC"]})
+    write_splits(own, suffix, {"train": train, "test": test})
+    refused(store, f"tc:{own}", message)
+
+
+def test_columns_of_conll_have_numbers_not_names(store, own):
+    write_splits(own, ".txt", "B-X a\nO b\n")
+    task = store.task(write_yaml(own, "kind: tc\nfolder: .\ncolumns: {tokens: 2, tags: 1}\n"))
+    assert task.splits["test"][0].words == ("a", "b")
+    named = write_yaml(own, "kind: tc\nfolder: .\ncolumns: {tokens: word}\n")
+    refused(Store(own / "s"), named, "train.txt: its columns have no names, so 'columns.tokens'")
+
+
+def test_squad_files(store, own):
+    asked = {"id": "q", "question": "Who?", "answers": [{"text": "Anna", "answer_start": 7}]}
+    paragraph = {"context": "It was Anna.", "qas": [asked]}
+    content = json.dumps({"data": [{"paragraphs": [paragraph]}]})
+    write_splits(own, ".json", content, "train-v2.0", "dev-v2.0", "test-v2.0")
+    assert store.task(f"qa:{own}").splits["test"][0].answers == (Answer("Anna", 7),)
+
+
+def test_questions_as_json_lines_in_both_forms(store, own):
+    row = {"question": "Who?", "context": "It was Anna."}
+    listed = row | {"answers": [{"text": "Anna", "answer_start": 7}]}
+    joined = row | {"answers": {"text": ["Anna"], "answer_start": [7]}}
+    write_splits(own, ".jsonl", jsonl(listed, joined, row | {"answers": []}))
+    records = store.task(f"qa:{own}").splits["test"]
+    assert [record.answers for record in records] == [(Answer("Anna", 7),)] * 2 + [()]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"text": ["Anna"], "answer_start": [9]}, "the answer 'Anna' does not stand at 9"),
+        ([{"text": "Anna", "answer_start": "7"}], "'answer_start' must be a list of int"),
+        ("Anna", "'answers' must be an object"),
+    ],
+)
+def test_bad_answers(store, own, answers, message):
+    good = {"question": "?", "context": "It was Anna.", "answers": []}
+    bad = good | {"answers": answers}
+    write_splits(own, ".jsonl", {"train": jsonl(good), "test": jsonl(good, bad)})
+    refused(store, f"qa:{own}", at(own, "test.jsonl", 2) + message)
+
+
+def test_folders_of_beir(store, own):
+    write_beir(own, "train", "dev", "test")
+    task = store.task(f"ir:{own}")
+    assert task.corpus == {"d1": "Document: T. one", "2": "Document: two"}
+    assert list(task.qrels["test"]) == ["q6", "q7", "q8"]
+    bare = store.task(f"zs:{own}")
+    assert bare.corpus == {"d1": "T one", "2": "two"}
+    assert set(bare.qrels) == {"validation", "test"}
+    assert (task.info.name, bare.info.name) == ("mood", "mood-zs")
+
+
+def test_packed_folders_of_beir_without_validation(store, own):
+    write_beir(own, "train", "test")
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        path = own / name
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    refused(store, f"ir:{own}", r"no validation split \(qrels/validation.tsv or .*dev.tsv")
+    assert set(store.task(f"zs:{own}").qrels) == {"test"}
+    task = store.task(write_yaml(own, "kind: ir\nfolder: .\nvalidation_fraction: 0.34\n"))
+    assert [task.num_examples(split) for split in SPLITS] == [2, 1, 3]
+
+
+def test_retrieval_trained_on_another_task(store, own):
+    write_beir(own, "train", "dev", "test")
+    task = store.task(
+        write_yaml(
+            own, "kind: ir\nfolder: .\ntrained_on: other\ndocument_template: '{title}: {text}'\n"
+        )
+    )
+    assert (task.info.trained_on, set(task.qrels)) == ("other", {"validation", "test"})
+    assert task.corpus["d1"] == "T: one"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("qrels/test.tsv", QRELS + "q1\td9\t1\n", "test.tsv:2: unknown document 'd9'"),
+        ("qrels/test.tsv", QRELS + "q99\td1\t1\n", "test.tsv:2: unknown query 'q99'"),
+        ("qrels/test.tsv", QRELS + "q1\td1\t-1\n", "test.tsv:2: expected a score of 0 or more"),
+        ("qrels/test.tsv", QRELS + "q1\td1\tx\n", "test.tsv:2: expected a score of 0 or more"),
+        ("qrels/test.tsv", "q1\td1\t1\n", "test.tsv:1: the header must be query-id, corpus-id"),
+        ("qrels/test.tsv", "", "test.tsv:1: the header must be"),
+        ("qrels/test.tsv", QRELS, "test.tsv: the split is empty"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "x"}\n' * 2, "corpus.jsonl:2: the id 'd1' occurs"),
+        ("corpus.jsonl", '{"id": "d1", "text": "x"}\n', "corpus.jsonl:1: no field '_id'"),
+        ("queries.jsonl", "", "queries.jsonl: the file is empty"),
+    ],
+)
+def test_bad_folders_of_beir(store, own, file, content, message):
+    write_beir(own, "train", "dev", "test")
+    (own / file).write_text(content)
+    refused(store, f"ir:{own}", message)

@@ -1,0 +1,107 @@
+"""What is left of a run on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from biphasic.files import is_complete, read_json
+from biphasic.records import ResultRecord, parse_record
+from biphasic.tasks.finetune import FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.results import write_result
+
+TEXT, FLOAT, INT, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+COLUMNS = {
+    "sc": {"correct": BOOL, "label": TEXT, "predicted": TEXT},
+    "sr": {"value": FLOAT, "predicted": FLOAT},
+    "tc": {
+        "sentence_token_f1": FLOAT,
+        "num_entities": INT,
+        "num_predicted": INT,
+        "num_right": INT,
+        "num_lost_words": INT,
+    },
+    "qa": {"f1": FLOAT, "exact_match": FLOAT, "is_answerable": BOOL, "predicted": TEXT},
+    "ir": {"ndcg_at_10": FLOAT, "mrr_at_10": FLOAT, "recall_at_100": FLOAT},
+}
+
+
+@pytest.fixture
+def finetune(model, tokenizer, tiny_tasks, tiny_protocol):
+    """Fine-tune on a tiny task for two steps."""
+
+    def run(kind, learning_rate=1e-3):
+        protocol = tiny_protocol.model_copy(update={"max_steps": 2})
+        task = encode_task(tiny_tasks[kind](), tokenizer, protocol=protocol)
+        [[result]] = finetune_group(model, [FinetuneRun(task, learning_rate, 0, protocol)])
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp_path, kind):
+    result = finetune(kind)
+    folder = tmp_path / "finetunes" / "abc"
+    write_result(folder, result, run_id="abc", state="f00")
+    assert is_complete(folder)
+    raw = read_json(folder / "result.json")
+    record = parse_record(ResultRecord, raw, where="result.json")
+    assert (record.id, record.state, record.task, record.steps) == ("abc", "f00", f"tiny-{kind}", 2)
+    assert record.validation == result.scores["validation"].metrics
+    assert record.test == result.scores["test"].metrics
+    assert raw["trained_on"] is None
+    assert raw["num_truncated"] == result.num_truncated
+    assert set(raw["by_type"]) == ({"validation", "test"} if kind == "tc" else set())
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_example_has_a_row_of_its_own_with_the_columns_of_its_kind(finetune, tmp_path, kind):
+    result = finetune(kind)
+    write_result(tmp_path / "run", result, run_id="run", state="s")
+    table = pq.read_table(tmp_path / "run" / "scores.parquet")
+    common = {"split": TEXT, "id": TEXT, "score": FLOAT}
+    assert dict(zip(table.schema.names, table.schema.types, strict=True)) == {
+        **common,
+        **COLUMNS[kind],
+    }
+    read = table.to_pydict()
+    validation, test = result.scores["validation"], result.scores["test"]
+    assert read["split"] == ["validation"] * len(validation.ids) + ["test"] * len(test.ids)
+    assert read["id"] == [*validation.ids, *test.ids]
+    assert read["score"] == [*validation.scores, *test.scores]
+    for name in COLUMNS[kind]:
+        assert read[name] == [*validation.columns[name], *test.columns[name]]
+
+
+def test_the_table_of_types_is_kept_for_each_split(finetune, tmp_path):
+    result = finetune("tc")
+    write_result(tmp_path / "run", result, run_id="run", state="s")
+    by_type = read_json(tmp_path / "run" / "result.json")["by_type"]
+    assert by_type["test"] == result.scores["test"].by_type
+    assert set(by_type["test"]) >= {"LOC", "PER"}
+    assert set(by_type["test"]["LOC"]) == {"precision", "recall", "f1", "support"}
+
+
+def test_a_diverged_run_has_no_scores(finetune, tmp_path):
+    result = finetune("sc", learning_rate=1e30)
+    write_result(tmp_path / "run", result, run_id="run", state="s")
+    record = read_json(tmp_path / "run" / "result.json")
+    assert record["status"] == "diverged"
+    assert (record["validation"], record["test"], record["by_type"]) == (None, None, {})
+    table = pq.read_table(tmp_path / "run" / "scores.parquet")
+    assert (table.num_rows, table.column_names) == (0, ["split", "id", "score"])
+
+
+def test_a_split_that_was_not_scored_is_null_and_the_other_task_is_named(finetune, tmp_path):
+    result = finetune("ir")
+    scores = {"test": result.scores["test"]}
+    other = dataclasses.replace(result, scores=scores, trained_on="msmarco")
+    write_result(tmp_path / "run", other, run_id="run", state="s")
+    record = read_json(tmp_path / "run" / "result.json")
+    assert (record["validation"], record["trained_on"]) == (None, "msmarco")
+    assert record["test"] == scores["test"].metrics
+    assert set(pq.read_table(tmp_path / "run" / "scores.parquet")["split"].to_pylist()) == {"test"}

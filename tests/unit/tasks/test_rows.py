@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+
+from biphasic.errors import DataError
+from biphasic.tasks.rows import read_jsonl, read_lines
+
+
+def refused(path, line, message):
+    with pytest.raises(DataError, match=re.escape(f"{path}:{line}: ") + message):
+        list(read_jsonl(path))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}')
+    assert [(row.number, row.value) for row in read_jsonl(path)] == [(1, {"a": 1}), (2, {"a": 2})]
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": "x\u2028y\x85z"}\n{"a": "2"}\n', encoding="utf-8")
+    assert [row.value["a"] for row in read_jsonl(path)] == ["x\u2028y\x85z", "2"]
+
+
+def test_packed_files_are_unpacked(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress('{"a": "é"}\n'.encode()))
+    assert [row.value for row in read_jsonl(path)] == [{"a": "é"}]
+    path.write_bytes(b'{"a": 1}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
+        list(read_lines(path))
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("é".encode("latin-1"), r"not UTF-8 \(byte 0xe9 after 0 others\)"),
+        ('{"a": 1}'.encode("utf-16"), "not UTF-8"),
+        (b'{"a": "x\0"}', "a NUL byte"),
+        (b"", r"not valid JSON \(nothing there\)"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b"[1]", "expected a JSON object"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
+        (rb'{"a": "\ud83d"}', "half of a surrogate pair"),
+        (rb'{"a": ["\uDE00"]}', "half of a surrogate pair"),
+    ],
+)
+def test_lines_that_cannot_be_read(tmp_path, content, message):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + content + b"\n")
+    refused(path, 2, message)
+
+
+def test_whole_surrogate_pairs_are_one_character(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(rb'{"a": "\ud83d\ude00"}')
+    assert next(read_jsonl(path)).value == {"a": "😀"}
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(DataError, match="none: no such file"):
+        list(read_lines(tmp_path / "none"))
+    with pytest.raises(DataError, match="cannot be read"):
+        list(read_lines(tmp_path))

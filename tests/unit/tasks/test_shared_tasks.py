@@ -1,0 +1,41 @@
+"""Real sets in the field's formats, as people would name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.records import SPLITS, QuestionTask
+from biphasic.tasks.source import prepare_task
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "tasks"
+SIZES = {
+    "sc:sst2": (6909, 872, 1821),
+    "sc:sick": (4421, 494, 4927),
+    "sc:trec": (4832, 537, 500),
+    "tc:uner_en": (12161, 1914, 2077),
+    "tc:wnut17": (3394, 1009, 1287),
+    "qa:squad": (12043, 1736, 2651),
+    "ir:cranfield": (135, 45, 45),
+    "ir:scifact": (686, 121, 300),
+    "zs:cranfield": (0, 45, 45),
+    "zs:scifact": (0, 121, 300),
+}
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared task data are not here")
+
+
+@pytest.mark.parametrize("source", SIZES)
+def test_reads_real_sets(tmp_path, source):
+    kind, name = source.split(":")
+    folder = SHARED / ("ir" if kind == "zs" else kind) / name
+    said: list[str] = []
+    task = load_task(prepare_task(f"{kind}:{folder}", store=tmp_path, say=said.append))
+    assert tuple(task.num_examples(split) for split in SPLITS) == SIZES[source]
+    # The sets' own description promises that no text stands in two splits.
+    assert task.info.overlaps == {}
+    assert len(said) == 1
+    if isinstance(task, QuestionTask):
+        assert sum(not question.answers for question in task.splits["test"]) == 1130

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import verify_folder
+from biphasic.tasks import source as source_module
+from biphasic.tasks.folder import TaskDescription, write_task_folder
+from biphasic.tasks.formats import load_task
+from biphasic.tasks.records import SPLITS
+from own_tasks import (
+    Store,
+    refused,
+    write_beir,
+    write_splits,
+    write_yaml,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "mood"
+    folder.mkdir()
+    return folder
+
+
+def test_overlaps_are_said_and_kept(store, own):
+    write_splits(
+        own, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}
+    )
+    write_splits(own, ".csv", "text,label\ne,x\n", "dev")
+    task = store.task(f"sc:{own}")
+    assert task.info.overlaps == {"train/test": 1}
+    assert store.said == [
+        "task mood: examples: train 2, validation 1, test 2",
+        "mood: 1 of 2 test examples also stand in train",
+    ]
+
+
+def test_a_task_is_made_once_and_anew_when_a_file_changes(store, own):
+    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
+    first = store.folder_of(f"sc:{own}")
+    verify_folder(first, remedy="")
+    (store.folder / "tasks" / f".partial-{first.name}-1").mkdir()
+    said = list(store.said)
+    assert store.folder_of(f"sc:{own}") == first
+    assert store.said == said
+    write_splits(own, ".csv", "text,label\na,x\nc,y\n", "test")
+    assert store.folder_of(f"sc:{own}") != first
+    assert store.folder_of(write_yaml(own, "kind: sc\nname: mood\nfolder: .\nseed: 1\n")) != first
+
+
+def test_leftovers_of_interrupted_writers_go(store, own):
+    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
+    first = store.folder_of(f"sc:{own}")
+    leftover = first.with_name(f".partial-{first.name}-1")
+    leftover.mkdir()
+    (first / "manifest.json").unlink()
+    assert store.folder_of(f"sc:{own}") == first
+    assert list(first.parent.iterdir()) == [first]
+
+
+def test_two_writers_at_once(store, own):
+    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
+    folders: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: folders.append(store.folder_of(f"sc:{own}")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(folders) == 4
+    assert len(set(folders)) == 1
+    # Only one of them made it.
+    assert sum("examples: train" in told for told in store.said) == 1
+
+
+def test_task_folders_keep_their_identity(store, own):
+    description = TaskDescription(name="own", kind="sc", template="T: {text}")
+    rows = [{"text": "x", "label": 0}]
+    folder = own / "canonical"
+    write_task_folder(folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"])
+    direct = load_task(folder)
+    assert store.task(folder) == store.task(f"sc:{folder}") == direct
+    refused(Store(own / "s"), f"tc:{folder}", "the task is of kind 'sc', not 'tc'")
+    refused(Store(own / "s"), f"zs:{folder}", "the task is of kind 'sc', not 'zs'")
+    (folder / "test.jsonl").write_text('{"text": "x", "label": 3}\n')
+    refused(Store(own / "s"), folder, "unknown label 3")
+
+
+def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, own):
+    write_beir(own, "train", "validation", "test")
+    settings = {"query_template": "Q: {text}", "protocol": {"retrieval_corpus": "judged"}}
+    (own / "task.json").write_text(json.dumps({"kind": "ir", "name": "n", **settings}))
+    assert store.task(own).queries["q0"] == "Q: t0"
+    folder = store.folder_of(f"zs:{own}")
+    task = load_task(folder)
+    assert (task.info.name, task.info.kind, task.queries["q0"]) == ("n-zs", "zs", "t0")
+    assert not (folder / "qrels" / "train.tsv").exists()
+    described = json.loads((folder / "task.json").read_text())
+    assert described["protocol"] == {"retrieval_corpus": "judged"}
+
+
+def test_published_datasets(store, monkeypatch):
+    calls: list[Any] = []
+
+    def origin(name: str, **settings: Any) -> dict:
+        return {"name": name, "revision": settings["revision"], "kind": settings["kind"]}
+
+    def write(name: str, folder: Path, **settings: Any) -> None:
+        calls.append((name, settings))
+        rows = [{"text": "x", "label": 0}]
+        description = TaskDescription(name=name, kind="sc")
+        write_task_folder(
+            folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"]
+        )
+
+    monkeypatch.setattr(source_module, "published_origin", origin)
+    monkeypatch.setattr(source_module, "write_published", write)
+    first = store.folder_of("sst2", revision="abc", copies=Path("here"), paper=True)
+    assert store.folder_of("sst2", revision="abc", copies=Path("here"), paper=True) == first
+    assert store.folder_of("sst2", revision="def") != first
+    store.folder_of("zs:nq")
+    given = {"copies": Path("here"), "revision": "abc", "paper": True, "kind": None}
+    assert calls[0] == ("sst2", given)
+    assert [(name, settings["kind"]) for name, settings in calls[1:]] == [
+        ("sst2", None),
+        ("nq", "zs"),
+    ]
+
+
+def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, monkeypatch):
+    def write(name: str, folder: Path, **_: Any) -> None:
+        rows = [{"text": "x", "label": 7}]
+        description = TaskDescription(name=name, kind="sc")
+        write_task_folder(
+            folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"]
+        )
+
+    monkeypatch.setattr(source_module, "published_origin", lambda name, **_: {"name": name})
+    monkeypatch.setattr(source_module, "write_published", write)
+    refused(store, "sst2", "unknown label 7")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "message"),
+    [
+        (
+            "sst3",
+            ConfigError,
+            r"unknown task 'sst3' \(did you mean 'sst2'\?\); or write KIND:FOLDER",
+        ),
+        ("xx:mood", ConfigError, "unknown task 'xx:mood'"),
+        ("mood", ConfigError, "task 'mood': of which kind"),
+        ("sc:nowhere", DataError, "task 'sc:nowhere': no such folder"),
+        ("sc:sst2", DataError, "for the published dataset write 'sst2'"),
+        ("sc:mood/task.yaml", DataError, "name a task file without the kind"),
+        ("nowhere.yaml", ConfigError, "nowhere.yaml: no such file"),
+    ],
+)
+def test_sources_that_are_none(own, monkeypatch, source, kind, message):
+    store = Store(own / "store")
+    monkeypatch.chdir(own.parent)
+    write_yaml(own, "kind: sc\n")
+    refused(store, source, message, kind)
+
+
+def test_only_published_datasets_have_revisions(store, own):
+    with pytest.raises(ConfigError, match="only published datasets have revisions"):
+        store.folder_of(f"sc:{own}", revision="abc")
