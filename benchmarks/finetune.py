@@ -3,7 +3,8 @@
 Same weights, data, hyperparameters, precision and threads. Our side is `biphasic.evaluate`, one
 process for a task; the other is a script of `reference/`, one process for a run. They share no
 code and no random numbers, so scores agree as two samples do: the 95 % interval of the difference
-of their means (Welch) holds zero. See README.md beside this file.
+of their means (Welch) holds zero. Without fine-tuning nothing is random: then scores agree to four
+decimals. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +44,28 @@ class Subject:
     """A task to compare on.
 
     Attributes:
-        kind: Folder of its kind, and how our side is told to read it.
+        kind: As our side calls it.
+        folder: Of the data.
         script: The reference.
         metric: What is compared.
-        learning_rate: Unless the command line says otherwise.
+        learning_rate: Unless the command line says otherwise; None where nothing is trained.
         num_train: Lines of `train.jsonl` that are used; None for all.
     """
 
     kind: str
+    folder: str
     script: str
     metric: str
-    learning_rate: float
+    learning_rate: float | None
     num_train: int | None = None
 
 
 SUBJECTS = {
-    "sst2": Subject("sc", "sequence.py", "accuracy", 1e-4),
-    "uner_en": Subject("tc", "tagging.py", "entity_f1", 2e-4),
-    "squad": Subject("qa", "answering.py", "f1", 2e-4, num_train=2_000),
-    "scifact": Subject("ir", "retrieval.py", "ndcg_at_10", 5e-5),
+    "sst2": Subject("sc", "sc/sst2", "sequence.py", "accuracy", 1e-4),
+    "uner_en": Subject("tc", "tc/uner_en", "tagging.py", "entity_f1", 2e-4),
+    "squad": Subject("qa", "qa/squad", "answering.py", "f1", 2e-4, num_train=2_000),
+    "scifact": Subject("ir", "ir/scifact", "retrieval.py", "ndcg_at_10", 5e-5),
+    "scifact-zero-shot": Subject("zs", "ir/scifact", "zero_shot.py", "ndcg_at_10", None),
 }
 
 
@@ -76,7 +80,7 @@ def packaged_model() -> Path:
 def task_folder(name: str, options: argparse.Namespace, scratch: Path) -> Path:
     """Return the folder that both sides read: the data's own, or a copy with fewer lines."""
     subject = SUBJECTS[name]
-    folder = options.data / subject.kind / name
+    folder = options.data / subject.folder
     if subject.num_train is None:
         return folder
     copy = scratch / name
@@ -91,16 +95,17 @@ def fine_tune_ours(options: argparse.Namespace) -> None:
     """Fine-tune over rates and seeds, and print the results as one line."""
     from biphasic import evaluate  # noqa: PLC0415 - the comparing process needs no torch
 
-    # A folder with a task.json says of itself what it is.
-    described = (options.folder / "task.json").is_file()
-    source = str(options.folder) if described else f"{options.kind}:{options.folder}"
     with tempfile.TemporaryDirectory() as root:
         evaluation = evaluate(
             options.model,
-            source,
-            learning_rates=options.rates,
+            f"{options.kind}:{options.folder}",
+            learning_rates=options.rates or None,
             seeds=options.seeds,
-            protocol={"precision": options.precision, "max_steps": options.max_steps},
+            protocol={
+                "precision": options.precision,
+                "max_steps": options.max_steps,
+                "max_seqlen": options.max_length,
+            },
             num_threads=options.threads,
             root=root,
         )
@@ -147,22 +152,22 @@ def run_reference(
     name: str, folder: Path, rates: Sequence[float], options: argparse.Namespace
 ) -> Iterator[Run]:
     """Yield the reference's runs, each of a process of its own."""
-    for rate in rates:
-        for seed in options.reference_seeds:
-            command = [str(REFERENCE / SUBJECTS[name].script), "--data", str(folder)]
-            command += ["--learning-rate", repr(rate), "--seed", str(seed)]
-            result, cost = last_line(command + common_arguments(options), options)
-            yield {**result, **result.pop("metrics"), **cost}
+    grid = [
+        ["--learning-rate", repr(rate), "--seed", str(seed)]
+        for rate in rates
+        for seed in options.reference_seeds
+    ]
+    for point in grid or [[]]:
+        command = [str(REFERENCE / SUBJECTS[name].script), "--data", str(folder), *point]
+        result, cost = last_line(command + common_arguments(options), options)
+        yield {**result, **result["metrics"], **cost}
 
 
 def common_arguments(options: argparse.Namespace) -> list[str]:
     """Return what both sides are told in the same words."""
-    names = ("model", "precision", "threads", "max_steps")
-    return [
-        word
-        for name in names
-        for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))
-    ]
+    names = ("model", "precision", "threads", "max-steps", "max-length")
+    values = vars(options)
+    return [word for name in names for word in (f"--{name}", str(values[name.replace("-", "_")]))]
 
 
 def select(runs: Sequence[Run], metric: str) -> list[Run]:
@@ -178,33 +183,45 @@ def select(runs: Sequence[Run], metric: str) -> list[Run]:
 def compare(ours: Sequence[Run], theirs: Sequence[Run], metric: str) -> dict[str, Any]:
     """Compare test scores of two samples of runs, in percent."""
     samples = [[100 * run["test"][metric] for run in runs] for runs in (ours, theirs)]
-    means = [estimate(sample, convention="standard") for sample in samples]
-    record: dict[str, Any] = dict(zip(SIDES, map(described, means), strict=True))
-    record["difference"] = means[0].mean - means[1].mean
+    mine, other = (estimate_of(sample) for sample in samples)
+    record: dict[str, Any] = {
+        "ours": asdict(mine),
+        "reference": asdict(other),
+        "difference": mine.mean - other.mean,
+    }
     if min(map(len, samples)) > 1 and any(len(set(sample)) > 1 for sample in samples):
         low, high = ttest_ind(*samples, equal_var=False).confidence_interval(0.95)
         record |= {"low": low, "high": high, "agree": bool(low <= 0 <= high)}
     return record
 
 
-def described(mean: Estimate | None) -> dict[str, Any]:
-    """Return an estimate as JSON."""
+def compare_exactly(ours: Run, theirs: Run, metric: str) -> dict[str, Any]:
+    """Compare two scores that nothing random went into."""
+    record = compare([ours], [theirs], metric)
+    is_equal = round(ours["test"][metric], 4) == round(theirs["test"][metric], 4)
+    return {**record, "agree": is_equal}
+
+
+def estimate_of(sample: Sequence[float]) -> Estimate:
+    """Return the mean with its interval by Student's t."""
+    mean = estimate(sample, convention="standard")
     assert mean is not None
-    return {"mean": mean.mean, "half_width": mean.half_width, "num_seeds": mean.num_seeds}
+    return mean
 
 
 def show(label: str, record: dict[str, Any]) -> None:
     """Print one comparison."""
-    sides = []
+    words = [f"{label:28}"]
     for side in SIDES:
         mean, half_width = record[side]["mean"], record[side]["half_width"]
         width = "" if half_width is None else f" ± {half_width:.2f}"
-        sides.append(f"{side} {mean:.2f}{width} ({record[side]['num_seeds']})")
-    verdict = "one seed says nothing about the spread"
+        words.append(f"{side} {mean:.2f}{width} ({record[side]['num_seeds']}) ")
+    words.append(f"difference {record['difference']:+.2f}")
+    if "low" in record:
+        words.append(f"in [{record['low']:+.2f}, {record['high']:+.2f}]")
     if "agree" in record:
-        interval = f"[{record['low']:+.2f}, {record['high']:+.2f}]"
-        verdict = f"{interval} {'agree' if record['agree'] else 'DIFFER'}"
-    print(f"{label:24} {'  '.join(sides)}  difference {record['difference']:+.2f} {verdict}")
+        words.append("agree" if record["agree"] else "DIFFER")
+    print(*words, flush=True)
 
 
 def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
@@ -213,44 +230,60 @@ def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
     return {key: math.fsum(run[key] for run in runs) / len(runs) for key in keys}
 
 
+def comparisons_of(
+    name: str, rates: Sequence[float], ours: Sequence[Run], theirs: Sequence[Run]
+) -> dict[str, dict[str, Any]]:
+    """Compare at each learning rate, and the rates that each seed's validation selects."""
+    metric = SUBJECTS[name].metric
+    if not rates:
+        return {"zero-shot": compare_exactly(ours[0], theirs[0], metric)}
+    compared = {}
+    for rate in rates:
+        mine, other = (
+            [run for run in runs if run["learning_rate"] == rate] for runs in (ours, theirs)
+        )
+        compared[f"{rate:g}"] = compare(mine, other, metric)
+    if len(rates) > 1:
+        compared["selected"] = compare(select(ours, metric), select(theirs, metric), metric)
+    return compared
+
+
 def compare_task(name: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Run both sides on a task, print how they compare, and return it with every run."""
-    metric = SUBJECTS[name].metric
-    rates = options.learning_rate.get(name, (SUBJECTS[name].learning_rate,))
+    rates = options.learning_rate[name]
     folder = task_folder(name, options, scratch)
     ours = list(run_ours(name, folder, rates, options))
     theirs = list(run_reference(name, folder, rates, options))
-    comparisons = {}
-    for rate in rates:
-        pair = [[run for run in runs if run["learning_rate"] == rate] for runs in (ours, theirs)]
-        comparisons[f"{rate:g}"] = compare(*pair, metric)
-    if len(rates) > 1:
-        comparisons["selected"] = compare(select(ours, metric), select(theirs, metric), metric)
+    comparisons = comparisons_of(name, rates, ours, theirs)
     for label, record in comparisons.items():
-        show(f"{name} {metric} {label}", record)
-    costs = {side: mean_costs(runs) for side, runs in zip(SIDES, (ours, theirs), strict=True)}
-    for key in costs["ours"]:
-        mine, other = costs["ours"][key], costs["reference"][key]
-        label = f"{name} {key.replace('_', ' ')}"
-        print(f"{label:24} ours {mine:.1f}  reference {other:.1f}  ratio {other / mine:.2f}")
+        show(f"{name} {label}", record)
+    costs = {"ours": mean_costs(ours), "reference": mean_costs(theirs)}
+    for key, mine in costs["ours"].items():
+        other, label = costs["reference"][key], f"{name} {key.replace('_', ' ')}"
+        print(f"{label:28} ours {mine:.1f}  reference {other:.1f}  ratio {other / mine:.2f}")
     return {
         "task": name,
-        "metric": metric,
+        "metric": SUBJECTS[name].metric,
         "precision": options.precision,
         "threads": options.threads,
         "comparisons": comparisons,
         "costs": costs,
-        "runs": dict(zip(SIDES, (ours, theirs), strict=True)),
+        "runs": {"ours": ours, "reference": theirs},
     }
 
 
 def chosen_rates(options: argparse.Namespace) -> dict[str, tuple[float, ...]]:
-    """Return the rates of the tasks that do not take their default."""
-    chosen = {GRID_TASK: GRID} if options.grid else {}
+    """Return the learning rates of every task; none where nothing is trained."""
+    chosen: dict[str, tuple[float, ...]] = {
+        name: () if subject.learning_rate is None else (subject.learning_rate,)
+        for name, subject in SUBJECTS.items()
+    }
+    if options.grid:
+        chosen[GRID_TASK] = GRID
     for given in options.learning_rate:
         name, _, rate = given.partition("=")
-        if name not in SUBJECTS or not rate:
-            raise SystemExit(f"--learning-rate {given}: expected TASK=RATE")
+        if not chosen.get(name) or not rate:
+            raise SystemExit(f"--learning-rate {given}: expected TASK=RATE of a trained task")
         chosen[name] = (float(rate),)
     return chosen
 
@@ -267,12 +300,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--grid", action="store_true", help=f"all six rates on {GRID_TASK}")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
-    parser.add_argument("--max-steps", type=int, default=1000, help="most steps of a run")
+    parser.add_argument("--max-steps", type=int, default=1000, help="unless an epoch is shorter")
+    parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/finetune.json"))
     parser.add_argument("--side", choices=("ours",), help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--rates", nargs="+", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--rates", nargs="*", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from protocol import (
-    MAX_LENGTH,
     SPLITS,
     Metrics,
     parse_options,
@@ -37,7 +36,6 @@ def encode(rows: list[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
         [row["question"] for row in rows],
         [row["context"] for row in rows],
         truncation="only_second",
-        max_length=MAX_LENGTH,
         stride=OVERLAP,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
@@ -83,8 +81,9 @@ def predict(
     best = [(-np.inf, "")] * len(rows)
     nothing = [np.inf] * len(rows)
     for window, start, end in zip(windows, starts, ends, strict=True):
-        row, offsets = window["row"], window["offsets"]
-        score, first, last = best_span(start, end, window["first"], len(offsets), longest)
+        row, first, offsets = window["row"], window["first"], window["offsets"]
+        context = slice(first, first + len(offsets))
+        score, first, last = best_span(start[context], end[context], longest)
         nothing[row] = min(nothing[row], start[CLS] + end[CLS])
         if score > best[row][0]:
             text = rows[row]["context"][offsets[first][0] : offsets[last][1]]
@@ -92,13 +91,10 @@ def predict(
     return ["" if none > score else text for (score, text), none in zip(best, nothing, strict=True)]
 
 
-def best_span(
-    start: NDArray, end: NDArray, first: int, length: int, longest: int
-) -> tuple[float, int, int]:
+def best_span(start: NDArray, end: NDArray, longest: int) -> tuple[float, int, int]:
     """Return score, first and last token of the best span of at most `longest` tokens."""
-    context = slice(first, first + length)
-    allowed = np.triu(np.ones((length, length), bool)) & np.tri(length, k=longest - 1, dtype=bool)
-    sums = np.where(allowed, start[context, None] + end[None, context], -np.inf)
+    allowed = np.tri(len(start), k=longest - 1, dtype=bool) & np.tri(len(start), dtype=bool).T
+    sums = np.where(allowed, start[:, None] + end, -np.inf)
     row, column = np.unravel_index(sums.argmax(), sums.shape)
     return float(sums[row, column]), int(row), int(column)
 
@@ -117,9 +113,20 @@ def f1(predicted: list[str], expected: list[str]) -> float:
     return 2 * common / (len(predicted) + len(expected))
 
 
+def squad_scores(answers: list[str], rows: list[dict[str, Any]]) -> Metrics:
+    """Score each answer against the best of the expected ones; none at all expects nothing."""
+    scores = []
+    for answer, row in zip(answers, rows, strict=True):
+        found = words(answer)
+        expected = [words(text) for text in row["answers"]["text"]] or [[]]
+        scores.append((max(f1(found, each) for each in expected), found in expected))
+    means = np.mean(scores, axis=0)
+    return {"f1": float(means[0]), "exact_match": float(means[1])}
+
+
 def main() -> None:
     options = parse_options(__doc__)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = AutoTokenizer.from_pretrained(options.model, model_max_length=options.max_length)
     rows = {split: read_lines(options.data / f"{split}.jsonl") for split in SPLITS}
     splits = {split: encode(questions, tokenizer) for split, questions in rows.items()}
     longest = 1 + max(w["end_positions"] - w["start_positions"] for w in splits["train"])
@@ -130,15 +137,11 @@ def main() -> None:
         data_collator=DataCollatorWithPadding(tokenizer),
     )
 
-    def evaluate(split: str) -> Metrics:
-        answers = predict(trainer, splits[split], rows[split], longest)
-        scores = []
-        for answer, row in zip(answers, rows[split], strict=True):
-            expected = [words(text) for text in row["answers"]["text"]] or [[]]
-            found = words(answer)
-            scores.append((max(f1(found, e) for e in expected), any(found == e for e in expected)))
-        means = np.mean(scores, axis=0)
-        return {"f1": float(means[0]), "exact_match": float(means[1])}
+    def evaluate() -> dict[str, Metrics]:
+        return {
+            split: squad_scores(predict(trainer, splits[split], rows[split], longest), rows[split])
+            for split in SPLITS[1:]
+        }
 
     run(options, trainer, evaluate)
 

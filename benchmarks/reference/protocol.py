@@ -20,24 +20,23 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 SPLITS = ("train", "validation", "test")
 BATCH_SIZE = 32
-MAX_STEPS = 1000
-MAX_LENGTH = 512
 WARMUP_SHARE = 0.1
 
 Metrics = dict[str, float]
 ArgumentsT = TypeVar("ArgumentsT", bound=TrainingArguments)
 
 
-def parse_options(description: str | None) -> argparse.Namespace:
+def parse_options(description: str | None, *, is_trained: bool = True) -> argparse.Namespace:
     """Read the command line, and seed what draws head, order and dropout."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", type=Path, required=True, help="folder of the encoder")
     parser.add_argument("--data", type=Path, required=True, help="folder of the task's files")
-    parser.add_argument("--learning-rate", type=float, required=True, help="peak rate")
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, required=is_trained, help="peak rate")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-steps", type=int, default=MAX_STEPS)
+    parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
+    parser.add_argument("--max-steps", type=int, default=1000, help="unless an epoch is shorter")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     set_seed(options.seed)
@@ -87,19 +86,20 @@ def shortest_first(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(examples, key=lambda example: len(example["input_ids"]))
 
 
-def run(options: argparse.Namespace, trainer: Trainer, evaluate: Callable[[str], Metrics]) -> None:
+def run(
+    options: argparse.Namespace, trainer: Trainer | None, evaluate: Callable[[], dict[str, Metrics]]
+) -> None:
     """Train, score validation and test, and print what came of it as one line of JSON."""
     began = time.perf_counter()
-    output = trainer.train()
+    steps = trainer.train().global_step if trainer else 0
     trained = time.perf_counter()
-    metrics = {split: evaluate(split) for split in SPLITS[1:]}
+    metrics = evaluate()
     result = {
         "task": options.data.name,
         "seed": options.seed,
         "learning_rate": options.learning_rate,
         "precision": options.precision,
-        "steps": output.global_step,
-        "train_loss": output.training_loss,
+        "steps": steps,
         "seconds": time.perf_counter() - began,
         "train_seconds": trained - began,
         "metrics": metrics,

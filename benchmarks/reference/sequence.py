@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from protocol import (
-    MAX_LENGTH,
     SPLITS,
     Metrics,
     parse_options,
@@ -42,12 +41,12 @@ class Classifier(nn.Module):
 
 def main() -> None:
     options = parse_options(__doc__)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = AutoTokenizer.from_pretrained(options.model, model_max_length=options.max_length)
     splits = {}
     for split in SPLITS:
         rows = read_lines(options.data / f"{split}.jsonl")
         texts = [row["text"] for row in rows]
-        encoded = tokenizer(texts, truncation=True, max_length=MAX_LENGTH)
+        encoded = tokenizer(texts, truncation=True)
         splits[split] = [
             {"input_ids": input_ids, "labels": row["label"]}
             for input_ids, row in zip(encoded["input_ids"], rows, strict=True)
@@ -60,13 +59,16 @@ def main() -> None:
         data_collator=DataCollatorWithPadding(tokenizer),
     )
 
-    def evaluate(split: str) -> Metrics:
-        output = trainer.predict(shortest_first(splits[split]))
-        predicted = output.predictions.argmax(axis=1)
-        return {
-            "accuracy": accuracy_score(output.label_ids, predicted),
-            "macro_f1": f1_score(output.label_ids, predicted, average="macro"),
-        }
+    def evaluate() -> dict[str, Metrics]:
+        metrics = {}
+        for split in SPLITS[1:]:
+            output = trainer.predict(shortest_first(splits[split]))
+            predicted = output.predictions.argmax(axis=1)
+            metrics[split] = {
+                "accuracy": accuracy_score(output.label_ids, predicted),
+                "macro_f1": f1_score(output.label_ids, predicted, average="macro"),
+            }
+        return metrics
 
     run(options, trainer, evaluate)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from protocol import (
-    MAX_LENGTH,
     SPLITS,
     Metrics,
     parse_options,
@@ -34,7 +33,6 @@ def encode(rows: list[dict[str, Any]], tokenizer: Any, names: list[str]) -> list
         [row["tokens"] for row in rows],
         is_split_into_words=True,
         truncation=True,
-        max_length=MAX_LENGTH,
     )
     examples = []
     for index, row in enumerate(rows):
@@ -67,7 +65,7 @@ def entity_f1(trainer: Trainer, examples: list[dict[str, Any]], names: list[str]
 
 def main() -> None:
     options = parse_options(__doc__)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = AutoTokenizer.from_pretrained(options.model, model_max_length=options.max_length)
     names = json.loads((options.data / "labels.json").read_text(encoding="utf-8"))
     splits = {
         split: encode(read_lines(options.data / f"{split}.jsonl"), tokenizer, names)
@@ -82,8 +80,10 @@ def main() -> None:
         data_collator=DataCollatorForTokenClassification(tokenizer),
     )
 
-    def evaluate(split: str) -> Metrics:
-        return {"entity_f1": entity_f1(trainer, splits[split], names)}
+    def evaluate() -> dict[str, Metrics]:
+        return {
+            split: {"entity_f1": entity_f1(trainer, splits[split], names)} for split in SPLITS[1:]
+        }
 
     run(options, trainer, evaluate)
 

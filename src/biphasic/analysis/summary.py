@@ -21,6 +21,7 @@ from biphasic.analysis.text import (
     scientific,
     score_cell,
     short,
+    truncations,
 )
 from biphasic.records import TaskRecord
 
@@ -294,8 +295,6 @@ def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:
         examples = f"{number:,} of {size:,} {later} examples".replace(",", "\u202f")
         notes.append(f"{examples} also stand in {earlier}.")
     results = (o.result for o in records.outcomes if o.run.task == task.name and o.result)
-    cut = {split: n for split, n in next((r.num_truncated for r in results), {}).items() if n}
-    if cut:
-        parts = [f"{number:,} of {split}".replace(",", "\u202f") for split, number in cut.items()]
-        notes.append(f"Cut by the length limit: {listing(parts)}.")
+    if cut := truncations(next((result.num_truncated for result in results), {})):
+        notes.append(f"Cut by the length limit: {cut}.")
     return notes

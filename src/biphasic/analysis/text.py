@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 
 from biphasic.analysis.stats import Estimate
 
@@ -22,6 +23,7 @@ _METRICS = {
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
 }
+_LOST_WORDS = "_lost_words"
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
 
@@ -113,6 +115,17 @@ def duration(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """Write `1 arm`, `2 arms`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", "\u202f")
+
+
+def truncations(counts: Mapping[str, int]) -> str:
+    """Write what the length limit cut: `347 of corpus and 3 words of test`; empty without any."""
+    parts = []
+    for key, number in counts.items():
+        split = key.removesuffix(_LOST_WORDS)
+        what = "words of " if key.endswith(_LOST_WORDS) else "of "
+        if number:
+            parts.append(f"{number:,} {what}{split}".replace(",", "\u202f"))
+    return listing(parts)
 
 
 def listing(names: list[str]) -> str:

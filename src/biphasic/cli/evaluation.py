@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from biphasic.analysis.text import metric_name, score_cell
+from biphasic.analysis.text import metric_name, score_cell, truncations
 from biphasic.config import nearest, parse_overrides
 from biphasic.errors import ConfigError
 from biphasic.records import Convention
@@ -75,10 +75,8 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
     for name, value in _other_metrics(evaluation).items():
         typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
-    cut = {split: n for split, n in evaluation.selected[0].num_truncated.items() if n}
-    if cut:
-        parts = ", ".join(f"{number:,} of {split}" for split, number in cut.items())
-        typer.echo(f"  cut by the length limit: {parts}")
+    if cut := truncations(evaluation.selected[0].num_truncated):
+        typer.echo(f"  cut by the length limit: {cut}")
     table = _type_table(evaluation)
     if table is not None:
         Console().print(table)

@@ -111,7 +111,11 @@ class Blend:
 
     def _everything(self) -> list[Gathered]:
         # Without a limit the next source can be read while the last shards are made.
-        readings = [self._read(source, Limit()) for source in range(len(self._names))]
+        readings: list[Gathering] = []
+        for source in range(len(self._names)):
+            readings.append(self._read(source, Limit()))
+            for reading in readings:
+                reading.count_finished()
         return [reading.finish() for reading in readings]
 
     def _mixture(self, total: int) -> list[Gathered]:

@@ -187,7 +187,7 @@ class Gathering:
             builder.add(self._prefix + document.id, document.text, notes)
             if builder.is_full:
                 self._order(split)
-                self._count_finished()
+                self.count_finished()
                 if self.reach.stop is not None:
                     break
         for split in SPLITS:
@@ -200,7 +200,7 @@ class Gathering:
         Raises:
             DataError: A shard could not be made, or the limit leaves no document.
         """
-        self._count_finished(wait=True)
+        self.count_finished(wait=True)
         reach = self.reach
         if reach.stop is not None and not reach.documents:
             raise DataError(_too_little(self._name, self._limit))
@@ -210,6 +210,21 @@ class Gathering:
         if reach.stop is not None:
             self._selection.forget(gathered.last_mark())
         return gathered
+
+    def count_finished(self, *, wait: bool = False) -> None:
+        """Count shards in order, as far as they are finished; to the last if `wait`.
+
+        Raises:
+            DataError: A shard could not be made.
+        """
+        while self._orders and (wait or self._orders[0][2].done()):
+            split, text_bytes, future = self._orders.popleft()
+            shard = future.result()
+            index = _read_index(shard)
+            self._shards[split].append(shard)
+            self._watch(text_bytes=text_bytes, tokens=int(index[:, LENGTHS].sum()))
+            if split == "train":
+                self.reach.extend(index)
 
     def _notes(self, position: int, document: SourceDocument) -> tuple[int, ...]:
         license_number = self._licenses.setdefault(document.license, len(self._licenses))
@@ -231,17 +246,6 @@ class Gathering:
             label = f"{self._name}, shard {number} of {split}"
             future = self._maker.make(block, label=label)
             self._orders.append((split, int(block.sizes[:, 1].sum()), future))
-
-    def _count_finished(self, *, wait: bool = False) -> None:
-        """Count shards in order, as far as they are finished; to the last if `wait`."""
-        while self._orders and (wait or self._orders[0][2].done()):
-            split, text_bytes, future = self._orders.popleft()
-            shard = future.result()
-            index = _read_index(shard)
-            self._shards[split].append(shard)
-            self._watch(text_bytes=text_bytes, tokens=int(index[:, LENGTHS].sum()))
-            if split == "train":
-                self.reach.extend(index)
 
 
 def _too_little(name: str, limit: Limit) -> str:

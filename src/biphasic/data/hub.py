@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import datasets.config
 import datasets.utils
 import huggingface_hub.utils
 import pyarrow as pa
@@ -28,6 +29,7 @@ from huggingface_hub.errors import (
 from biphasic.config import nearest
 from biphasic.data.text_files import files_fingerprint
 from biphasic.errors import DataError
+from biphasic.files import digest
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -80,8 +82,8 @@ class HubTable:
                 if column not in batch.column_names:
                     known = nearest(column, batch.column_names)
                     raise DataError(f"{where}: no column '{column}'{known}")
-            chosen = [*columns, *(name for name in optional if name in batch.column_names)]
-            yield from batch.select(chosen).to_pylist()
+            extra = [name for name in optional if name in batch.column_names]
+            yield from batch.select(list(dict.fromkeys([*columns, *extra]))).to_pylist()
 
 
 def open_hub(
@@ -108,14 +110,19 @@ def open_hub(
         DataError: The hub cannot be reached, or there is no such dataset, configuration or split,
             or the dataset needs code of its own.
     """
-    local = find_copy(dataset, copies)
+    local = _find_copy_without_revision(dataset, copies, revision)
     commit = None if local else resolve_revision(dataset, revision)
     origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
     place = str(local) if local else dataset
     try:
         with quiet():
             rows = datasets.load_dataset(
-                place, name=config, split=split, revision=commit, streaming=streaming
+                place,
+                name=config,
+                split=split,
+                revision=commit,
+                streaming=streaming,
+                cache_dir=_cache_of(local) if local else None,
             )
     except ValueError as error:
         # The library says in many words what is wrong with names: look and tell.
@@ -142,7 +149,7 @@ def hub_fingerprint(
     Raises:
         DataError: The hub cannot be reached, or there is no such dataset or revision.
     """
-    local = find_copy(dataset, copies)
+    local = _find_copy_without_revision(dataset, copies, revision)
     commit = None if local else resolve_revision(dataset, revision)
     origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
     return {**origin, "files": files_fingerprint(local, local.rglob("*"))} if local else origin
@@ -161,6 +168,34 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
         raise DataError(f"{dataset}: no such folder, and not a hub id such as owner/name")
     copy = copies / dataset if copies else None
     return copy if copy and copy.is_dir() else None
+
+
+def _find_copy_without_revision(
+    dataset: str, copies: Path | None, revision: str | None
+) -> Path | None:
+    """Return a local copy, which is the only revision of itself.
+
+    Raises:
+        DataError: Another revision was asked for.
+    """
+    local = find_copy(dataset, copies)
+    if local and revision:
+        raise DataError(
+            f"hf:{dataset}: the local copy has no revision '{revision}'; leave the revision out, "
+            "or the copy"
+        )
+    return local
+
+
+def _cache_of(local: Path) -> str:
+    """Return where the library may keep what it makes of a local copy.
+
+    By itself it would know a copy by the name of its folder alone, and give the old rows of one
+    that was changed, or of another one of that name.
+    """
+    files = files_fingerprint(local, local.rglob("*"))
+    key = digest({"path": str(local.resolve()), "files": files})[:32]
+    return str(Path(datasets.config.HF_DATASETS_CACHE) / "local-copies" / key)
 
 
 def resolve_revision(dataset: str, revision: str | None) -> str:

@@ -191,8 +191,9 @@ def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
 
 def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
     try:
-        # The buffer keeps memory flat where a file is one large row group.
-        with pq.ParquetFile(file, buffer_size=_PARQUET_BUFFER_BYTES) as parquet:
+        # Both keep memory flat: by default the whole file is fetched, and never let go.
+        buffering = {"pre_buffer": False, "buffer_size": _PARQUET_BUFFER_BYTES}
+        with pq.ParquetFile(file, **buffering) as parquet:
             columns = _text_columns(parquet.schema_arrow, column, file)
             row = 0
             for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns):
@@ -213,7 +214,8 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
         kind = kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
-    return [column, *(name for name in ("id", "license") if name in schema.names)]
+    extra = [name for name in ("id", "license") if name in schema.names and name != column]
+    return [column, *extra]
 
 
 def _lines(file: Path) -> Iterator[bytes]:

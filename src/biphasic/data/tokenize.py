@@ -54,7 +54,8 @@ class ShardMaker:
         Args:
             folder: Where shards go, each into a folder of its own.
             tokenizer_folder: Tokenizer in Hugging Face's format.
-            num_workers: Blocks tokenised at once, on one thread each.
+            num_workers: Processes, on one thread each; if one, it is this process, and the
+                tokenizers library decides about threads.
         """
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from transformers.utils import logging
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, register_attention
 from biphasic.model.forward import Batching
+from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.seeds import derive_seed
 
@@ -134,6 +135,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
     with _loading(folder):
         model, report = body.from_pretrained(folder, config=config, **options, **_LOADING)
     _refuse_missing(folder, report["missing_keys"])
+    speed_up_linear_layers(model)
     return model
 
 

@@ -123,7 +123,7 @@ def _fetch(name: str, revision: str | None) -> LocalModel:
             f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"
         ) from None
     # The cache may hold more: what other programs asked for.
-    files = [path for path in snapshot.iterdir()]
+    files = [path for path in snapshot.iterdir() if _is_one_of(path, _FILES)]
     if not (snapshot / "config.json").is_file():
         raise DataError(f"model {name}: has no config.json; no model that transformers can load")
     if not any(_is_one_of(path, _WEIGHTS) for path in files):

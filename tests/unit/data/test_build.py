@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -16,6 +17,7 @@ from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import load_documents
 from biphasic.data.sample import TextSample, sample_training_text
+from biphasic.data.selection import digest_of, split_of
 from biphasic.data.tokenize import ShardMaker
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
@@ -164,6 +166,23 @@ def test_changed_input_is_never_mixed_with_what_was_made_before(tmp_path, monkey
     assert snapshot(tmp_path / "c") == snapshot(tmp_path / "fresh")
 
 
+def test_input_that_changed_unseen_is_not_mixed_either(tmp_path, monkeypatch, configure):
+    pages = tmp_path / "pages.jsonl"
+    texts = [text for _, text in synthetic_documents(80, seed=3)]
+    pages.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    before = pages.stat()
+    config = configure(pages)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_json", fail_at("built.json", module.write_json))
+        with pytest.raises(KeyboardInterrupt):
+            build(config, tmp_path / "c")
+    pages.write_text(pages.read_text().replace("array", "yarra"))
+    os.utime(pages, ns=(before.st_atime_ns, before.st_mtime_ns))
+    build(config, tmp_path / "c")
+    build(config, tmp_path / "fresh")
+    assert snapshot(tmp_path / "c") == snapshot(tmp_path / "fresh")
+
+
 def fail_at(name, function):
     def wrapped(path, value):
         if path.name == name:
@@ -221,6 +240,15 @@ def test_a_limit_by_documents_goes_through_sources(tmp_path, files, configure):
         70 - sum(name.startswith("big") for name in names(limited.train)),
         sum(name.startswith("big") for name in names(limited.train)),
     ]
+
+
+def test_a_limit_by_tokens_goes_through_sources(tmp_path, files, configure):
+    sources = files / "small.jsonl", files / "big.jsonl"
+    everything = Corpus(build(configure(*sources), tmp_path / "all").train)
+    part = Corpus(build(configure(*sources, max_tokens=8000), tmp_path / "part").train)
+    totals = np.cumsum(everything.lengths)
+    assert part.lengths.tolist() == everything.lengths[totals <= 8000].tolist()
+    assert json.loads(list(part.names())[-1]).startswith("big.jsonl:")
 
 
 def test_a_source_that_is_not_reached_is_not_part(tmp_path, files, configure):
@@ -282,8 +310,9 @@ def test_what_is_read_ahead_counts_nowhere(tmp_path, configure):
     """The second source has the first one's text: what the first did not use is no duplicate."""
     documents = synthetic_documents(90, seed=5)
     for name in ("first", "second"):
-        lines = (json.dumps({"id": key, "text": text}) for key, text in documents)
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        records = [{"id": key, "text": text} for key, text in documents]
+        records[3::7] = [{"id": "", "text": " "}] * len(records[3::7])
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
     sources = [
         {"source": str(tmp_path / "first.jsonl"), "share": 1},
         {"source": str(tmp_path / "second.jsonl"), "share": 1},
@@ -299,6 +328,7 @@ def test_what_is_read_ahead_counts_nowhere(tmp_path, configure):
     counts = outcomes[0][1]["sources"]
     used = sum(counts["first.jsonl"][split]["documents"] for split in ("train", "heldout"))
     assert counts["second.jsonl"]["left_out"]["duplicate"] == used
+    assert 0 < counts["first.jsonl"]["left_out"]["empty"] < len(documents[3::7])
     assert counts["second.jsonl"]["train"]["tokens"] > 400
 
 
@@ -398,6 +428,14 @@ def test_a_large_sample_is_bounded_spread_and_a_function_of_the_texts():
     again = TextSample(10_000)
     again.extend(reversed(texts), max_bytes=10**6)
     assert set(again.texts()) == set(chosen.texts())
+
+
+def test_sampling_does_not_depend_on_what_is_held_out():
+    texts = [f"{number} some text" for number in range(2000)]
+    training = [text for text in texts if split_of(digest_of(text), 0.5) == "train"]
+    chosen = TextSample(4000)  # about a quarter of them
+    chosen.extend(training, max_bytes=10**6)
+    assert 2000 < sum(map(len, chosen.texts())) <= 4000
 
 
 def test_only_the_beginning_of_a_source_is_considered():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -99,10 +100,34 @@ def test_streaming_or_not_is_the_library_s_kind_of_table(copies):
     assert isinstance(stream.rows, datasets.IterableDataset)
 
 
+def test_a_copy_that_was_changed_is_read_anew(copies, tmp_path):
+    def read(folder):
+        return texts(open_hub("acme/multi", config="v1", copies=folder))
+
+    assert read(copies) == ["v1/train"]
+    # The library itself knows a copy by its folder's name and config.
+    other = tmp_path / "other"
+    shutil.copytree(copies / "acme/multi", other / "acme/multi")
+    write_table(other / "acme/multi/v1/train-00000-of-00001.parquet", text=["other"])
+    assert read(other) == ["other"]
+    write_table(copies / "acme/multi/v1/train-00000-of-00001.parquet", text=["changed"])
+    assert read(copies) == ["changed"]
+    assert read(other) == ["other"]
+
+
+def test_a_copy_has_no_revision(copies):
+    for function in (open_hub, hub_fingerprint):
+        told = refusal(function, "acme/tiny", revision="v1", copies=copies)
+        assert "the local copy has no revision 'v1'" in told
+
+
 def test_a_slice_of_a_split(copies):
     assert texts(open_hub("acme/tiny", split="train[1:]", copies=copies)) == ["b", "c"]
     told = refusal(open_hub, "acme/tiny", split="train[1:]", copies=copies, streaming=True)
     assert told.endswith("a slice of a split cannot be streamed")
+    told = refusal(open_hub, "acme/tiny", split="train[1", copies=copies)
+    assert "train[1" in told
+    assert "streamed" not in told
 
 
 @pytest.mark.parametrize(
@@ -241,6 +266,7 @@ def test_what_is_read_from_the_hub_is_the_commit_that_is_recorded(fake_hub, copi
         "split": "train",
         "revision": COMMIT,
         "streaming": True,
+        "cache_dir": None,
     }
     assert table.origin == {
         "dataset": "acme/far",
@@ -328,13 +354,15 @@ def test_a_hub_that_is_switched_off_is_one_line(monkeypatch, caplog, revision):
     assert not caplog.records
 
 
-def test_no_bars_are_drawn_and_settings_stay(copies, capfd):
+def test_no_bars_are_drawn_and_settings_stay(copies, capfd, caplog):
     datasets.enable_progress_bars()
-    level = logging.getLogger("datasets").level
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    for logger in loggers:
+        caplog.set_level(logging.INFO, logger=logger.name)
     open_hub("acme/tiny", copies=copies)
     assert capfd.readouterr() == ("", "")
     assert not datasets.utils.are_progress_bars_disabled()
-    assert logging.getLogger("datasets").level == level
+    assert [logger.level for logger in loggers] == [logging.INFO] * 2
 
 
 @pytest.mark.parametrize("is_off_before", [False, True])

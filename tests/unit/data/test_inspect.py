@@ -86,23 +86,16 @@ def test_samples_are_spread_and_decoded(tmp_path, documents, tokenizer):
 
 
 def test_a_mask_token_in_the_text_is_found(tmp_path, documents, tokenizer):
-    write_corpus(tmp_path / "c", documents, tokenizer, provenance={}, block_bytes=2000)
+    pairs = [*documents, ("mask", "rows Z"), ("again", "Z")]
+    write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=2000)
     assert inspect_corpus(tmp_path / "c", tokenizer=tokenizer).mask_document is None
 
     class Spoilt:
         special_ids = {"mask": 0}  # noqa: RUF012
-        mask_id = tokenizer.encode(documents[41][1])[-1]
+        mask_id = tokenizer.encode("Z")[0]
+        decode = tokenizer.decode
 
-        def decode(self, ids):
-            return str(ids)
-
-    corpus = Corpus(tmp_path / "c")
-    first = next(
-        number
-        for number, length in enumerate(corpus.lengths)
-        if Spoilt.mask_id in corpus.tokens(number, 0, length)
-    )
-    assert inspect_corpus(tmp_path / "c", tokenizer=Spoilt()).mask_document == first
+    assert inspect_corpus(tmp_path / "c", tokenizer=Spoilt()).mask_document == len(documents)
 
 
 def harmed(corpus, folder, harm):

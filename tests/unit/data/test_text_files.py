@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biphasic.data import text_files as module
@@ -156,6 +156,12 @@ def test_blank_lines_count_but_are_no_documents(tmp_path):
     assert read(path) == [TextRecord("a.jsonl:1", "a"), TextRecord("a.jsonl:4", "b")]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_the_last_line_needs_no_end(tmp_path, name):
+    path = write(tmp_path / name, '{"text": "a"}\n{"text": "b"}')
+    assert [record.text for record in read(path)] == ["a", "b"]
+
+
 def test_a_byte_order_mark_is_no_text(tmp_path):
     assert read(write(tmp_path / "a.txt", "\ufeffa"))[0].text == "a"
     assert read(write(tmp_path / "a.jsonl", '\ufeff{"text": "a"}'))[0].text == "a"
@@ -164,6 +170,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     )
 
 
+@settings(max_examples=25)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=6))
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
 @pytest.mark.parametrize("read_bytes", [1, 7, 1 << 16])
@@ -290,6 +297,20 @@ def test_memory_stays_flat(tmp_path, suffix):
     tracemalloc.stop()
     assert num_characters == 400 * 8000
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("rows_per_group", [10, 1000])
+def test_memory_stays_flat_for_parquet(tmp_path, monkeypatch, rows_per_group):
+    monkeypatch.setattr(module, "_PARQUET_ROWS", 8)
+    texts = [random.Random(number).randbytes(8000).hex() for number in range(400)]  # noqa: S311
+    path = tmp_path / "a.parquet"
+    options = {"row_group_size": rows_per_group, "write_batch_size": 8, "use_dictionary": False}
+    pq.write_table(pa.table({"text": texts}), path, **options)
+    before = pa.total_allocated_bytes()
+    peak = max(pa.total_allocated_bytes() - before for _ in read_text_files(path))
+    assert path.stat().st_size > 3_000_000
+    # A page of 1 MB, the buffer of as much, and the rows.
+    assert peak < 2_500_000
 
 
 def test_fingerprints_follow_names_sizes_and_times(tmp_path):

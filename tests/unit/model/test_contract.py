@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
 from biphasic.model import attention
 from biphasic.model.attention import attention_arguments, register_attention
-from biphasic.model.build import new_model, preset_config
+from biphasic.model.build import load_encoder, new_model, preset_config
 from biphasic.model.contract import check_contract
 from biphasic.training.optimizer import set_precision
 
@@ -158,3 +160,59 @@ def test_a_refused_model_is_left_as_it_was(
     for layer in model.base_model.layers:
         assert not layer._forward_hooks
         assert not layer._forward_pre_hooks
+
+
+SMALL = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+
+
+@pytest.fixture
+def padded(tmp_path: Path) -> Callable[[PretrainedConfig], PreTrainedModel]:
+    """Load a random model of a configuration behind its own attention."""
+
+    def load(config: PretrainedConfig) -> PreTrainedModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+        return load_encoder(tmp_path, batching="padded")
+
+    return load
+
+
+Padded = Callable[[PretrainedConfig], PreTrainedModel]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", [transformers.BertConfig, transformers.LlamaConfig])
+def test_a_sound_model_passes_behind_its_own_attention(
+    kind: type[PretrainedConfig], precision: Any, padded: Padded
+) -> None:
+    # Sixteen positions: no row of the probe is longer than what a small encoder reads.
+    model = padded(kind(**SMALL, num_hidden_layers=2, max_position_embeddings=16))
+    set_precision(model, precision)
+    check_contract(model, causal=False)
+
+
+def test_a_decoder_that_heeds_no_switch_is_refused(padded: Padded) -> None:
+    model = padded(
+        transformers.GPTNeoConfig(
+            vocab_size=300, hidden_size=32, num_layers=2, num_heads=2,
+            attention_types=[[["global"], 2]],
+        )
+    )  # fmt: skip
+    with pytest.raises(ModelError, match=r"layer h\.0: stays causal"):
+        check_contract(model, causal=False)
+
+
+def test_a_decoder_that_is_causal_without_padding_alone_is_refused(padded: Padded) -> None:
+    """A mask makes it two-sided; without one its kernel is causal."""
+    model = padded(transformers.StableLmConfig(**SMALL, num_key_value_heads=2, num_hidden_layers=2))
+    with pytest.raises(ModelError, match="StableLmModel: padding changes hidden states"):
+        check_contract(model, causal=False)
+
+
+def test_a_layer_behind_its_own_attention_that_sees_the_padding(padded: Padded) -> None:
+    model = padded(transformers.BertConfig(**SMALL, num_hidden_layers=2))
+    layer = model.encoder.layer[1]
+    layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
+    with pytest.raises(ModelError, match=r"layer encoder\.layer\.1: tokens see the padding"):
+        check_contract(model, causal=False)

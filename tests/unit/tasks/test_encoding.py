@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
+from biphasic.model.build import load_encoder
+from biphasic.tasks import encoding
+from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import Window, best_span
@@ -18,7 +22,6 @@ from biphasic.tasks.records import (
     LabelledText,
     Question,
     QuestionTask,
-    RetrievalTask,
     TaggedSentence,
     TaggingTask,
     TaskInfo,
@@ -197,27 +200,53 @@ def test_the_best_span_across_windows_and_the_least_no_answer_score_decide():
     assert nothing.text("", may_abstain=False) == ""
 
 
-def retrieval_task():
-    corpus = {"d1": "T. one", "d10": "ten", "d2": "two", "d9": "nine"}
-    qrels = {
-        "train": {"a": {"d1": 1, "d2": 0}, "b": {"d2": 2, "d1": 1}},
-        "validation": {"a": {"d9": 1}},
-        "test": {"b": {"d1": 1, "d10": 0}},
-    }
-    return RetrievalTask(info("ir"), corpus, {"a": "first", "b": "second"}, qrels)
+def sequences_of(*lengths):
+    return [np.arange(4, 4 + length) for length in lengths]
 
 
-def test_retrieval_texts_and_pairs(tokenizer):
-    encoded = encode_task(retrieval_task(), tokenizer, protocol=protocol())
-    assert encoded.document_ids == ("d9", "d2", "d10", "d1")
-    text = tokenizer.decode(encoded.documents[3][1:-1].tolist())
-    assert text == "Document: T. one"
-    assert tokenizer.decode(encoded.queries["test"][0][1:-1].tolist()) == "Query: second"
-    # Documents judged 0 are no pairs.
-    assert encoded.pairs.tolist() == [[0, 3], [1, 1], [1, 3]]
-    assert encoded.searched.tolist() == [0, 1, 2, 3]
+def test_packed_rows_hold_the_longest_sequence(model, tokenizer, monkeypatch):
+    rows = []
+    pack = encoding.pack_sequences
+    monkeypatch.setattr(
+        encoding,
+        "pack_sequences",
+        lambda *given, **options: rows.append(pack(*given, **options)) or pack(*given, **options),
+    )
+    encoder = Encoder(model.eval(), pad_id=tokenizer.pad_id)
+    with torch.inference_mode():
+        encoder.states(sequences_of(17, 3, 9))
+        list(encoder.batches(sequences_of(17, 16, 17)))
+    # In training rounded up to 16, where short ones fill the row; in evaluation all are alike.
+    assert [batch.input_ids.shape for batch in rows] == [(1, 32), (3, 17)]
 
 
-def test_the_studys_retrieval_searches_judged_documents_alone(tokenizer):
-    encoded = encode_task(retrieval_task(), tokenizer, protocol=protocol(retrieval_corpus="judged"))
-    assert [encoded.document_ids[index] for index in encoded.searched] == ["d9", "d10", "d1"]
+@pytest.mark.parametrize("batching", ["packed", "padded"])
+def test_states_stand_where_spans_say(model, tokenizer, batching, tmp_path):
+    model.save_pretrained(tmp_path)
+    encoder = Encoder(load_encoder(tmp_path, batching=batching).eval(), pad_id=tokenizer.pad_id)
+    sequences = sequences_of(5, 30, 1, 12)
+    with torch.inference_mode():
+        hidden, spans = encoder.states(sequences)
+        assert hidden.dtype == torch.float32
+        for sequence, (start, end) in zip(sequences, spans.tolist(), strict=True):
+            alone, [(first, last)] = encoder.states([sequence])
+            assert end - start == last - first == len(sequence)
+            torch.testing.assert_close(hidden[start:end], alone[first:last], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("batching", ["packed", "padded"])
+def test_every_sequence_comes_once_and_longest_first(
+    model, tokenizer, batching, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(encoding, "_EVALUATION_TOKENS", 40)
+    model.save_pretrained(tmp_path)
+    encoder = Encoder(load_encoder(tmp_path, batching=batching).eval(), pad_id=tokenizer.pad_id)
+    lengths = np.array([3, 20, 7, 20, 1, 50])
+    with torch.inference_mode():
+        batches = list(encoder.batches(sequences_of(*lengths)))
+    order = np.concatenate([indices for indices, _, _ in batches])
+    assert order.tolist() == [5, 1, 3, 2, 0, 4]
+    # 50 tokens are more than 40, but a sequence is never cut; then two of 20, and the rest.
+    assert [len(indices) for indices, _, _ in batches] == [1, 2, 3]
+    for indices, _, spans in batches:
+        assert (spans[:, 1] - spans[:, 0]).tolist() == lengths[indices].tolist()

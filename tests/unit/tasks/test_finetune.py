@@ -154,6 +154,24 @@ def test_precision_of_runs_and_weights_is_checked(model, run_of):
         Finetuner(model, precision="bf16")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
+def test_head_and_body_have_the_precision_of_the_run(model, run_of, precision):
+    found = {}
+    run = run_of("sc", max_steps=1, precision=precision)
+
+    def look(encoder, head, indices):
+        found["head"] = head.weight.dtype
+        found["body"] = {parameter.dtype for parameter in encoder.model.parameters()}
+        return run.task.loss(encoder, head, indices)
+
+    spied = _WithLoss(run.task, lambda loss: loss)
+    spied.loss = look
+    Finetuner(model, precision=precision).run(dataclasses.replace(run, task=spied))
+    assert found["head"] == (torch.bfloat16 if precision == "paper" else torch.float32)
+    assert (torch.float32 in found["body"]) == (precision != "paper")
+    assert (torch.bfloat16 in found["body"]) == (precision != "fp32")
+
+
 def test_pooling_averages_each_sequence(model, tokenizer):
     hidden = torch.arange(12.0).view(6, 2)
     pooled = mean_pool(hidden, np.array([[3, 6], [0, 2]]))

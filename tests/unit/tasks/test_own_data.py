@@ -80,6 +80,26 @@ def test_labels_json_gives_names_to_numbers(store, own):
     )
 
 
+def test_labels_of_the_task_file_go_before_labels_json(store, own):
+    write_splits(own, ".csv", "text,label\na,no\nb,yes\n")
+    (own / "labels.json").write_text('["no", "yes"]')
+    path = write_yaml(own, "kind: sc\nfolder: .\nlabels: ['yes', 'no']\n")
+    folder = store.folder_of(path)
+    assert load_task(folder).labels == ("yes", "no")
+    # What is not read decides nothing.
+    (own / "labels.json").write_text('["no", "other"]')
+    assert store.folder_of(path) == folder
+
+
+def test_columns_that_a_template_leaves_out_are_not_kept(store, own):
+    write_splits(own, ".csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
+    path = write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{text_b}!'\n")
+    folder = store.folder_of(path)
+    assert load_task(folder).splits["test"][0].text == "b!"
+    row = json.loads((folder / "test.jsonl").read_text().splitlines()[0])
+    assert row == {"id": "2", "text_b": "b", "label": 0}
+
+
 def test_regression_reads_numbers_in_text(store, own):
     write_splits(own, ".tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t-1e0\n")
     task = store.task(f"sr:{own}")
@@ -213,6 +233,8 @@ def test_tags_as_numbers_need_names(store, own):
     )
     task = store.task(write_yaml(own, columns + "labels: [O, B-X, I-X]\n"))
     assert task.splits["test"][0].tags == (0, 1)
+    without = write_yaml(own, columns + "labels: [B-X, I-X]\n")
+    refused(Store(own / "s"), without, "the task file: the tag 'O' is missing")
 
 
 @pytest.mark.parametrize(
@@ -302,11 +324,10 @@ def test_packed_folders_of_beir_without_validation(store, own):
 
 def test_retrieval_trained_on_another_task(store, own):
     write_beir(own, "train", "dev", "test")
-    task = store.task(
-        write_yaml(
-            own, "kind: ir\nfolder: .\ntrained_on: other\ndocument_template: '{title}: {text}'\n"
-        )
-    )
+    text = "kind: ir\nfolder: .\ntrained_on: other\ndocument_template: '{title}: {text}'\n"
+    folder = store.folder_of(write_yaml(own, text))
+    task = load_task(folder)
+    assert not (folder / "qrels" / "train.tsv").exists()
     assert (task.info.trained_on, set(task.qrels)) == ("other", {"validation", "test"})
     assert task.corpus["d1"] == "T: one"
 

@@ -14,9 +14,27 @@ def test_defaults_are_the_studys():
     assert (protocol.max_steps, protocol.max_epochs, protocol.batch_size) == (1000, 1, 32)
     assert (protocol.adam_beta1, protocol.adam_beta2, protocol.adam_epsilon) == (0.9, 0.95, 1e-5)
     assert (protocol.weight_decay, protocol.warmup_fraction) == (0.1, 0.1)
-    assert protocol.max_seqlen == round(0.99 * 2048)
+    assert (protocol.max_seqlen, protocol.precision) == (2048, "fp32")
     with pytest.raises(ValidationError):
         FinetuneProtocol(max_step=3)
+
+
+@pytest.mark.parametrize(("max_positions", "longest"), [(2048, 2028), (512, 507), (8192, 8110)])
+def test_the_studys_way(max_positions, longest):
+    protocol = FinetuneProtocol(**FinetuneProtocol.paper(max_positions))
+    assert protocol.max_seqlen == longest
+    assert (protocol.precision, protocol.retrieval_corpus) == ("paper", "judged")
+    assert protocol.num_steps(320_000) == 1000
+
+
+def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaults():
+    plain = FinetuneProtocol()
+    named = set(plain.determinants())
+    assert set(FinetuneProtocol.model_fields) - named == {"batching"}
+    assert plain.determinants() == FinetuneProtocol(batching="packed").determinants()
+    assert FinetuneProtocol(batching="padded").determinants()["batching"] == "padded"
+    for name, other in {"max_steps": 7, "precision": "paper", "max_answer_tokens": 3}.items():
+        assert FinetuneProtocol(**{name: other}).determinants() != plain.determinants()
 
 
 @pytest.mark.parametrize(("num_train", "steps"), [(1, 1), (32, 1), (33, 2), (320_000, 1000)])

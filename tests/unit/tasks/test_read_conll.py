@@ -63,6 +63,13 @@ def test_counted_tokens_as_in_universal_ner(tmp_path):
     assert [row.value["id"] for row in rows] == ["x-0001", "x-0002"]
 
 
+def test_comments_may_look_like_columns(tmp_path):
+    content = "# sent_id = x1\n# text = O Canada\nO NN x O\n\n# sent_id = x2\n1 CD x O\n"
+    rows = read(tmp_path, content)
+    assert sentences(rows) == [[("O", "O")], [("1", "O")]]
+    assert [row.value["id"] for row in rows] == ["x1", "x2"]
+
+
 def test_tabs_leave_spaces_and_hashtags_to_tokens(tmp_path):
     rows = read(tmp_path, "#ff\tO\r\nNew York\tB-LOC\r\n\u00a0x\u3000\tO\r\n\r\n# ok\tO")
     assert sentences(rows) == [

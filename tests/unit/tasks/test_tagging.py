@@ -137,6 +137,13 @@ def test_words_lost_to_truncation_count_as_errors(tokenizer):
     assert scores.metrics["sentence_token_f1"] == pytest.approx((2 / 3 + 2 * 0.6 / 1.6) / 2)
 
 
+def test_a_sentence_that_just_fits_is_not_cut(tokenizer):
+    assert len(tokenizer.encode(" ".join(["the"] * 7))) == 7
+    for num_words, lost in ((7, 0), (8, 1)):  # with BOS and EOS 9 and 10
+        encoded = encode(tokenizer, (["the"] * num_words, None), max_seqlen=9)
+        assert encoded.num_truncated["test"] == encoded.num_truncated["test_lost_words"] == lost
+
+
 def test_lost_words_outside_of_entities_are_errors_too(tokenizer):
     cut = oracle_scores(encode(tokenizer, (["the"] * 12, None), max_seqlen=8))
     # Half of the words are seen: precision 1, recall 1/2.

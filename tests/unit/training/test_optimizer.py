@@ -1,4 +1,4 @@
-"""AdamW on fp32 masters."""
+"""AdamW, on fp32 masters and without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from torch import nn
 
 from biphasic.errors import TrainingError
 from biphasic.model.build import new_model, preset_config
-from biphasic.training.optimizer import MasterWeights, Optimizer, set_precision
+from biphasic.training.optimizer import (
+    MasterWeights,
+    Optimizer,
+    set_head_precision,
+    set_precision,
+)
 
 SETTINGS = {
     "beta1": 0.9,
@@ -145,6 +150,78 @@ def test_working_copies_follow_their_masters():
         assert weights.masters[name].grad is None
 
 
+def test_the_studys_way_keeps_nothing_in_fp32():
+    plain, _ = model_of("fp32")
+    model, weights = model_of("paper")
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == torch.bfloat16, name
+        assert weights.masters[name] is weights.working[name] is parameter
+        assert torch.equal(parameter, plain.get_parameter(name).bfloat16())
+    for name, buffer in plain.named_buffers():  # rotary frequencies
+        assert torch.equal(dict(model.named_buffers())[name], buffer)
+    optimizer = Optimizer(weights, **SETTINGS)
+    step(optimizer, weights, 1e-3)
+    moments = optimizer.state_tensors()
+    assert {moment.dtype for name, moment in moments.items() if not name.endswith(".step")} == {
+        torch.bfloat16
+    }
+
+
+def test_the_studys_way_loses_small_updates():
+    # Weights of 1 are 2**-7 apart above and 2**-8 below: updates of 1e-4 are rounded away.
+    working = nn.Parameter(torch.ones(1, 1, dtype=torch.bfloat16))
+    weights = MasterWeights({"w": working}, {"w": working})
+    optimizer = Optimizer(weights, **{**SETTINGS, "weight_decay": 0.0})
+    for rate, expected in [(1e-4, 1.0)] * 100 + [(1e-2, 1 - 2**-7)]:
+        working.grad = torch.ones((1, 1), dtype=torch.bfloat16)
+        weights.gather_gradients()
+        optimizer.step(rate)
+        assert float(working.detach()) == pytest.approx(expected, abs=2**-8)
+        assert (float(working.detach()) == 1.0) == (expected == 1.0)
+
+
+def test_the_studys_way_is_another_training_than_bf16_with_masters():
+    trained = {}
+    for precision in ("bf16", "paper"):
+        model, weights = model_of(precision)
+        optimizer = Optimizer(weights, **SETTINGS)
+        before = copies(weights.working)
+        for _ in range(20):
+            step(optimizer, weights, 1e-5)
+        moved = [
+            float((before[name] != working).float().mean())
+            for name, working in model.named_parameters()
+            if working.ndim > 1 and working.dtype == torch.bfloat16
+        ]
+        trained[precision] = sum(moved) / len(moved)
+    # Rounded masters follow twenty steps; rounded weights stay where one step is too small.
+    assert trained["paper"] < 0.5 * trained["bf16"]
+
+
+def test_heads_keep_their_weights_as_the_model_does():
+    states = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    outputs = {}
+    for precision in ("fp32", "bf16", "paper"):
+        head = nn.Linear(4, 2)
+        with torch.no_grad():
+            head.weight.copy_(torch.linspace(-1, 1, 8).view(2, 4))
+            head.bias.fill_(0.3)
+        set_head_precision(head, precision)
+        expected = torch.bfloat16 if precision == "paper" else torch.float32
+        assert {parameter.dtype for parameter in head.parameters()} == {expected}
+        outputs[precision] = head(states)
+        assert outputs[precision].dtype == torch.float32
+    assert torch.equal(outputs["fp32"], outputs["bf16"])
+    assert 0 < float((outputs["fp32"] - outputs["paper"]).detach().abs().max()) < 0.05
+
+
+def test_the_head_of_a_task_without_one_rounds_nothing():
+    head = nn.Identity()
+    set_head_precision(head, "paper")
+    states = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(head(states), states)
+
+
 def test_gradients_of_several_backward_passes_add_up_in_fp32():
     working, weights = single(1.0, torch.bfloat16)
     for part in (1.0, 2.0**-9, 2.0**-9):  # in bf16 the small ones would vanish beside 1
@@ -175,7 +252,7 @@ def test_clipping(scale):
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
 def test_non_finite_gradient_changes_nothing(poison, precision):
     _, weights = model_of(precision)
     optimizer = Optimizer(weights, **SETTINGS)
@@ -217,3 +294,19 @@ def test_moments_survive_a_round_trip_bitwise(precision):
     step(resumed, other_weights, 3e-3)
     for name, master in weights.masters.items():
         assert torch.equal(master, other_weights.masters[name])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
+def test_weights_that_nothing_depends_on_stay_as_they_are(precision):
+    """Such as a pooler that no head reads: no decay, no moments."""
+    model, weights = model_of(precision)
+    optimizer = Optimizer(weights, **SETTINGS)
+    idle = "model.layers.0.mlp.up_proj.weight"
+    before = copies(weights.masters)
+    for name, parameter in model.named_parameters():
+        parameter.grad = None if name == idle else torch.ones_like(parameter)
+    weights.gather_gradients()
+    optimizer.step(1e-1)
+    assert torch.equal(weights.masters[idle], before[idle])
+    assert not any(name.startswith(idle) for name in optimizer.state_tensors())
+    assert not torch.equal(weights.masters["lm_head.weight"], before["lm_head.weight"])
