@@ -224,6 +224,13 @@ def show(label: str, record: dict[str, Any]) -> None:
     print(*words, flush=True)
 
 
+def told(run: Run, side: str) -> Run:
+    """Print what a run reached, and return it; the log keeps it should a later one fail."""
+    kept = ("learning_rate", "seed", "validation", "test", "seconds")
+    print(json.dumps({"side": side, **{key: run[key] for key in kept}}), flush=True)
+    return run
+
+
 def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
     """Return means per run: training and scoring, the whole process, and its processor time."""
     keys = ("seconds", "process_seconds", "cpu_seconds")
@@ -252,8 +259,8 @@ def compare_task(name: str, options: argparse.Namespace, scratch: Path) -> dict[
     """Run both sides on a task, print how they compare, and return it with every run."""
     rates = options.learning_rate[name]
     folder = task_folder(name, options, scratch)
-    ours = list(run_ours(name, folder, rates, options))
-    theirs = list(run_reference(name, folder, rates, options))
+    ours = [told(run, "ours") for run in run_ours(name, folder, rates, options)]
+    theirs = [told(run, "reference") for run in run_reference(name, folder, rates, options)]
     comparisons = comparisons_of(name, rates, ours, theirs)
     for label, record in comparisons.items():
         show(f"{name} {label}", record)

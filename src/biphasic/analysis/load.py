@@ -215,7 +215,7 @@ class _StateReader:
         return state.model_copy(update={"heldout": {}})
 
     def _has_same_heldout(self, state: StateRecord) -> bool:
-        """Tell whether held-out losses can be compared; what old records do not say counts as so."""
+        """Tell whether held-out losses can be compared; old records that do not say so can."""
         return None in {state.heldout_sha256, self._heldout_sha256} or (
             state.heldout_sha256 == self._heldout_sha256
         )

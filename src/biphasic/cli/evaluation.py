@@ -75,6 +75,9 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
     for name, value in _other_metrics(evaluation).items():
         typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
+    for pair, number in info.overlaps.items():
+        earlier, later = pair.split("/")
+        typer.echo(f"  {number:,} examples of {later} also stand in {earlier}")
     if cut := truncations(evaluation.selected[0].num_truncated):
         typer.echo(f"  cut by the length limit: {cut}")
     table = _type_table(evaluation)
