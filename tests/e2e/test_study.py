@@ -217,3 +217,30 @@ def test_every_shipped_study_loads_and_plans(finished, path, tmp_path, monkeypat
 
 def test_studies_are_shipped():
     assert {"smoke", "quickstart"} <= {path.stem for path in shipped()}
+
+
+def test_a_state_is_evaluated_on_tasks_of_one_s_own(finished, tmp_path, cli):
+    root = finished / "root"
+    model = root / "store/states" / arms(root)["mlm"]["state"]
+    write_study(tmp_path)
+    protocol = STUDY["finetuning"]["protocol"]
+    settings = [f"--set={name}={value}" for name, value in protocol.items()]
+    code, out, err = cli(
+        *("evaluate", model, "--task", f"sc:{tmp_path}/own/first-word"),
+        *("--task", f"zs:{tmp_path}/own/lookup", "--learning-rate", "5e-4", "--seed", "0"),
+        *("--seed", "1", "--workers", "1", "--root", tmp_path / "root", *settings),
+    )
+    assert code == 0, err
+    lines = out.splitlines()
+    [accuracy] = [line for line in lines if line.startswith("first-word accuracy: ")]
+    assert "±" in accuracy
+    [zero_shot] = [line for line in lines if line.startswith("lookup-zs nDCG@10: ")]
+    assert "±" not in zero_shot
+    # What a study says of the same encoder, task and grid.
+    rows = list(csv.DictReader(io.StringIO(results(root).decode())))
+    scores = [
+        float(row["test"]) for row in rows if (row["arm"], row["task"]) == ("mlm", "first-word")
+    ]
+    assert f": {100 * sum(scores) / len(scores):.2f} " in accuracy
+    [score] = [row["test"] for row in rows if (row["arm"], row["task"]) == ("mlm", "lookup")]
+    assert zero_shot.endswith(f": {100 * float(score):.2f}")

@@ -20,7 +20,7 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, StudyError
 from biphasic.files import read_json
 from biphasic.model.hub import fetch_model, longest_input
-from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
+from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import (
     FinetuningConfig,
     StudyConfig,
@@ -341,9 +341,12 @@ def task_from_text(text: str) -> TaskConfig:
     Raises:
         ConfigError: It is neither a path nor a known name.
     """
-    path = text.rpartition(":")[2]
+    kind, _, path = text.rpartition(":")
     is_name = path == text and not Path(text).exists() and not Path(text).suffix
     settings = {"name": text} if is_name else {"name": Path(path).stem, "source": text}
+    if kind == ZERO_SHOT:
+        # Beside the same data with fine-tuning.
+        settings["name"] += f"-{ZERO_SHOT}"
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
 
 

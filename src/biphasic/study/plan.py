@@ -17,8 +17,9 @@ from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
 from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.task_inputs import PlannedTask
+from biphasic.tasks.protocol import FINETUNING_VERSION
 from biphasic.tasks.qa import check_room
-from biphasic.training.recipe import NUMERICS_VERSION, Ground, Lineage, Recipe
+from biphasic.training.recipe import Ground, Lineage, Recipe
 from biphasic.training.state import Progress
 
 
@@ -212,7 +213,7 @@ def _training_determinants(task: PlannedTask) -> dict[str, Any]:
 def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     """Return all that determines the scores of a state on a task, rate and seed aside."""
     determinants = {
-        "numerics_version": NUMERICS_VERSION,
+        "finetuning_version": FINETUNING_VERSION,
         "state": state,
         **_training_determinants(task),
     }

@@ -123,7 +123,9 @@ def test_an_answer_longer_than_all_windows_is_lost_and_counted(tokenizer):
 
 def test_characters_that_the_tokenizer_drops_belong_to_the_word_they_touch(wordpiece):
     accent, joiner, mark = "e\N{COMBINING ACUTE ACCENT}", "\N{ZERO WIDTH JOINER}", "\u200f"
-    for text in (f"caf{accent}", f"cat{joiner}", f"{mark}cat", f"{mark}cat{joiner}", f"c{accent}t"):
+    ends = (f"caf{accent}", f"cat{joiner}", f"caf{accent}{joiner}")
+    begins = (f"{mark}cat", f"{joiner}{mark}cat")
+    for text in (*ends, *begins, f"{mark}cat{joiner}", f"c{accent}t"):
         context = f"the {text} sat"
         encoded = encode(wordpiece, Question("1", "who", context, (Answer(text, 4),)))
         assert perfect_scores(encoded).columns["predicted"] == [text]
