@@ -103,6 +103,7 @@ def fine_tune_ours(options: argparse.Namespace) -> None:
             seeds=options.seeds,
             protocol={
                 "precision": options.precision,
+                "max_epochs": options.max_epochs,
                 "max_steps": options.max_steps,
                 "max_seqlen": options.max_length,
             },
@@ -165,7 +166,7 @@ def run_reference(
 
 def common_arguments(options: argparse.Namespace) -> list[str]:
     """Return what both sides are told in the same words."""
-    names = ("model", "precision", "threads", "max-steps", "max-length")
+    names = ("model", "precision", "threads", "max-epochs", "max-steps", "max-length")
     values = vars(options)
     return [word for name in names for word in (f"--{name}", str(values[name.replace("-", "_")]))]
 
@@ -273,6 +274,7 @@ def compare_task(name: str, options: argparse.Namespace, scratch: Path) -> dict[
         "metric": SUBJECTS[name].metric,
         "precision": options.precision,
         "threads": options.threads,
+        "max_epochs": options.max_epochs,
         "comparisons": comparisons,
         "costs": costs,
         "runs": {"ours": ours, "reference": theirs},
@@ -307,7 +309,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--grid", action="store_true", help=f"all six rates on {GRID_TASK}")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
-    parser.add_argument("--max-steps", type=int, default=1000, help="unless an epoch is shorter")
+    parser.add_argument("--max-epochs", type=int, default=1, help="passes over the training data")
+    parser.add_argument("--max-steps", type=int, default=1000, help="unless the epochs are shorter")
     parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/finetune.json"))
     parser.add_argument("--side", choices=("ours",), help=argparse.SUPPRESS)

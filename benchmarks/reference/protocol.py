@@ -36,7 +36,8 @@ def parse_options(description: str | None, *, is_trained: bool = True) -> argpar
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
-    parser.add_argument("--max-steps", type=int, default=1000, help="unless an epoch is shorter")
+    parser.add_argument("--max-epochs", type=int, default=1, help="passes over the training data")
+    parser.add_argument("--max-steps", type=int, default=1000, help="unless the epochs are shorter")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     set_seed(options.seed)
@@ -55,10 +56,10 @@ def training_arguments(
     kind: type[ArgumentsT] = TrainingArguments,
     **more: Any,
 ) -> ArgumentsT:
-    """Return one epoch or `--max-steps`, AdamW with 10 % warm-up and linear decay."""
+    """Return AdamW with 10 % warm-up and linear decay, for as long as the options say."""
     return kind(
         output_dir=tempfile.gettempdir(),  # nothing is written
-        max_steps=min(options.max_steps, math.ceil(num_train / BATCH_SIZE)),
+        max_steps=min(options.max_steps, options.max_epochs * math.ceil(num_train / BATCH_SIZE)),
         per_device_train_batch_size=BATCH_SIZE,
         per_device_eval_batch_size=BATCH_SIZE,
         learning_rate=options.learning_rate,
