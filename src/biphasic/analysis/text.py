@@ -23,7 +23,6 @@ _METRICS = {
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
 }
-_LOST_WORDS = "_lost_words"
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
 
@@ -118,13 +117,17 @@ def count(number: int, noun: str) -> str:
 
 
 def truncations(counts: Mapping[str, int]) -> str:
-    """Write what the length limit cut: `347 of corpus and 3 words of test`; empty without any."""
+    """Write what the length limit cut: `347 of corpus and 3 words of test`; empty without any.
+
+    Keys are splits, or `SPLIT_lost_WHAT` for parts of examples that are lost.
+    """
     parts = []
     for key, number in counts.items():
-        split = key.removesuffix(_LOST_WORDS)
-        what = "words of " if key.endswith(_LOST_WORDS) else "of "
+        split, _, what = key.partition("_lost_")
         if number:
-            parts.append(f"{number:,} {what}{split}".replace(",", "\u202f"))
+            parts.append(
+                f"{number:,} {f'{what} ' if what else ''}of {split}".replace(",", "\u202f")
+            )
     return listing(parts)
 
 

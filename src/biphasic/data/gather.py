@@ -190,7 +190,8 @@ class Gathering:
                 self.count_finished()
                 if self.reach.stop is not None:
                     break
-        for split in SPLITS:
+        is_ended = self.reach.stop is not None
+        for split in SPLITS[1:] if is_ended else SPLITS:
             self._order(split)
         self._left_out = self._new_left_out()
 

@@ -14,10 +14,10 @@ from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
 from biphasic.records import Convention
-from biphasic.tasks.builtin import BUILTIN_TASKS
-from biphasic.tasks.catalog import PUBLISHED
+from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.training.lr import LearningRateConfig, check_learning_rate
 from biphasic.training.optimizer import Precision

@@ -23,7 +23,7 @@ from biphasic.data.pydocs import (
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import digest, is_complete, read_json, remove_partials
-from biphasic.tasks.builtin import BUILTIN_TASKS, TASKS_VERSION, build_tasks
+from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
 

@@ -12,11 +12,11 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import verify_folder
 from biphasic.study.config import TaskConfig, deciding_metric
 from biphasic.study.prepare import prepare_builtin_tasks
-from biphasic.tasks.builtin import BUILTIN_TASKS
-from biphasic.tasks.catalog import PUBLISHED
+from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, TaskInfo
 from biphasic.tasks.source import prepare_task
 

@@ -20,6 +20,8 @@ from transformers import PreTrainedModel
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
+from biphasic.model.forward import batching_of
+from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.classification import encode_classification
 from biphasic.tasks.encoding import EncodedTask, Encoder, new_head
@@ -170,7 +172,12 @@ class Finetuner:
                 f"precision: the run wants {run.protocol.precision}, but the model was prepared "
                 f"for {self.precision}; group runs by precision"
             )
-        if not run.task.num_train and trained.kind != "zs":
+        if run.protocol.batching != batching_of(self._model):
+            raise ConfigError(
+                f"batching: the run wants {run.protocol.batching} sequences, but the model was "
+                f"loaded for {batching_of(self._model)} ones; group runs by batching"
+            )
+        if not run.task.num_train and trained.kind != ZERO_SHOT:
             raise ConfigError(
                 f"task '{trained.name}': no training split; fine-tune on another task and score "
                 "this one afterwards, or let it be of kind 'zs' (no fine-tuning)"

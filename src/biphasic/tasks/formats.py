@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.files import digest, file_sha256
+from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
     RecordT,
     labelled_text,
@@ -24,7 +25,6 @@ from biphasic.tasks.examples import (
 from biphasic.tasks.folder import RETRIEVAL_KINDS, TaskDescription, read_description, task_files
 from biphasic.tasks.labels import check_tag_set, read_labels
 from biphasic.tasks.overlap import count_overlaps
-from biphasic.tasks.read_beir import read_qrels, read_texts
 from biphasic.tasks.records import (
     SPLITS,
     ClassificationTask,

@@ -20,7 +20,6 @@ from biphasic.files import (
     remove_partials,
     write_json,
 )
-from biphasic.tasks.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.folder import (
     DESCRIPTION,
     RETRIEVAL_KINDS,
@@ -30,10 +29,11 @@ from biphasic.tasks.folder import (
     write_task_folder,
 )
 from biphasic.tasks.formats import load_task
-from biphasic.tasks.own_data import Content, read_content
-from biphasic.tasks.own_files import own_files
+from biphasic.tasks.own.data import Content, read_content
+from biphasic.tasks.own.files import own_files
+from biphasic.tasks.own.task_file import TaskFile, describe, load_task_file
+from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask, Task
-from biphasic.tasks.task_file import TaskFile, describe, load_task_file
 
 SOURCES_VERSION = 1
 """Raised by hand whenever the same files would give another folder."""

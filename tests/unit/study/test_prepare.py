@@ -8,7 +8,7 @@ from biphasic.data.pydocs import LIBRARIES, Document
 from biphasic.errors import CheckpointError
 from biphasic.study import prepare as module
 from biphasic.study.prepare import builtin_tasks_origin, prepare_builtin_tasks, prepare_corpus
-from biphasic.tasks.builtin import BUILTIN_TASKS
+from biphasic.tasks.builtin.write import BUILTIN_TASKS
 
 CONFIG = CorpusConfig(libraries=("rich",), vocab_size=300)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from biphasic.errors import DataError
 from biphasic.tasks.folder import RETRIEVAL_KINDS
+from biphasic.tasks.own.task_file import TaskFile
 from biphasic.tasks.records import SPLITS, Kind
-from biphasic.tasks.task_file import TaskFile
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
     "sc": (".jsonl", ".csv", ".tsv"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from biphasic.tasks.builtin_examples import Example, ParsedDocument
-from biphasic.tasks.builtin_sections import Sections, sentences
+from biphasic.tasks.builtin.examples import Example, ParsedDocument
+from biphasic.tasks.builtin.sections import Sections, sentences
 
 MIN_QUERY_WORDS = 5
 MAX_QUERY_WORDS = 30

@@ -11,11 +11,11 @@ from datasets import load_dataset
 
 import hub_copies
 from biphasic.errors import DataError
-from biphasic.tasks import published_pairs
-from biphasic.tasks.catalog import PUBLISHED, write_published
 from biphasic.tasks.formats import load_task
-from biphasic.tasks.published_ir import halve_queries
-from biphasic.tasks.published_tc import begin_entities
+from biphasic.tasks.published import pairs as published_pairs
+from biphasic.tasks.published.catalog import PUBLISHED, write_published
+from biphasic.tasks.published.ir import halve_queries
+from biphasic.tasks.published.tc import begin_entities
 from biphasic.tasks.records import (
     ClassificationTask,
     QuestionTask,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from biphasic.data.hub import HubTable
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.published import SPLIT_SEED, Row, dataset_of, select
+from biphasic.tasks.published.tables import SPLIT_SEED, Row, dataset_of, select
 
 MAX_PAIRS = 160_000
 """Pairs kept: what 5 seeds of 1,000 steps of 32 could read at most."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from biphasic.data.hub import HubTable
-from biphasic.tasks.published import (
+from biphasic.tasks.published.tables import (
     Content,
     Opener,
     Row,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from biphasic.data.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
 from biphasic.data.pydocs import Document, Split, body_of
-from biphasic.tasks.builtin_sections import Sections, parse_sections, plain, sentences
+from biphasic.tasks.builtin.sections import Sections, parse_sections, plain, sentences
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 

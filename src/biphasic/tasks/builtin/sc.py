@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
-from biphasic.tasks.builtin_examples import Example, ParsedDocument
-from biphasic.tasks.builtin_sections import sentences
+from biphasic.tasks.builtin.examples import Example, ParsedDocument
+from biphasic.tasks.builtin.sections import sentences
 
 MAX_LIBRARIES = 12
 MIN_WORDS = 10

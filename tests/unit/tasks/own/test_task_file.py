@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.tasks.task_file import TaskFile, load_task_file
+from biphasic.tasks.own.task_file import TaskFile, load_task_file
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -56,7 +56,7 @@ def test_settings_that_cannot_be_used(tmp_path, text, message):
 
 
 def test_the_examples_and_the_table_of_the_manual(tmp_path):
-    text = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "tasks.md").read_text(encoding="utf-8")
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert [load_task_file(write(tmp_path, example)).kind for example in examples] == ["sc", "ir"]
     table = text.partition("| Key | Meaning |")[2].partition("\n\n")[0]

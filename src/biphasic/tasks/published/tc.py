@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from biphasic.errors import DataError
-from biphasic.tasks.published import (
+from biphasic.tasks.published.tables import (
     Content,
     Opener,
     Row,

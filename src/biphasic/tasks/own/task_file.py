@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
 
 from biphasic.config import Config, load_config, parse_config
-from biphasic.tasks.columns import Columns
 from biphasic.tasks.folder import RETRIEVAL_KINDS, TaskDescription, check_kind_settings
+from biphasic.tasks.own.columns import Columns
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
 

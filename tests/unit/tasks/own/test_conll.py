@@ -6,7 +6,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.examples import check_bio
-from biphasic.tasks.read_conll import read_conll
+from biphasic.tasks.own.conll import read_conll
 from biphasic.tasks.rows import Row
 
 NEWS = """\

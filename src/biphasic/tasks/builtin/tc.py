@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from biphasic.tasks.builtin_examples import Example, ParsedDocument, draw
-from biphasic.tasks.builtin_sections import Parameter
+from biphasic.tasks.builtin.examples import Example, ParsedDocument, draw
+from biphasic.tasks.builtin.sections import Parameter
 
 MIN_TOKENS = 15
 MAX_TOKENS = 60

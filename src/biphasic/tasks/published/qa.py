@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.data.hub import HubTable
 from biphasic.errors import DataError
-from biphasic.tasks.published import (
+from biphasic.tasks.published.tables import (
     Content,
     Opener,
     Row,

@@ -12,8 +12,8 @@ from typing import Any
 
 from biphasic.errors import DataError
 from biphasic.seeds import permutation, stream
-from biphasic.tasks.published import SPLIT_SEED, Content, Opener, Row, Table, find_column
-from biphasic.tasks.published_pairs import Pairs, choose_pairs
+from biphasic.tasks.published.pairs import Pairs, choose_pairs
+from biphasic.tasks.published.tables import SPLIT_SEED, Content, Opener, Row, Table, find_column
 
 _QUERY_TEMPLATE = "Query: {text}"
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")

@@ -14,11 +14,11 @@ from biphasic.config import nearest
 from biphasic.data.hub import hub_fingerprint
 from biphasic.errors import DataError
 from biphasic.tasks.folder import TaskDescription, write_task_folder
-from biphasic.tasks.published import Content, Opener, Table
-from biphasic.tasks.published_ir import RetrievalSource, read_retrieval
-from biphasic.tasks.published_qa import QuestionSource, read_questions
-from biphasic.tasks.published_sc import ClassificationSource, read_classification
-from biphasic.tasks.published_tc import TaggingSource, read_tagging
+from biphasic.tasks.published.ir import RetrievalSource, read_retrieval
+from biphasic.tasks.published.qa import QuestionSource, read_questions
+from biphasic.tasks.published.sc import ClassificationSource, read_classification
+from biphasic.tasks.published.tables import Content, Opener, Table
+from biphasic.tasks.published.tc import TaggingSource, read_tagging
 from biphasic.tasks.records import Kind
 
 Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource

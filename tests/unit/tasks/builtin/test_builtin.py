@@ -10,13 +10,13 @@ from biphasic.data.near_duplicates import ShingleIndex, Shingler
 from biphasic.data.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
-from biphasic.tasks import builtin
-from biphasic.tasks.builtin_examples import Example, LeakFilter, parse_documents
-from biphasic.tasks.builtin_ir import blank_own_name, summary_examples
-from biphasic.tasks.builtin_qa import MAX_CONTEXT_CHARACTERS, parameter_questions
-from biphasic.tasks.builtin_sc import blank_names, library_examples, library_labels
-from biphasic.tasks.builtin_sections import Parameter, parse_sections, plain, sentences
-from biphasic.tasks.builtin_tc import MAX_TOKENS, MIN_TOKENS, parameter_examples, tag_parameter
+from biphasic.tasks.builtin import write as builtin
+from biphasic.tasks.builtin.examples import Example, LeakFilter, parse_documents
+from biphasic.tasks.builtin.ir import blank_own_name, summary_examples
+from biphasic.tasks.builtin.qa import MAX_CONTEXT_CHARACTERS, parameter_questions
+from biphasic.tasks.builtin.sc import blank_names, library_examples, library_labels
+from biphasic.tasks.builtin.sections import Parameter, parse_sections, plain, sentences
+from biphasic.tasks.builtin.tc import MAX_TOKENS, MIN_TOKENS, parameter_examples, tag_parameter
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 

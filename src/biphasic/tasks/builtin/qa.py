@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from biphasic.tasks.builtin_examples import Example, ParsedDocument, draw
-from biphasic.tasks.builtin_sections import Parameter, Sections, sentences
+from biphasic.tasks.builtin.examples import Example, ParsedDocument, draw
+from biphasic.tasks.builtin.sections import Parameter, Sections, sentences
 
 MAX_CONTEXT_CHARACTERS = 700
 MIN_PARAMETERS = 2

@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.tasks.examples import question
-from biphasic.tasks.read_squad import read_squad
+from biphasic.tasks.own.squad_json import read_squad
 from biphasic.tasks.records import Answer, Question
 
 CONTEXT = "Ein 😀 von Anna."

@@ -14,8 +14,9 @@ from datasets import Features, List, Value
 import hub_copies
 from biphasic.data.hub import HubTable
 from biphasic.errors import DataError
-from biphasic.tasks import catalog, published
-from biphasic.tasks.catalog import published_origin, write_published
+from biphasic.tasks.published import catalog
+from biphasic.tasks.published import tables as published
+from biphasic.tasks.published.catalog import published_origin, write_published
 
 TEXT = Value("string")
 

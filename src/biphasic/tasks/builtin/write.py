@@ -8,11 +8,11 @@ from typing import Any
 
 from biphasic.data.pydocs import Document, Split
 from biphasic.errors import DataError
-from biphasic.tasks.builtin_examples import SPLITS, Example, LeakFilter, parse_documents
-from biphasic.tasks.builtin_ir import summary_examples
-from biphasic.tasks.builtin_qa import parameter_questions
-from biphasic.tasks.builtin_sc import library_examples, library_labels
-from biphasic.tasks.builtin_tc import TAGS, parameter_examples
+from biphasic.tasks.builtin.examples import SPLITS, Example, LeakFilter, parse_documents
+from biphasic.tasks.builtin.ir import summary_examples
+from biphasic.tasks.builtin.qa import parameter_questions
+from biphasic.tasks.builtin.sc import library_examples, library_labels
+from biphasic.tasks.builtin.tc import TAGS, parameter_examples
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.records import Kind
 

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.errors import DataError
-from biphasic.tasks.read_squad import joined_answers
+from biphasic.tasks.own.squad_json import joined_answers
 from biphasic.tasks.records import Kind
 from biphasic.tasks.rows import Row
 from biphasic.tasks.templates import template_fields

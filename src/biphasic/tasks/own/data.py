@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError
-from biphasic.tasks.columns import Columns, renamed_rows
+from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
     RecordT,
     labelled_text,
@@ -28,15 +28,15 @@ from biphasic.tasks.labels import (
     found_tags,
     read_labels,
 )
-from biphasic.tasks.own_files import plain_suffix
-from biphasic.tasks.read_beir import read_qrels, read_texts
-from biphasic.tasks.read_conll import read_conll
-from biphasic.tasks.read_squad import read_squad
-from biphasic.tasks.read_tables import read_csv, read_tsv
+from biphasic.tasks.own.columns import Columns, renamed_rows
+from biphasic.tasks.own.conll import read_conll
+from biphasic.tasks.own.files import plain_suffix
+from biphasic.tasks.own.splits import cut_splits
+from biphasic.tasks.own.squad_json import read_squad
+from biphasic.tasks.own.tables import read_csv, read_tsv
+from biphasic.tasks.own.task_file import TaskFile
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.rows import Row, read_jsonl
-from biphasic.tasks.splits import cut_splits
-from biphasic.tasks.task_file import TaskFile
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 

@@ -1,0 +1,1 @@
+"""The built-in tasks, made from the documentation of the built-in corpus."""

@@ -1,0 +1,1 @@
+"""People's own data, in the field's formats."""
