@@ -190,9 +190,9 @@ class Gathering:
                 self.count_finished()
                 if self.reach.stop is not None:
                     break
-        is_ended = self.reach.stop is not None
-        for split in SPLITS[1:] if is_ended else SPLITS:
-            self._order(split)
+        if self.reach.stop is None:
+            self._order("train")
+        self._order("heldout")
         self._left_out = self._new_left_out()
 
     def finish(self) -> Gathered:
