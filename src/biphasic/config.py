@@ -93,6 +93,17 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
         raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
 
 
+def refuse_repeats(where: str, values: list[Any]) -> None:
+    """Refuse a list that names something twice.
+
+    Raises:
+        ValueError: It does.
+    """
+    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    if repeated:
+        raise ValueError(f"{where}: {', '.join(repeated)} given more than once")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the closest known name, or all names when none is."""
     options = sorted(known)

@@ -15,6 +15,8 @@ from biphasic.errors import DataError
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
+PRETRAINING = "pretraining"
+"""What tables call the held-out losses, beside the names of tasks."""
 ZERO_SHOT = "zs"
 """The kind of tasks that encoders are scored on as they are."""
 ZERO_SHOT_SEED = 0

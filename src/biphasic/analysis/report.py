@@ -30,6 +30,7 @@ from biphasic.analysis.summary import (
     caveats,
     cost_rows,
     cost_sentence,
+    finetunings,
     headline,
     loss_sentences,
     rows_statement,
@@ -185,7 +186,7 @@ def _showable(value: Any) -> Any:
 def _facts(records: StudyRecords) -> list[tuple[str, str]]:
     """Give the numbers at the top of the page: what it is and how much of it."""
     segments = segment_rows(records)
-    results = [outcome.result for outcome in records.outcomes if outcome.result]
+    results = finetunings(records)
     seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
     facts = [
         (str(len(records.arms)), "arms"),

@@ -23,7 +23,7 @@ from biphasic.analysis.text import (
     short,
     truncations,
 )
-from biphasic.records import TaskRecord
+from biphasic.records import ZERO_SHOT, ResultRecord, TaskRecord
 
 Table = Mapping[tuple[str, str], Cell]
 
@@ -178,11 +178,26 @@ def cost_sentence(records: StudyRecords) -> str:
             + (f"; states that arms share saved another {amount(shared)}" if shared else "")
             + "."
         )
-    done = [outcome.result for outcome in records.outcomes if outcome.result]
-    if done:
-        seconds = sum(result.seconds for result in done)
-        parts.append(f"{count(len(done), 'fine-tuning')} took {duration(seconds)}.")
+    tuned = finetunings(records)
+    if tuned:
+        seconds = sum(result.seconds for result in tuned)
+        parts.append(f"{count(len(tuned), 'fine-tuning')} took {duration(seconds)}.")
     return " ".join(parts)
+
+
+def finetunings(records: StudyRecords) -> list[ResultRecord]:
+    """Return one result for each fine-tuning.
+
+    Several tasks may be scored after one, and zero-shot ones after none.
+    """
+    trained: dict[tuple[str, str, float, int], ResultRecord] = {}
+    for outcome in records.outcomes:
+        result = outcome.result
+        if result is not None and result.kind != ZERO_SHOT:
+            training = result.trained_on or result.task
+            key = (result.state, training, result.learning_rate, result.seed)
+            trained.setdefault(key, result)
+    return list(trained.values())
 
 
 def caveats(records: StudyRecords) -> list[str]:

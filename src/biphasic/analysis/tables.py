@@ -20,9 +20,8 @@ from biphasic.analysis.text import (
     plain,
     score_cell,
 )
-from biphasic.records import Convention
+from biphasic.records import PRETRAINING, Convention
 
-PRETRAINING = "pretraining"
 _ZERO_SHOT_NOTE = "Zero-shot tasks have one run, nothing random in it, and so no interval."
 _RESULT_COLUMNS = (
     "arm", "task", "metric", "learning_rate", "seed", "status", "selected", "validation", "test",

@@ -72,9 +72,12 @@ def corpus_build(
         int | None, typer.Option(help="Leave out documents that are longer.")
     ] = None,
     deduplicate: Annotated[
-        bool,
-        typer.Option("--deduplicate", help="Leave out documents whose exact text came before."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--deduplicate/--no-deduplicate",
+            help="Leave out documents whose exact text came before.",
+        ),
+    ] = None,
     heldout_fraction: Annotated[
         float | None,
         typer.Option(help="Chance of a document to be held out, by its hash. Default: 0.01."),
@@ -99,7 +102,7 @@ def corpus_build(
         "max_documents": max_documents,
         "min_characters": min_characters,
         "max_characters": max_characters,
-        "deduplicate": deduplicate or None,
+        "deduplicate": deduplicate,
         "heldout_fraction": heldout_fraction,
         "hub_copies": str(copies) if copies else None,
     }
@@ -130,13 +133,15 @@ def corpus_inspect(
     samples: Annotated[int, typer.Option(min=0, help="Documents to show.")] = 3,
 ) -> None:
     """Show counts, lengths, samples, fill of rows, duplicates and sources."""
+    from biphasic.data.build import RECORD
     from biphasic.data.inspect import inspect_corpus
     from biphasic.data.tokenizer import TextTokenizer
 
-    parts = _parts(folder)
+    if _is_build(folder) and not (folder / RECORD).is_file():
+        typer.echo(f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again", err=True)
     tokenizer_folder = _tokenizer_of(folder)
     tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
-    for part in parts:
+    for part in _parts(folder):
         summary = inspect_corpus(
             part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
         )
@@ -148,8 +153,7 @@ def corpus_verify(folder: Folder) -> None:
     """Check every file's hash and that all parts agree; exit code 2 names a damaged file."""
     from biphasic.data.verify import verify_build, verify_corpus
 
-    is_build = not (folder / "manifest.json").is_file()
-    for corpus in verify_build(folder) if is_build else (verify_corpus(folder),):
+    for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
         counts = f"{len(corpus):,} documents, {corpus.num_tokens:,} tokens"
         typer.echo(f"{corpus.folder.name}: {counts}: whole")
 
@@ -163,8 +167,12 @@ def corpus_merge(
 ) -> None:
     """Put corpora of one tokenizer together, training with training and held-out with held-out."""
     from biphasic.data.merge import merge_builds, merge_corpora
+    from biphasic.errors import ConfigError
 
-    if all((folder / "train").is_dir() for folder in folders):
+    kinds = {_is_build(folder) for folder in folders}
+    if len(kinds) > 1:
+        raise ConfigError("merge: name built folders only, or single corpora only")
+    if kinds == {True}:
         merge_builds(folders, out)
     else:
         merge_corpora(folders, out)
@@ -203,8 +211,34 @@ def _config(
             source["column"] = column
         if shares:
             source["share"] = shares[place]
+    for given, other in (("tokenizer", "vocab_size"), ("vocab_size", "tokenizer")):
+        if settings.get(given) is not None:
+            raw.pop(other, None)
     raw |= {name: value for name, value in settings.items() if value is not None}
     return parse_config(CorpusConfig, raw, where="corpus build")
+
+
+def _is_build(folder: Path) -> bool:
+    """Tell whether a folder was built, rather than being a single corpus.
+
+    Raises:
+        DataError: It is neither.
+    """
+    from biphasic.data.build import RECORD
+    from biphasic.errors import DataError
+
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    if _is_corpus(folder):
+        return False
+    if (folder / RECORD).is_file() or any(_is_corpus(folder / split) for split in _SPLITS):
+        return True
+    raise DataError(f"{folder}: no corpus; name a folder that 'biphasic corpus build' made")
+
+
+def _is_corpus(folder: Path) -> bool:
+    """Tell whether this is a corpus, perhaps a damaged one."""
+    return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -274,7 +308,30 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
         typer.echo(f"{progress.num_found} shards were there from an interrupted build")
     else:
         typer.echo(f"tokenised {_rates(progress)}")
+    for line in _left_out(out):
+        typer.echo(line)
     typer.echo(f"corpus: {out}")
+
+
+def _left_out(folder: Path) -> Iterator[str]:
+    """Say what each source has that is not in the corpus, and why."""
+    from biphasic.data.build import read_record
+
+    record = read_record(folder)
+    for name, counts in record["sources"].items():
+        reasons = [
+            f"{count:,} {reason.replace('_', ' ')}"
+            for reason, count in counts["left_out"].items()
+            if count
+        ]
+        if reasons:
+            yield f"{name}: documents left out: {', '.join(reasons)}"
+    for source in record["origin"]["sources"]:
+        if source.get("num_ignored"):
+            yield (
+                f"{source['name']}: {source['num_ignored']:,} files passed over (hidden, or no "
+                "text by their suffix)"
+            )
 
 
 def _counts(corpus: Path) -> str:
@@ -320,8 +377,12 @@ def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
 
 
 def _describe_text(summary: CorpusSummary) -> Iterator[str]:
+    if summary.is_other_tokenizer:
+        yield "  WARNING: made with another tokenizer than the one beside it; no text is shown"
     if summary.mask_document is not None:
         yield f"  WARNING: document {summary.mask_document} has the mask token"
+    for token, count in summary.special_in_text.items():
+        yield f"  special token {token} in the text: {count:,} times"
     for sample in summary.samples:
         text = " ".join(sample.text.split())
         yield f"  document {sample.document} ({sample.id}, {sample.tokens:,} tokens): {text}"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from biphasic.analysis.text import metric_name, score_cell, truncations
-from biphasic.config import nearest, parse_overrides
-from biphasic.errors import ConfigError
+from biphasic.analysis.text import count, metric_name, score_cell, truncations
+from biphasic.config import parse_overrides
 from biphasic.records import Convention
 from biphasic.study.api import Evaluation, evaluate_all, task_from_text
 from biphasic.study.config import PAPER
+
+_ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
 
 
 def evaluate_tasks(
@@ -39,10 +41,6 @@ def evaluate_tasks(
     Raises:
         ConfigError: A setting is wrong.
     """
-    if convention not in get_args(Convention):
-        raise ConfigError(
-            f"--convention: unknown value '{convention}'{nearest(convention, get_args(Convention))}"
-        )
     settings: dict[str, Any] = parse_overrides(overrides)
     chosen = [
         task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
@@ -73,6 +71,9 @@ def print_evaluation(evaluation: Evaluation) -> bool:
         typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
     typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
+    lost = {r.seed for r in evaluation.results} - {r.seed for r in evaluation.selected}
+    if lost:
+        typer.echo(f"  without {count(len(lost), 'seed')}, whose every rate diverged", err=True)
     for name, value in _other_metrics(evaluation).items():
         typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
     for pair, number in info.overlaps.items():
@@ -99,16 +100,17 @@ def _other_metrics(evaluation: Evaluation) -> dict[str, float]:
 def _type_table(evaluation: Evaluation) -> Table | None:
     """Lay out precision, recall and F1 of each entity type, as means over the selected runs."""
     parts = [result.by_type.get("test", {}) for result in evaluation.selected]
-    if not parts[0]:
+    # A type that test lacks is there in the runs that predict it.
+    kinds = sorted({kind for part in parts for kind in part})
+    if not kinds:
         return None
     table = Table(title="By entity type, on test", title_justify="left", box=None)
     table.add_column("type")
     for column in ("precision", "recall", "F1", "entities"):
         table.add_column(column, justify="right")
-    for kind in parts[0]:
-        means = {
-            name: sum(part[kind][name] for part in parts) / len(parts) for name in parts[0][kind]
-        }
+    for kind in kinds:
+        rows = [part.get(kind, _ABSENT) for part in parts]
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in _ABSENT}
         scores = [f"{100 * means[name]:.2f}" for name in ("precision", "recall", "f1")]
-        table.add_row(kind, *scores, f"{means['support']:.0f}")
+        table.add_row(Text(kind), *scores, f"{means['support']:.0f}")
     return table

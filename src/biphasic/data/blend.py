@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from biphasic.data.corpus_config import CorpusConfig
@@ -102,6 +103,9 @@ class Blend:
         gathered: list[Gathered] = []
         for source in range(len(self._names)):
             reading = self._read(source, Limit(tokens, documents))
+            reading.count_finished(wait=True)
+            if reading.fits_nothing and tokens != self._config.max_tokens:
+                break  # The sources before have filled the limit but for a rest.
             gathered.append(reading.finish())
             if gathered[-1].stop is not None:
                 break
@@ -186,11 +190,17 @@ class _Counter:
 
 def source_names(sources: Sequence[SourceConfig]) -> list[str]:
     """Return a short name for each source, without folders; equal ones are numbered."""
-    names = [_short_name(source) for source in sources]
-    return [
-        name if names.count(name) == 1 else f"{name}#{names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
-    ]
+    return unique_names([_short_name(source) for source in sources])
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number names that are equal (`a#1`, `a#2`), passing over what is a name already."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}#{number}" for number in count(1))
+        free = (other for other in numbered if other not in names and other not in unique)
+        unique.append(name if names.count(name) == 1 else next(free))
+    return unique
 
 
 def _short_name(source: SourceConfig) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,18 +23,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from biphasic.data.blend import Blend, Report
-from biphasic.data.corpus import assemble_corpus
+from biphasic.data.corpus import REMEDY, Corpus, assemble_corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.gather import SPLITS, Gathered
 from biphasic.data.mask_token import (
     MaskChoice,
     choose_mask_token,
+    count_special_tokens,
     refuse_if_present,
     with_mask_token,
 )
 from biphasic.data.sample import sample_training_text
 from biphasic.data.shards import BLOCK_BYTES
-from biphasic.data.sources import source_origin
+from biphasic.data.sources import source_folder, source_origin
 from biphasic.data.tokenizer import (
     TextTokenizer,
     load_tokenizer,
@@ -93,6 +95,7 @@ def build_corpus(
         raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
     if config.max_documents is not None and config.sources[0].share is not None:
         raise ConfigError("shares are of tokens: limit a mixture by max_tokens, not max_documents")
+    _refuse_own_input(config, folder)
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
     with _locked(folder):
@@ -102,11 +105,12 @@ def build_corpus(
                 write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
             say("tokenising")
             blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
-            sources = blend.gather(num_workers=num_workers or os.cpu_count() or 1, report=progress)
+            sources = blend.gather(num_workers=num_workers or _num_cores(), report=progress)
             say("putting the corpora together")
-            _assemble(sources, folders, origin)
+            special = _assemble(sources, folders, origin, say=say)
             counts = {source.name: _counts(source) for source in sources}
-            write_json(folder / RECORD, {"origin": origin, "sources": counts})
+            record = {"origin": origin, "sources": counts, **special}
+            write_json(folder / RECORD, record)
         shutil.rmtree(folder / _WORK, ignore_errors=True)
     return folders
 
@@ -119,13 +123,29 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     """
     if not (folder / RECORD).is_file():
         return False
-    if read_json(folder / RECORD)["origin"] != origin:
+    record = read_json(folder / RECORD)
+    if not isinstance(record, dict) or record.get("origin") != origin:
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
         )
     folders = CorpusFolders.below(folder)
     return all(map(is_complete, (folders.tokenizer, folders.train, folders.heldout)))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what a finished build notes about itself: `origin`, and counts by `sources`.
+
+    Raises:
+        DataError: The folder holds no finished corpus, or its record is damaged.
+    """
+    if not (folder / RECORD).is_file():
+        raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
+    record = read_json(folder / RECORD)
+    parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
+    if not all(isinstance(part, dict) for part in parts):
+        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {REMEDY}")
+    return record
 
 
 def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
@@ -213,13 +233,23 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     return work
 
 
-def _assemble(sources: Sequence[Gathered], folders: CorpusFolders, origin: dict[str, Any]) -> None:
+def _assemble(
+    sources: Sequence[Gathered],
+    folders: CorpusFolders,
+    origin: dict[str, Any],
+    *,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
     """Put the shards of all sources together, one split after the other.
+
+    Returns:
+        For the record: how often documents hold special tokens as text; empty if none does.
 
     Raises:
         DataError: A split is empty, or holds the mask token.
     """
     tokenizer = TextTokenizer.load(folders.tokenizer)
+    special = Counter[str]()
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
         if split == "heldout" and not any(count.documents for count in counts.values()):
@@ -232,7 +262,18 @@ def _assemble(sources: Sequence[Gathered], folders: CorpusFolders, origin: dict[
             vocab_size=tokenizer.vocab_size,
             provenance={**origin, "split": split, "by_source": by_source},
         )
-        refuse_if_present(folder, tokenizer.mask_id)
+        corpus = Corpus(folder)
+        try:
+            refuse_if_present(corpus, tokenizer.mask_id)
+        except DataError:
+            shutil.rmtree(folder)  # it is complete, and must not be believed
+            raise
+        special.update(count_special_tokens(corpus, tokenizer))
+    if not special:
+        return {}
+    told = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
+    say(f"documents have special tokens of the tokenizer as text: {told}")
+    return {"special_in_text": dict(special)}
 
 
 def _counts(source: Gathered) -> dict[str, Any]:
@@ -247,7 +288,10 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         LockedError: Another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: a file stands there; choose another folder") from None
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         lock.acquire()
@@ -259,3 +303,22 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
+    """Refuse to build where text is read from: the next build would read what this one wrote.
+
+    Raises:
+        ConfigError: The folder is, or lies in, a source's.
+    """
+    for source in config.sources:
+        root = source_folder(source, copies=config.hub_copies)
+        if root and folder.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(f"{folder}: lies in the source {root}; choose a folder outside it")
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -94,9 +94,10 @@ class Corpus:
 
     def shards(self) -> Iterator[tuple[Path, NDArray[np.integer], NDArray[np.int64]]]:
         """Yield each shard's file, its tokens, and the lengths of its documents."""
-        lengths = self._lengths_by_shard()
-        for index, (tokens, of_documents) in enumerate(zip(self._shards, lengths, strict=True)):
-            yield self.folder / shard_name(index), tokens, of_documents
+        for index, lengths in enumerate(self._lengths_by_shard()):
+            file = self.folder / shard_name(index)
+            # Mapped anew: whoever reads all shards keeps no more than one in memory.
+            yield file, np.memmap(file, dtype=self.details["dtype"], mode="r"), lengths
 
     def _lengths_by_shard(self) -> list[NDArray[np.int64]]:
         return np.split(self.lengths, np.cumsum(self.details["shard_documents"])[:-1])

@@ -23,7 +23,7 @@ class CorpusConfig(Config):
     """For `builtin:pydocs`: whose documentation to read; all that are installed when not given."""
     vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
     """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
     """A tokenizer to use instead of training one: its folder, or the hub id of a model."""
     max_tokens: PositiveInt | None = None
     """Most tokens of the training split; documents are kept whole."""

@@ -82,9 +82,11 @@ class Gathered:
             DataError: That leaves no document.
         """
         reach = self.reach(limit)
-        self.stop = reach.stop
         if not reach.documents:
-            raise DataError(_too_little(self.name, limit))
+            raise DataError(_too_little(self.name, limit, remedy="give it a larger share"))
+        # A source that is used up goes to its end: what is held out there belongs to it.
+        if reach.documents < self.reach(Limit()).documents:
+            self.stop = reach.stop
 
     def parts(self, split: CorpusSplit) -> Iterator[tuple[Path, int]]:
         """Yield a split's shards and how many documents of each belong to the corpus."""
@@ -202,15 +204,20 @@ class Gathering:
             DataError: A shard could not be made, or the limit leaves no document.
         """
         self.count_finished(wait=True)
-        reach = self.reach
-        if reach.stop is not None and not reach.documents:
-            raise DataError(_too_little(self._name, self._limit))
+        if self.fits_nothing:
+            remedy = "raise max_tokens (or its share, where there are shares)"
+            raise DataError(_too_little(self._name, self._limit, remedy=remedy))
         gathered = Gathered(
-            self._name, self._shards, list(self._licenses), self._left_out, reach.stop
+            self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
         )
-        if reach.stop is not None:
+        if self.reach.stop is not None:
             self._selection.forget(gathered.last_mark())
         return gathered
+
+    @property
+    def fits_nothing(self) -> bool:
+        """Whether the first training document goes beyond the limit, by the shards counted."""
+        return self.reach.stop is not None and not self.reach.documents
 
     def count_finished(self, *, wait: bool = False) -> None:
         """Count shards in order, as far as they are finished; to the last if `wait`.
@@ -249,10 +256,10 @@ class Gathering:
             self._orders.append((split, int(block.sizes[:, 1].sum()), future))
 
 
-def _too_little(name: str, limit: Limit) -> str:
+def _too_little(name: str, limit: Limit, *, remedy: str) -> str:
     return (
         f"{name}: its first document alone has more than the {limit.tokens:,} tokens that it may "
-        "give; raise max_tokens"
+        f"give; {remedy}"
     )
 
 

@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
 )
 
 from biphasic.config import nearest
-from biphasic.data.text_files import files_fingerprint
+from biphasic.data.text_files import files_fingerprint, is_hidden, list_files
 from biphasic.errors import DataError
 from biphasic.files import digest
 
@@ -83,7 +83,11 @@ class HubTable:
                     known = nearest(column, batch.column_names)
                     raise DataError(f"{where}: no column '{column}'{known}")
             extra = [name for name in optional if name in batch.column_names]
-            yield from batch.select(list(dict.fromkeys([*columns, *extra]))).to_pylist()
+            try:
+                rows = batch.select(list(dict.fromkeys([*columns, *extra]))).to_pylist()
+            except UnicodeDecodeError as error:
+                raise DataError(f"{where}: damaged: text that is not UTF-8 ({error})") from None
+            yield from rows
 
 
 def open_hub(
@@ -152,7 +156,7 @@ def hub_fingerprint(
     local = _find_copy_without_revision(dataset, copies, revision)
     commit = None if local else resolve_revision(dataset, revision)
     origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
-    return {**origin, "files": files_fingerprint(local, local.rglob("*"))} if local else origin
+    return {**origin, "files": _copy_fingerprint(local)} if local else origin
 
 
 def find_copy(dataset: str, copies: Path | None) -> Path | None:
@@ -193,9 +197,14 @@ def _cache_of(local: Path) -> str:
     By itself it would know a copy by the name of its folder alone, and give the old rows of one
     that was changed, or of another one of that name.
     """
-    files = files_fingerprint(local, local.rglob("*"))
-    key = digest({"path": str(local.resolve()), "files": files})[:32]
+    key = digest({"path": str(local.resolve()), "files": _copy_fingerprint(local)})[:32]
     return str(Path(datasets.config.HF_DATASETS_CACHE) / "local-copies" / key)
+
+
+def _copy_fingerprint(local: Path) -> dict[str, Any]:
+    # Downloads leave notes of their own in `.cache`, which change while the data stays.
+    files = (file for file in list_files(local) if not is_hidden(file, local))
+    return files_fingerprint(local, files)
 
 
 def resolve_revision(dataset: str, revision: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.corpus import Corpus
-from biphasic.data.mask_token import find_token
+from biphasic.data.mask_token import count_special_tokens, find_token
 from biphasic.data.rows import NUM_SPECIAL, Leg, RowPlan
 from biphasic.data.selection import SeenDigests
 from biphasic.data.tokenizer import TextTokenizer
@@ -85,9 +85,13 @@ class CorpusSummary:
     """Documents whose exact tokens came before."""
     sources: tuple[SourceCount, ...]
     samples: tuple[Sample, ...] = ()
-    """None without the tokenizer, as for what follows."""
+    """None without the corpus's tokenizer, as for what follows."""
     mask_document: int | None = None
     """The first document that has the mask token, which none should."""
+    special_in_text: Mapping[str, int] = field(default_factory=dict)
+    """Other special tokens that documents have as text, and how often."""
+    is_other_tokenizer: bool = False
+    """Whether the tokenizer that was given is not the corpus's."""
 
 
 def inspect_corpus(
@@ -101,7 +105,8 @@ def inspect_corpus(
 
     Args:
         folder: The corpus.
-        tokenizer: The one it was made with, for samples and to look for the mask token.
+        tokenizer: The one it was made with, for samples and to look for special tokens; another
+            one is not used.
         max_seqlen: Capacity of the rows whose fill is measured.
         num_samples: Documents to decode, spread evenly.
 
@@ -109,6 +114,8 @@ def inspect_corpus(
         CheckpointError: A file is missing, truncated or changed.
     """
     corpus = Corpus(folder)
+    is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
+    tokenizer = None if is_other else tokenizer
     marks = (5, 50, 95, 100)
     values = np.percentile(corpus.lengths, marks, method="nearest").tolist()
     return CorpusSummary(
@@ -124,6 +131,8 @@ def inspect_corpus(
         sources=tuple(_sources(corpus.details["provenance"])),
         samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
         mask_document=_first_with_mask(corpus, tokenizer),
+        special_in_text=count_special_tokens(corpus, tokenizer) if tokenizer else {},
+        is_other_tokenizer=is_other,
     )
 
 

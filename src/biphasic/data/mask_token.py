@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -49,20 +50,23 @@ class MaskChoice:
 def choose_mask_token(tokenizer: TextTokenizer) -> MaskChoice:
     """Choose a tokenizer's mask token.
 
-    That is the declared one; else the first entry that the vocabulary keeps free and that no text
-    can spell; else a new one.
+    That is the declared one, unless it has another role too; else the first entry that the
+    vocabulary keeps free and that no text can spell; else a new one.
     """
     declared = tokenizer.special_tokens.get("mask")
-    if declared is not None:
+    also = [role for role, token in tokenizer.special_tokens.items() if token == declared]
+    if also == ["mask"]:
         reason = f"the tokenizer declares {declared} as its mask token"
-        return MaskChoice(declared, tokenizer.mask_id, reason, is_new=False)
+        return MaskChoice(str(declared), tokenizer.mask_id, reason, is_new=False)
+    unfit = f"the declared {declared} is the {also[0]} token as well; " if also else ""
     vocabulary = tokenizer.vocabulary()
     for token, why in _candidates(tokenizer, vocabulary):
         if not _can_be_spelt(tokenizer, token):
-            return MaskChoice(token, vocabulary[token], why, is_new=False)
+            return MaskChoice(token, vocabulary[token], unfit + why, is_new=False)
     token = _new_name(vocabulary)
     reason = (
-        f"the vocabulary keeps no entry free, so {token} is appended; the model gets one row more"
+        f"{unfit}the vocabulary keeps no entry free, so {token} is appended; the model gets one "
+        "row more"
     )
     return MaskChoice(token, tokenizer.with_mask(token).mask_id, reason, is_new=True)
 
@@ -123,6 +127,28 @@ def find_token(
             place = start + int(found[0])
             return int(np.searchsorted(np.cumsum(lengths), place, side="right"))
     return None
+
+
+def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, int]:
+    """Count the special tokens that a corpus's documents hold as text, beside the mask.
+
+    Some vocabularies give a special token's id to text that spells it.
+
+    Returns:
+        Tokens that occur, and how often.
+    """
+    tokens_by_id = {
+        tokenizer.special_ids[role]: token
+        for role, token in tokenizer.special_tokens.items()
+        if role != "mask"
+    }
+    counts = Counter[str]()
+    for _, tokens, _ in corpus.shards():
+        for start in range(0, len(tokens), _BLOCK_TOKENS):
+            block = tokens[start : start + _BLOCK_TOKENS]
+            for token_id, token in tokens_by_id.items():
+                counts[token] += int(np.count_nonzero(block == token_id))
+    return {token: count for token, count in counts.items() if count}
 
 
 def holds_mask(document_id: str, mask_id: int) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from biphasic.data.build import RECORD, CorpusFolders
+from biphasic.data.blend import unique_names
+from biphasic.data.build import RECORD, CorpusFolders, read_record
 from biphasic.data.corpus import Corpus, CorpusWriter
 from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.data.verify import open_corpus, verify_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder, read_json, write_json
+from biphasic.files import complete_folder, write_json
 
 
 def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
@@ -26,14 +29,18 @@ def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
         CheckpointError: A file is missing, truncated or changed.
     """
     _refuse_used(folder)
-    records = [read_json(source / RECORD) for source in sources]
+    records = [read_record(source) for source in sources]
     parts = [CorpusFolders.below(source) for source in sources]
     folders = CorpusFolders.below(folder)
-    merge_corpora([part.train for part in parts], folders.train)
-    merge_corpora([part.heldout for part in parts], folders.heldout)
-    verify_tokenizer(parts[0].tokenizer, Corpus(folders.train))
+    # All is checked before anything is written.
+    train = _open_matching([part.train for part in parts])
+    heldout = _open_matching([part.heldout for part in parts])
+    for corpus in (train[0], heldout[0]):
+        verify_tokenizer(parts[0].tokenizer, corpus)
+    _write(train, folders.train)
+    _write(heldout, folders.heldout)
     write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
-    write_json(folder / RECORD, {"merged": records})
+    write_json(folder / RECORD, _merged_record(records))
     return folders
 
 
@@ -50,8 +57,16 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
         CheckpointError: A file is missing, truncated or changed.
     """
     _refuse_used(folder)
+    _write(_open_matching(sources), folder)
+
+
+def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
     corpora = [open_corpus(source) for source in sources]
     _refuse_mismatches(corpora)
+    return corpora
+
+
+def _write(corpora: Sequence[Corpus], folder: Path) -> None:
     first = corpora[0].details
     with complete_folder(folder) as partial:
         writer = CorpusWriter(
@@ -65,6 +80,19 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
             for file, _, lengths in corpus.shards():
                 writer.add(file, lengths, names)
         writer.close(provenance={"merged": [_origin(corpus) for corpus in corpora]})
+
+
+def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    parts = [item for record in records for item in record["sources"].items()]
+    names = unique_names([name for name, _ in parts])
+    special = Counter[str]()
+    for record in records:
+        special.update(record.get("special_in_text", {}))
+    return {
+        "origin": {"merged": [record["origin"] for record in records]},
+        "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
+        **({"special_in_text": dict(special)} if special else {}),
+    }
 
 
 def _refuse_used(folder: Path) -> None:

@@ -50,10 +50,15 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     return texts
 
 
+_MOST_OF_ONE = 16
+"""One document gives no more than this part of the sample."""
+
+
 class TextSample:
     """Keeps texts by their hash, fewer and fewer as more come, in the order in which they came.
 
-    Which texts are kept depends on nothing but the texts; all are while they fit.
+    Of a long text only the beginning is considered: by itself it could push out all others. Which
+    texts are kept depends on nothing but the texts; all are while they fit.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -70,11 +75,11 @@ class TextSample:
     def extend(self, texts: Iterable[str], *, max_bytes: int) -> None:
         """Consider texts, `max_bytes` of them at most."""
         for text in texts:
-            size = len(text.encode())
-            max_bytes -= size
             place = _place(text)
+            considered, size = _beginning(text, self._max_bytes // _MOST_OF_ONE)
+            max_bytes -= size
             if place < self._rate:
-                self._kept.append((place, text))
+                self._kept.append((place, considered))
                 self._num_bytes += size
                 self._thin_out()
             if max_bytes <= 0:
@@ -89,6 +94,15 @@ class TextSample:
             self._rate /= 2
             self._kept = [(place, text) for place, text in self._kept if place < self._rate]
             self._num_bytes = sum(len(text.encode()) for _, text in self._kept)
+
+
+def _beginning(text: str, max_bytes: int) -> tuple[str, int]:
+    """Return the beginning of a text that fits, and its size in bytes."""
+    encoded = text.encode()
+    if len(encoded) <= max_bytes:
+        return text, len(encoded)
+    cut = encoded[:max_bytes].decode(errors="ignore")
+    return cut, len(cut.encode())
 
 
 def _place(text: str) -> float:

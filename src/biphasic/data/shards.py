@@ -128,12 +128,10 @@ class BlockBuilder:
         Raises:
             DataError: It is no valid Unicode.
         """
-        try:
-            parts = (document_id.encode(), text.encode())
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"document {document_id!r}: not valid Unicode ({error.reason}); mend its text"
-            ) from None
+        parts = (
+            _encoded(document_id, f"document {document_id!r}: its name", remedy="rename it"),
+            _encoded(text, f"document {document_id!r}: its text", remedy="mend it"),
+        )
         self._parts += parts
         self._notes.append(notes)
         self._num_bytes += len(parts[1])
@@ -198,6 +196,13 @@ def _batches(documents: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, s
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def _encoded(text: str, what: str, *, remedy: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{what} is not valid Unicode ({error.reason}); {remedy}") from None
 
 
 def _read(content: bytes, *, at_least: int) -> bytes:

@@ -82,6 +82,9 @@ class SourceConfig(Config):
             raise ValueError(f"unknown source '{self.source}' (did you mean '{BUILTIN}'?)")
         if not self.source.strip():
             raise ValueError("source is empty")
+        # By value: a configuration written out in full must load again.
+        if self.is_builtin and self.column != SourceConfig.model_fields["column"].default:
+            raise ValueError(f"'{self.source}' has no columns; leave 'column' away")
         if (hub := self.hub) and hub.column and "column" in self.model_fields_set:
             raise ValueError(f"'{self.source}': give the column once, in the source or beside it")
         return self
@@ -161,7 +164,7 @@ def read_documents(
         DataError: It cannot be read; the message names file and line.
     """
     if source.is_builtin:
-        yield from _read_builtin(libraries)
+        yield from _read_builtin(libraries, source.license)
     elif source.hub:
         yield from _read_hub(source, source.hub, copies)
     elif source.path:
@@ -184,7 +187,8 @@ def source_origin(
         DataError: There is no such source.
     """
     if source.is_builtin:
-        return {"source": BUILTIN, **_builtin_origin(libraries)}
+        licensed = {"license": source.license} if source.license else {}
+        return {"source": BUILTIN, **_builtin_origin(libraries), **licensed}
     shared = {"license": source.license}
     if hub := source.hub:
         from biphasic.data.hub import hub_fingerprint  # noqa: PLC0415 - datasets is slow to import
@@ -204,10 +208,25 @@ def source_origin(
     }
 
 
-def _read_builtin(libraries: Collection[str] | None) -> Iterator[SourceDocument]:
+def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path | None:
+    """Return the folder that a source is read from; None for a file, the hub and what is built in.
+
+    Raises:
+        DataError: A dataset is neither a folder nor a name that the hub could know.
+    """
+    if hub := source.hub:
+        from biphasic.data.hub import find_copy  # noqa: PLC0415 - datasets is slow to import
+
+        return find_copy(hub.dataset, copies)
+    return source.path if source.path and source.path.is_dir() else None
+
+
+def _read_builtin(
+    libraries: Collection[str] | None, default_license: str
+) -> Iterator[SourceDocument]:
     for document in load_documents(libraries):
         if split := _BUILTIN_SPLITS.get(document.split):
-            yield SourceDocument(document.id, document.text, split)
+            yield SourceDocument(document.id, document.text, split, default_license)
 
 
 def _builtin_origin(libraries: Collection[str] | None) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,44 @@ def find_text_files(path: Path) -> TextFiles:
         return TextFiles(root=path.parent, files=(path,), num_ignored=0)
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")
-    files = [file for file in path.rglob("*") if file.is_file()]
-    known = [file for file in files if _reader_of(file) and not _is_hidden(file, path)]
+    files = list_files(path)
+    known = [file for file in files if _reader_of(file) and not is_hidden(file, path)]
     if not known:
         raise DataError(
             f"{path}: no text files in this folder; supported are {', '.join(_READERS)}"
         )
     known.sort(key=lambda file: file.relative_to(path).as_posix())
     return TextFiles(root=path, files=tuple(known), num_ignored=len(files) - len(known))
+
+
+def list_files(folder: Path) -> list[Path]:
+    """List all files below a folder, in no order.
+
+    Raises:
+        DataError: A part of it cannot be read, or lies elsewhere; hidden parts are not looked at
+            so closely.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not is_hidden(Path(error.filename), folder):
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        for below in (Path(place, name) for name in folders):
+            if below.is_symlink() and not is_hidden(below, folder):
+                raise DataError(f"{below}: a linked folder; give it as a source of its own")
+        for file in (Path(place, name) for name in names):
+            if os.path.isfile(file):  # noqa: PTH113 - `is_file` raises where access is denied
+                files.append(file)
+            elif _reader_of(file) and not is_hidden(file, folder):
+                raise DataError(f"{file}: no readable file (a link to nothing?); mend or remove it")
+    return files
+
+
+def is_hidden(file: Path, root: Path) -> bool:
+    """Tell whether a path below `root` is hidden, or below something that is."""
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
 def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]:
@@ -166,7 +197,7 @@ def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, An
         row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # some numbers are refused without its own error
         raise DataError(f"{where}: not JSON ({error})") from None
     if not isinstance(row, dict):
         raise DataError(f'{where}: expected one JSON object a line, such as {{"text": "..."}}')
@@ -209,12 +240,15 @@ def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
 def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     if column not in schema.names:
         raise DataError(missing_column(column, schema.names, where=str(file)))
+    extra = [name for name in ("id", "license") if name in schema.names and name != column]
+    for name in (column, *extra):
+        if schema.names.count(name) > 1:
+            raise DataError(f"{file}: several columns '{name}'; rename all but one")
     kind = schema.field(column).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
-    extra = [name for name in ("id", "license") if name in schema.names and name != column]
     return [column, *extra]
 
 
@@ -291,8 +325,3 @@ _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
 def _reader_of(file: Path) -> _Reader | None:
     name = file.name.lower()
     return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
-
-
-def _is_hidden(file: Path, root: Path) -> bool:
-    parts: Sequence[str] = file.relative_to(root).parts
-    return any(part.startswith(".") for part in parts)

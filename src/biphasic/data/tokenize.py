@@ -9,8 +9,10 @@ on the number of workers.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,17 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 from biphasic.data.shards import Block, write_shard
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import DataError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, remove_partials, verify_folder
 
 _WAITING_BLOCKS = 2
 """Blocks that stand ready, beside one for each worker, so that none waits for the next."""
 _PIPE_BYTES = 1 << 20
-_REMEDY = "delete the folder and build again"
 # One core per worker, so that as many run as were asked for.
 _ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -84,13 +85,9 @@ class ShardMaker:
         Args:
             block: The documents.
             label: What messages call the shard.
-
-        Raises:
-            CheckpointError: The shard of an interrupted build is damaged.
         """
         order = _Order(block, label, self._folder / block.key(self.tokenizer_sha256))
-        if is_complete(order.folder):
-            verify_folder(order.folder, remedy=_REMEDY)
+        if _is_whole(order.folder):
             self.num_found += 1
             order.future.set_result(order.folder)
         elif self._workers:
@@ -212,11 +209,26 @@ class _Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         module = "biphasic.data.tokenize_worker"
         with self._log.open("ab") as log:
-            return subprocess.Popen(  # noqa: S603 - our own module, no shell
+            process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", module, str(self._tokenizer_folder.resolve())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                pipesize=_PIPE_BYTES,
                 env={**os.environ, **_ONE_THREAD},
             )
+        # Only faster: a user's quota of pipes may be used up, and not every system can.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(cast("IO[bytes]", process.stdin), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        return process
+
+
+def _is_whole(shard: Path) -> bool:
+    """Tell whether a shard is there; a damaged one is removed, as it can be made again."""
+    if not is_complete(shard):
+        return False
+    try:
+        verify_folder(shard, remedy="")
+    except CheckpointError:
+        shutil.rmtree(shard)
+        return False
+    return True

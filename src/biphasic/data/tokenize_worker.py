@@ -42,6 +42,11 @@ def _read_requests(requests: SimpleQueue[_Request]) -> None:
     try:
         while line := sys.stdin.buffer.readline():
             requests.put((Path(json.loads(line)), Block.receive(sys.stdin.buffer)))
+    except EOFError:
+        pass
+    except Exception:  # noqa: BLE001 - the log says why the worker ends
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(0)
 

@@ -273,11 +273,17 @@ def _declared_tokens(folder: Path, name: str) -> dict[str, str]:
             raise DataError(f"{folder / file}: expected a mapping of settings")
         declared.update({key: value for key, value in content.items() if value})
     wanted = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
-    return {
-        each: value["content"] if isinstance(value, dict) else value
+    tokens: dict[str, Any] = {
+        each: value.get("content") if isinstance(value, dict) else value
         for each, value in declared.items()
         if each in wanted
     }
+    for each, token in tokens.items():
+        if not isinstance(token, str):
+            raise DataError(
+                f"{name}: '{each}' is declared as {declared[each]!r}, which is no token"
+            )
+    return tokens
 
 
 def _only_fast(name: str) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from biphasic.data.build import RECORD, CorpusFolders
+from biphasic.data.build import CorpusFolders, read_record
 from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import verify_folder
 
 _BLOCK_TOKENS = 1 << 22
 
@@ -76,9 +76,7 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
         CheckpointError: Something is damaged or missing; the message names the file.
         DataError: The folder holds no finished corpus.
     """
-    if not (folder / RECORD).is_file():
-        raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
-    read_json(folder / RECORD)
+    read_record(folder)
     folders = CorpusFolders.below(folder)
     corpora = verify_corpus(folders.train), verify_corpus(folders.heldout)
     for corpus in corpora:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.files import MANIFEST, digest, file_sha256, read_json
+from biphasic.files import digest, file_sha256, read_json
 from biphasic.model.build import empty_body
 from biphasic.model.forward import first_position
 
@@ -83,15 +83,39 @@ def longest_input(folder: Path) -> int:
         DataError: A file is damaged.
         ModelError: transformers does not know the model.
     """
-    body = empty_body(folder)
-    positions = getattr(body.config, "max_position_embeddings", None)
     stated = [
-        positions and positions - first_position(body),
+        max_positions(folder),
         _stated(folder / "sentence_bert_config.json", "max_seq_length"),
         _stated(folder / "tokenizer_config.json", "model_max_length"),  # 1e30 where it knows none
         MAX_INPUT_TOKENS,
     ]
     return min(int(limit) for limit in stated if limit)
+
+
+def max_positions(folder: Path) -> int | None:
+    """Return the longest input that a model has positions for; None where it states no limit.
+
+    Raises:
+        DataError: A file is damaged.
+        ModelError: transformers does not know the model.
+    """
+    body = empty_body(folder)
+    positions = getattr(body.config, "max_position_embeddings", None)
+    # XLNet says -1: no limit.
+    return positions - first_position(body) if positions and positions > 0 else None
+
+
+def num_embeddings(folder: Path) -> int:
+    """Return the number of tokens that a model has embeddings for.
+
+    Raises:
+        DataError: A file is damaged.
+        ModelError: transformers does not know the model, or the model reads no tokens.
+    """
+    size = getattr(empty_body(folder).config.get_text_config(), "vocab_size", None)
+    if size is None:
+        raise ModelError(f"{folder}: config.json states no vocab_size")
+    return size
 
 
 def _stated(path: Path, name: str) -> float | None:
@@ -101,13 +125,11 @@ def _stated(path: Path, name: str) -> float | None:
 def _folder_identity(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no model here (no config.json)")
-    if (folder / "state.json").is_file():
-        return read_json(folder / "state.json")["identity"]
-    return _files_digest(
-        path
-        for path in folder.iterdir()
-        if path.suffix in {".json", ".safetensors"} and path.name != MANIFEST
-    )
+    state = read_json(folder / "state.json") if (folder / "state.json").is_file() else None
+    # Other programs write files of this name too.
+    if isinstance(state, dict) and isinstance(state.get("identity"), str):
+        return state["identity"]
+    return _files_digest(path for path in folder.iterdir() if _is_one_of(path, _FILES))
 
 
 def _fetch(name: str, revision: str | None) -> LocalModel:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from rich.console import Console
@@ -14,21 +14,21 @@ from rich.console import Console
 from biphasic.analysis.load import Outcome
 from biphasic.analysis.report import write_report
 from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
-from biphasic.config import load_config, parse_config
+from biphasic.config import load_config, nearest, parse_config, refuse_repeats
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json
-from biphasic.model.hub import fetch_model, longest_input
+from biphasic.model.hub import fetch_model, longest_input, max_positions, num_embeddings
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import (
+    PAPER,
     FinetuningConfig,
     StudyConfig,
     TaskConfig,
     merge_protocol,
-    refuse_repeats,
 )
-from biphasic.study.display import job_bar
+from biphasic.study.display import job_bar, say_on
 from biphasic.study.jobs import FinetuneJob, GridRun, TrainJob
 from biphasic.study.plan import (
     by_training,
@@ -41,8 +41,11 @@ from biphasic.study.prepare import prepare_corpus
 from biphasic.study.run import STORE, StudyOutcome, execute_study
 from biphasic.study.schedule import run_jobs
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.tasks.folder import DESCRIPTION, read_description
+from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.source import split_source
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Lineage, Recipe
 
@@ -159,7 +162,7 @@ def pretrain(
     store = Path(root).resolve() / STORE
     if not isinstance(corpus, CorpusConfig):
         corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
-    paths = prepare_corpus(corpus, store, say=console.print)
+    paths = prepare_corpus(corpus, store, say=say_on(console))
     identity = Lineage(recipe, paths.open().ground).identities[-1]
     job = TrainJob(
         id=identity,
@@ -206,7 +209,8 @@ def evaluate(
         learning_rates: Peak rates; the study's six when None.
         seeds: Seeds; the study's five when None.
         protocol: All other constants; the study's when None, those of its public code for
-            `"paper"`. Inputs may be as long as the model's unless `max_seqlen` says otherwise.
+            `"paper"`. What is set here goes before what the task's description asks for. Inputs
+            may be as long as the model's unless `max_seqlen` says otherwise.
         libraries: Whose documentation the built-in tasks are made of; all when None.
         revision: Of a model on the hub; the newest when None.
         convention: How the interval is computed.
@@ -257,20 +261,34 @@ def evaluate_all(
     Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
     `evaluate`; evaluations come as they are finished.
     """
+    _check_counts(num_workers=num_workers, num_threads=num_threads)
+    if convention not in get_args(Convention):
+        known = nearest(convention, get_args(Convention))
+        raise ConfigError(f"convention: unknown value '{convention}'{known}")
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
     encoder = fetch_model(model, revision=revision)
-    finetuning = _finetuning(learning_rates, seeds, protocol)
+    grid = {"learning_rates": learning_rates, "seeds": seeds}
+    finetuning = parse_config(
+        FinetuningConfig,
+        {name: value for name, value in grid.items() if value is not None},
+        where="evaluate",
+    )
+    by_hand = _settings_of(protocol)
+    is_paper = protocol == PAPER
     longest = longest_input(encoder.folder)
     locator = TaskLocator(
         store=store,
         libraries=None if libraries is None else tuple(libraries),
         protocol_of=lambda task, needed: merge_protocol(
-            finetuning.protocol, needed, task.protocol, longest=longest
+            PAPER if is_paper else FinetuneProtocol(),
+            needed,
+            {**by_hand, **task.protocol},
+            longest=longest,
         ),
-        is_paper=finetuning.is_paper,
-        say=console.print,
+        is_paper=is_paper,
+        say=say_on(console),
     )
     chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
     try:
@@ -279,7 +297,9 @@ def evaluate_all(
         raise ConfigError(f"evaluate: {error}") from None
     planned = locator.plan(chosen)
     tokenizer = TextTokenizer.load(encoder.folder)
-    check_tasks((*planned, *(task.training for task in planned)), tokenizer)
+    every = (*planned, *(task.training for task in planned))
+    _check_fit(every, encoder.folder, tokenizer)
+    check_tasks(every, tokenizer)
     for evaluations in by_training(planned):
         group = plan_group(encoder.identity, evaluations, finetuning, name=Path(model).name)
         job = finetune_job(group, store=store, tokenizer=encoder.folder, encoder=encoder.folder)
@@ -323,14 +343,41 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _finetuning(
-    learning_rates: Sequence[float] | None,
-    seeds: Sequence[int] | None,
+def _settings_of(
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
-) -> FinetuningConfig:
-    given = {"learning_rates": learning_rates, "seeds": seeds, "protocol": protocol}
-    settings = {name: value for name, value in given.items() if value is not None}
-    return parse_config(FinetuningConfig, settings, where="evaluate")
+) -> dict[str, Any]:
+    """Return what was set by hand: it goes before what tasks ask for."""
+    if isinstance(protocol, FinetuneProtocol):
+        return protocol.model_dump(include=protocol.model_fields_set)
+    return {} if protocol is None or protocol == PAPER else dict(protocol)
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name} must be 1 or more, not {count}")
+
+
+def _check_fit(tasks: Iterable[PlannedTask], encoder: Path, tokenizer: TextTokenizer) -> None:
+    """Check that a model can read what tasks will give it.
+
+    Raises:
+        ConfigError: Sequences may be longer than the model has positions.
+        ModelError: The tokenizer has more entries than the model.
+    """
+    positions = max_positions(encoder)
+    for task in tasks:
+        if positions is not None and task.protocol.max_seqlen > positions:
+            raise ConfigError(
+                f"task '{task.info.name}': max_seqlen {task.protocol.max_seqlen} exceeds the "
+                f"model's {positions} positions"
+            )
+    embeddings = num_embeddings(encoder)
+    if tokenizer.vocab_size > embeddings:
+        raise ModelError(
+            f"{encoder}: the tokenizer has {tokenizer.vocab_size} entries, the model only "
+            f"{embeddings}; they do not belong together"
+        )
 
 
 def task_from_text(text: str) -> TaskConfig:
@@ -341,13 +388,23 @@ def task_from_text(text: str) -> TaskConfig:
     Raises:
         ConfigError: It is neither a path nor a known name.
     """
-    kind, _, path = text.rpartition(":")
-    is_name = path == text and not Path(text).exists() and not Path(text).suffix
-    settings = {"name": text} if is_name else {"name": Path(path).stem, "source": text}
+    kind, path = split_source(text)
+    place = Path(path).expanduser()
+    is_name = kind is None and not place.exists() and not place.suffix
+    settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
     if kind == ZERO_SHOT:
         # Beside the same data with fine-tuning.
         settings["name"] += f"-{ZERO_SHOT}"
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
+
+
+def _name_of(place: Path) -> str:
+    """Return what a task file or folder calls its task."""
+    if place.suffix in {".yaml", ".yml"}:
+        return load_task_file(place).name
+    if (place / DESCRIPTION).is_file():
+        return read_description(place).name
+    return place.resolve().name
 
 
 def _summarise(

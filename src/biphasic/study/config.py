@@ -8,17 +8,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest, parse_config
+from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.phases import Phase
-from biphasic.records import Convention
+from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.source import split_source
 from biphasic.training.lr import LearningRateConfig, check_learning_rate
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import OptimizerConfig, Recipe, Seeds
@@ -67,7 +68,7 @@ class ArmConfig(Config):
 class TaskConfig(Config):
     """One task, and where its protocol departs from the study's."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     """What the study calls it."""
     source: str = ""
     """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`; the
@@ -83,6 +84,8 @@ class TaskConfig(Config):
 
     @model_validator(mode="after")
     def _known_task(self) -> TaskConfig:
+        if self.name == PRETRAINING:
+            raise ValueError(f"'{PRETRAINING}' is what results call held-out losses; rename it")
         known = [*BUILTIN_TASKS, *PUBLISHED]
         if not self.source and self.name not in known:
             raise ValueError(
@@ -113,6 +116,12 @@ class FinetuningConfig(Config):
     """Seeds of heads and batch order."""
     protocol: FinetuneProtocol | Literal["paper"] = FinetuneProtocol()
     """All other constants, or `paper`: as the reference study's public code has them."""
+
+    @model_validator(mode="after")
+    def _no_repeats(self) -> FinetuningConfig:
+        refuse_repeats("learning_rates", list(self.learning_rates))
+        refuse_repeats("seeds", list(self.seeds))
+        return self
 
     @property
     def is_paper(self) -> bool:
@@ -150,12 +159,13 @@ class StudyConfig(Config):
     def _consistent(self) -> StudyConfig:
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
-        refuse_repeats("finetuning.learning_rates", list(self.finetuning.learning_rates))
-        refuse_repeats("finetuning.seeds", list(self.finetuning.seeds))
         for arm in self.arms:
             self._check_schedule(arm)
-        for task in self.tasks:
-            self.protocol_of(task)
+        try:
+            for task in self.tasks:
+                self.protocol_of(task)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     def _check_schedule(self, arm: ArmConfig) -> None:
@@ -181,18 +191,23 @@ class StudyConfig(Config):
 
         Args:
             task: One of the study's tasks.
-            needed: What the task's own description asks for; the study file goes before it.
+            needed: What the task's own description asks for. It goes before what all tasks share,
+                and what the study sets for this task goes before both.
+
+        Raises:
+            ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
         """
+        longest = self.recipe.max_seqlen
         try:
             protocol = merge_protocol(
-                self.finetuning.protocol, needed, task.protocol, longest=self.recipe.max_seqlen
+                self.finetuning.protocol, needed, task.protocol, longest=longest
             )
         except ConfigError as error:
-            raise ValueError(f"task '{task.name}': {error}") from None
-        if protocol.max_seqlen > self.recipe.max_seqlen:
-            raise ValueError(
+            raise ConfigError(f"task '{task.name}': {error}") from None
+        if protocol.max_seqlen > longest:
+            raise ConfigError(
                 f"task '{task.name}': protocol.max_seqlen {protocol.max_seqlen} exceeds the "
-                f"model's {self.recipe.max_seqlen} (recipe.max_seqlen)"
+                f"model's {longest} (recipe.max_seqlen)"
             )
         return protocol
 
@@ -202,7 +217,7 @@ class StudyConfig(Config):
             task.model_copy(
                 update={
                     "source": anchor_source(task.source, folder),
-                    "copies": None if task.copies is None else folder / task.copies,
+                    "copies": None if task.copies is None else folder / task.copies.expanduser(),
                 }
             )
             for task in self.tasks
@@ -238,39 +253,30 @@ def merge_protocol(
 
 def anchor_source(source: str, folder: Path) -> str:
     """Return a task's source with a relative path read from a folder; names stay as they are."""
-    kind, colon, path = source.rpartition(":")
-    if not path or path in BUILTIN_TASKS or path in PUBLISHED:
+    kind, path = split_source(source)
+    is_name = path in PUBLISHED if kind in {None, ZERO_SHOT} else False
+    if not path or is_name or (kind is None and path in BUILTIN_TASKS):
         return source
-    return f"{kind}{colon}{folder / path}"
+    anchored = str(folder / Path(path).expanduser())
+    return anchored if kind is None else f"{kind}:{anchored}"
 
 
-def deciding_metric(info: TaskInfo, *, chosen: str | None, is_paper: bool) -> str:
+def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
     """Return the metric that decides a task.
 
-    Args:
-        info: What the task is.
-        chosen: The metric that a study names for it, if it does.
-        is_paper: By the reference study's protocol, whose score of token classification is the
-            mean of token F1 over sentences.
+    By the reference study's protocol the score of token classification is the mean of token F1
+    over sentences, unless somebody chose another: a study for the task, or its own description.
 
     Raises:
         ConfigError: The task has no such metric.
     """
     known = METRICS_BY_KIND[info.kind]
-    if chosen is not None and chosen not in known:
+    if task.metric is not None and task.metric not in known:
         raise ConfigError(
-            f"task '{info.name}': no metric '{chosen}' for kind '{info.kind}'"
-            f"{nearest(chosen, known)}"
+            f"task '{task.name}': no metric '{task.metric}' for kind '{info.kind}'"
+            f"{nearest(task.metric, known)}"
         )
-    return chosen or ("sentence_token_f1" if is_paper and info.kind == "tc" else info.metric)
-
-
-def refuse_repeats(where: str, values: list[Any]) -> None:
-    """Refuse a list that names something twice.
-
-    Raises:
-        ValueError: It does.
-    """
-    repeated = sorted({str(value) for value in values if values.count(value) > 1})
-    if repeated:
-        raise ValueError(f"{where}: {', '.join(repeated)} given more than once")
+    is_given = task.origin in PUBLISHED or task.origin in BUILTIN_TASKS
+    if is_paper and is_given and info.kind == "tc":
+        return task.metric or "sentence_token_f1"
+    return task.metric or info.metric

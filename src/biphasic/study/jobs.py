@@ -65,7 +65,7 @@ class TrainJob(Config):
 
     def run(self, report: Report) -> None:
         """Train, or find it done."""
-        data = _open(self.data.model_dump_json())
+        data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
             speed = step.tokens / step.seconds
@@ -174,7 +174,8 @@ class FinetuneJob(Config):
         model = load_encoder(self.encoder, batching=batching)
         check_contract(model, causal=False)
         points = [(index, scored) for index, scored in enumerate(missing) if scored]
-        runs = [self._plan_run(index, scored) for index, scored in points]
+        encode = self._encoder_of_tasks()
+        runs = [self._plan_run(index, scored, encode) for index, scored in points]
         finished = 0
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
@@ -188,18 +189,26 @@ class FinetuneJob(Config):
                 self._write(task, task.runs[index], result)
             finished += 1
 
-    def _plan_run(self, index: int, scored: list[ScoredTask]) -> FinetuneRun:
+    def _plan_run(
+        self, index: int, scored: list[ScoredTask], encode: Callable[[TaskInput], EncodedTask]
+    ) -> FinetuneRun:
         point = scored[0].runs[index]
         return FinetuneRun(
-            task=self._encoded(self.training),
+            task=encode(self.training),
             learning_rate=point.learning_rate,
             seed=point.seed,
             protocol=self.training.protocol,
-            evaluations=tuple(self._encoded(task) for task in scored),
+            evaluations=tuple(map(encode, scored)),
         )
 
-    def _encoded(self, task: TaskInput) -> EncodedTask:
-        return _encoded(task.folder, self.tokenizer, task.protocol.model_dump_json())
+    def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
+        """Return what gives a task as token sequences, each made once in a process."""
+        content = TextTokenizer.load(self.tokenizer).sha256
+
+        def encode(task: TaskInput) -> EncodedTask:
+            return _encoded(task.folder, self.tokenizer, content, task.protocol.model_dump_json())
+
+        return encode
 
     def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult) -> None:
         """Write a result under the study's names."""
@@ -223,14 +232,14 @@ def _exclusive(store: Path, job_id: str) -> FileLock:
 
 
 # What a long-lived worker keeps between jobs. Keys are JSON, since type checkers do not know that
-# frozen records can be hashed.
+# frozen records can be hashed; hashes of content stand beside paths, for what may lie there anew.
 @lru_cache(maxsize=1)
-def _open(paths: str) -> TrainingData:
+def _open(paths: str, _content: tuple[str, ...]) -> TrainingData:
     return CorpusPaths.model_validate_json(paths).open()
 
 
 @lru_cache(maxsize=8)
-def _encoded(task: Path, tokenizer: Path, protocol: str) -> EncodedTask:
+def _encoded(task: Path, tokenizer: Path, _tokenizer_sha256: str, protocol: str) -> EncodedTask:
     return encode_task(
         load_task(task),
         TextTokenizer.load(tokenizer),

@@ -203,23 +203,26 @@ def _shared_steps(identities: list[str], others: list[str]) -> int:
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:
     """Return all that determines how encoders are fine-tuned on a task, rate and seed aside."""
-    return {
-        "task": task.info.name,
-        "task_sha256": task.info.sha256,
-        "protocol": task.protocol.determinants(),
-    }
+    return {**_task_determinants(task), "protocol": task.protocol.determinants()}
+
+
+def _task_determinants(task: PlannedTask) -> dict[str, Any]:
+    return {"task": task.info.name, "task_sha256": task.info.sha256}
 
 
 def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
     """Return all that determines the scores of a state on a task, rate and seed aside."""
-    determinants = {
-        "finetuning_version": FINETUNING_VERSION,
-        "state": state,
-        **_training_determinants(task),
+    shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
+    is_zero_shot = task.info.kind == ZERO_SHOT
+    if task.trainer is None and not is_zero_shot:
+        return {**shared, **_training_determinants(task)}
+    scored = {
+        **_task_determinants(task),
+        "protocol": task.protocol.scoring_determinants(is_zero_shot=is_zero_shot),
     }
     if task.trainer is not None:
-        determinants["trained_on"] = _training_determinants(task.trainer)
-    return determinants
+        scored["trained_on"] = _training_determinants(task.trainer)
+    return {**shared, **scored}
 
 
 def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:

@@ -22,7 +22,14 @@ from biphasic.data.pydocs import (
 )
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import digest, is_complete, read_json, remove_partials
+from biphasic.files import (
+    MANIFEST,
+    digest,
+    file_sha256,
+    is_complete,
+    read_json,
+    remove_partials,
+)
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
@@ -36,6 +43,11 @@ class CorpusPaths(Config):
     """Folder of the corpus to pretrain on."""
     heldout: Path
     """Folder of the corpus to watch losses on."""
+
+    def content(self) -> tuple[str, ...]:
+        """Return hashes that change with the content of any part."""
+        folders = (self.tokenizer, self.train, self.heldout)
+        return tuple(file_sha256(folder / MANIFEST) for folder in folders)
 
     def open(self) -> TrainingData:
         """Read tokenizer and corpora, checking every byte.
@@ -67,7 +79,8 @@ def prepare_corpus(config: CorpusConfig, store: Path, *, say: Callable[[str], No
     folder = store / "data" / key
     paths = _paths(folder)
     with _lock(store, f"data-{key}"):
-        if not _is_whole(paths):
+        # The record comes last: a corpus that was refused or interrupted has parts but no record.
+        if not (folder / RECORD).is_file() or not _is_whole(paths):
             build_corpus(config, folder, say=say)
     return paths
 

@@ -16,6 +16,7 @@ from biphasic.analysis.report import write_report
 from biphasic.errors import LockedError
 from biphasic.files import digest, is_complete, read_json, write_json
 from biphasic.study.config import StudyConfig
+from biphasic.study.display import say_on
 from biphasic.study.jobs import FinetuneJob, Job, TrainJob
 from biphasic.study.plan import (
     FinetuneGroup,
@@ -80,8 +81,8 @@ def execute_study(
     folder, store = root.resolve() / config.name, root.resolve() / STORE
     with study_lock(folder):
         check_corpus(config.corpus)
-        tasks = locate_tasks(config, store, say=console.print)
-        paths = prepare_corpus(config.corpus, store, say=console.print)
+        tasks = locate_tasks(config, store, say=say_on(console))
+        paths = prepare_corpus(config.corpus, store, say=say_on(console))
         data = paths.open()
         plan = plan_study(config, data.ground, tasks)
         check_tasks(plan.tasks, data.tokenizer)

@@ -15,6 +15,7 @@ from biphasic.study.prepare import prepare_builtin_tasks
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.formats import load_task
+from biphasic.tasks.overlap import count_overlaps
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, TaskInfo
@@ -80,39 +81,61 @@ class TaskLocator:
         """
         return tuple(self._plan(task, tasks) for task in tasks)
 
-    def _plan(self, task: TaskConfig, others: tuple[TaskConfig, ...]) -> PlannedTask:
+    def _plan(
+        self, task: TaskConfig, others: tuple[TaskConfig, ...], chain: tuple[str, ...] = ()
+    ) -> PlannedTask:
+        """Plan a task; `chain` has the tasks that are trained on it."""
         folder = self._folder(task)
         verify_folder(folder, remedy="delete this folder and run again")
         description, loaded = read_description(folder), load_task(folder)
-        metric = deciding_metric(loaded.info, chosen=task.metric, is_paper=self._is_paper)
         planned = PlannedTask(
-            info=replace(loaded.info, name=task.name, metric=metric),
+            info=replace(
+                loaded.info,
+                name=task.name,
+                title=_title(task, loaded.info),
+                metric=deciding_metric(task, loaded.info, is_paper=self._is_paper),
+            ),
             folder=folder,
             protocol=self._protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
         )
-        if loaded.info.trained_on is None:
+        name = loaded.info.trained_on
+        if name is None:
             return planned
-        trainer = self._trainer(task, loaded.info.trained_on, others)
-        if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
-            raise DataError(
-                f"task '{task.name}': cannot be trained on '{trainer.info.name}', which is of kind "
-                f"'{trainer.info.kind}' with {trainer.num_examples['train']} training examples"
-            )
-        return replace(planned, trainer=trainer)
+        chain = (*chain, task.name)
+        if name in chain:
+            raise ConfigError(f"a task is trained on itself: {' -> '.join((*chain, name))}")
+        trainer = self._trainer(task, name, others, chain)
+        _check_trainer(task, planned, trainer)
+        overlaps = count_overlaps(loaded, load_task(trainer.folder))
+        return replace(planned, trainer=trainer, info=replace(planned.info, overlaps=overlaps))
 
-    def _trainer(self, task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> PlannedTask:
-        """Plan the task that another is trained on: the study's of that name, or else any."""
+    def _trainer(
+        self,
+        task: TaskConfig,
+        name: str,
+        others: tuple[TaskConfig, ...],
+        chain: tuple[str, ...],
+    ) -> PlannedTask:
+        """Plan the task that another is trained on: the study's of that name, or a published one.
+
+        The latter takes over what was set for the other by hand.
+        """
         own = next((other for other in others if other.name == name), None)
         if own is None and name not in PUBLISHED:
             raise ConfigError(
                 f"task '{task.name}' is trained on '{name}', which is neither among the tasks nor "
                 f"a published dataset{nearest(name, [o.name for o in others if o != task])}"
             )
-        return self._plan(own or TaskConfig(name=name, copies=task.copies), others)
+        own = own or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
+        return self._plan(own, others, chain)
 
     def _folder(self, task: TaskConfig) -> Path:
         if task.origin in BUILTIN_TASKS:
+            if task.revision or task.copies:
+                raise ConfigError(
+                    f"task '{task.name}': built-in tasks have neither revision nor copies"
+                )
             return prepare_builtin_tasks(self._libraries, self._store, say=self._say) / task.origin
         return prepare_task(
             task.origin,
@@ -122,3 +145,29 @@ class TaskLocator:
             paper=self._is_paper,
             say=self._say,
         )
+
+
+def _title(task: TaskConfig, info: TaskInfo) -> str:
+    """Return what reports head a task with: its title, or the study's name where it has none."""
+    return task.name if info.title == info.name else info.title
+
+
+def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask) -> None:
+    """Check that a task can be scored after training on another.
+
+    Raises:
+        DataError: They do not go together.
+        ConfigError: The task has settings that only the training could follow.
+    """
+    if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
+        raise DataError(
+            f"task '{task.name}': cannot be trained on '{trainer.info.name}', which is of kind "
+            f"'{trainer.info.kind}' with {trainer.num_examples['train']} training examples"
+        )
+    scoring = planned.protocol.scoring_determinants(is_zero_shot=False)
+    for name in sorted(task.protocol.keys() - scoring.keys()):
+        if getattr(planned.protocol, name) != getattr(trainer.protocol, name):
+            raise ConfigError(
+                f"task '{task.name}': protocol.{name} is a setting of the training; give it to "
+                f"'{trainer.info.name}', which it is trained on"
+            )

@@ -46,6 +46,19 @@ def scored_text(row: Row, *, template: str | None) -> ScoredText:
     return ScoredText(row.id(), _text(row, template), row.real("value"))
 
 
+def check_values(values: Iterable[float], *, where: str) -> None:
+    """Check that the values of a training split are not all the same.
+
+    Raises:
+        DataError: They are.
+    """
+    if len(different := set(values)) == 1:
+        raise DataError(
+            f"{where}: all values of the training split are {different.pop():g}; there is nothing "
+            "to learn"
+        )
+
+
 def _text(row: Row, template: str | None) -> str:
     if template is not None:
         return fill(template, row)

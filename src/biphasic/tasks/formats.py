@@ -16,6 +16,7 @@ from biphasic.files import digest, file_sha256
 from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
     RecordT,
+    check_values,
     labelled_text,
     question,
     scored_text,
@@ -96,7 +97,10 @@ def _read(folder: Path, description: TaskDescription, info: TaskInfo, files: lis
     if kind == "qa":
         return QuestionTask(info, _read_splits(folder, question))
     if kind == "sr":
-        return RegressionTask(info, _read_splits(folder, partial(scored_text, template=template)))
+        splits = _read_splits(folder, partial(scored_text, template=template))
+        values = (record.value for record in splits["train"])
+        check_values(values, where=str(folder / "train.jsonl"))
+        return RegressionTask(info, splits)
     labels = read_labels(folder / "labels.json")
     if kind == "sc":
         parse = partial(labelled_text, labels=labels, template=template)

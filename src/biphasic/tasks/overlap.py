@@ -9,16 +9,23 @@ from itertools import combinations
 from biphasic.tasks.records import SPLITS, Question, RetrievalTask, TaggedSentence, Task
 
 
-def count_overlaps(task: Task) -> dict[str, int]:
+def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
     """Count the examples of each later split that also stand in an earlier one.
 
     Two examples are the same when their texts are, in lower case and with white space collapsed:
-    both texts of a pair, question and context, the words of a sentence, or the query.
+    both texts of a pair, question and context, the words of a sentence, or the query. Queries
+    carry the prompts of their task, so that of tasks with different prompts none are the same.
+
+    Args:
+        task: The task.
+        trainer: The task that it is trained on, whose training split stands in for its own.
 
     Returns:
         Counts by `"train/test"` and the like, without zeros.
     """
     keys = {split: list(_keys(task, split)) for split in SPLITS}
+    if trainer is not None:
+        keys["train"] = list(_keys(trainer, "train"))
     counts = {}
     for earlier, later in combinations(SPLITS, 2):
         known = set(keys[earlier])

@@ -123,3 +123,17 @@ class FinetuneProtocol(Config):
             for name, value in settings.items()
             if name not in defaults or value != defaults[name]
         }
+
+    def scoring_determinants(self, *, is_zero_shot: bool) -> dict[str, Any]:
+        """Return what names the scores on a task that is not itself trained on.
+
+        Of its protocol only what its texts are encoded by is read; how the encoder computes is
+        up to the protocol of the task that it was fine-tuned on, if there is one.
+
+        Args:
+            is_zero_shot: There is none.
+        """
+        names = {"max_seqlen", "retrieval_corpus"}
+        if is_zero_shot:
+            names |= {"precision", "batching"}
+        return {name: value for name, value in self.determinants().items() if name in names}

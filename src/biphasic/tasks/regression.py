@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import DataError, TrainingError
+from biphasic.errors import TrainingError
 from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
 from biphasic.tasks.metrics import pearson, spearman
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -84,11 +84,7 @@ class EncodedRegression:
 def encode_regression(
     task: RegressionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedRegression:
-    """Tokenise a regression task once, for every run on it.
-
-    Raises:
-        DataError: All training values are equal.
-    """
+    """Tokenise a regression task once, for every run on it."""
     splits, num_truncated = {}, {}
     for split, records in task.splits.items():
         sequences, num_truncated[split] = encode_texts(
@@ -97,11 +93,6 @@ def encode_regression(
         values = np.array([record.value for record in records], dtype=np.float64)
         splits[split] = _Texts(tuple(record.id for record in records), sequences, values)
     learnt = splits["train"].values
-    if (learnt == learnt[0]).all():
-        raise DataError(
-            f"task '{task.info.name}': all values of the training split are {learnt[0]:g}; "
-            "there is nothing to learn"
-        )
     return EncodedRegression(
         info=task.info,
         pad_id=tokenizer.pad_id,

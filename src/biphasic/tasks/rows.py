@@ -66,10 +66,14 @@ class Row:
         value = self.value.get(key, _REQUIRED)
         if value is _REQUIRED:
             raise self.error(f"no field '{key}'")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise self.error(f"'{key}' must be a finite number, not {value!r}")
-        return float(value)
+        try:
+            number = math.nan if isinstance(value, bool | str) else float(value)
+        # Whole numbers have no limit in JSON; and there are lists and objects.
+        except (OverflowError, TypeError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.error(f"'{key}' must be a finite number, not {value!r:.60}")
+        return number
 
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a field that must be a list of values of one type.

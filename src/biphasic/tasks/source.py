@@ -77,10 +77,12 @@ def prepare_task(
         say: Told what was made, and which examples stand in two splits.
 
     Raises:
-        DataError: Data are missing or cannot be used.
+        DataError: Data are missing or cannot be used, or there is no folder `copies`.
         ConfigError: The source is none of these, or a setting is wrong.
     """
-    kind, _, rest = source.partition(":")
+    if copies is not None and not copies.is_dir():
+        raise DataError(f"{copies}: no such folder; task '{source}' names it as copies")
+    kind, rest = split_source(source)
     name = rest if kind == "zs" else source
     if name in PUBLISHED:
         making = _published(
@@ -92,11 +94,17 @@ def prepare_task(
     return _make(_own(source), store, say=say)
 
 
+def split_source(source: str) -> tuple[Kind | None, str]:
+    """Split `KIND:PATH`; without one of the kinds before its first colon, all is path or name."""
+    kind, colon, rest = source.partition(":")
+    return (cast(Kind, kind), rest) if colon and kind in KINDS else (None, source)
+
+
 def _own(source: str) -> _Making:
-    kind, separator, rest = source.partition(":")
-    if separator and kind in KINDS:
-        return _kind_folder(Path(rest).expanduser(), cast(Kind, kind), source=source)
-    path = Path(source).expanduser()
+    kind, rest = split_source(source)
+    path = Path(rest).expanduser()
+    if kind:
+        return _kind_folder(path, kind, source=source)
     if path.suffix in {".yaml", ".yml"}:
         return _files(load_task_file(path), kind_of_source="task file", where=str(path))
     if (path / DESCRIPTION).is_file():

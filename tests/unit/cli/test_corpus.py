@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from biphasic.cli import main as module
 from biphasic.cli.corpus import _config
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokenizer import write_tokenizer
+from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError
 
 
@@ -116,9 +117,38 @@ def test_verify_reads_the_tokenizer_too(run, text, build):
     assert "tokenizer.json: missing" in err
 
 
+def test_inspect_says_that_the_tokenizer_is_another(run, text, build, documents):
+    build("one")
+    shutil.rmtree(text / "one/tokenizer")
+    other = train_tokenizer([text for _, text in documents], vocab_size=300)
+    write_tokenizer(other, text / "one/tokenizer")
+    code, out, _ = run("inspect", text / "one")
+    assert code == 0
+    assert out.count("made with another tokenizer") == 2
+    assert "document 0" not in out
+
+
+def test_build_tells_what_it_left_out(run, tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"number {number}")
+    (tmp_path / "empty.txt").write_text(" ")
+    (tmp_path / "again.txt").write_text("number 7")
+    (tmp_path / "cover.png").write_text("?")
+    out_folder = tmp_path.parent / f"{tmp_path.name}-corpus"
+    code, out, err = run(
+        "build", tmp_path, "--out", out_folder, "--heldout-fraction", "0.3",
+        "--vocab-size", "300", "--workers", "1", "--deduplicate",
+    )  # fmt: skip
+    assert code == 0, err
+    assert f"{tmp_path.name}: documents left out: 1 duplicate, 1 empty\n" in out
+    assert f"{tmp_path.name}: 1 files passed over" in out
+
+
 def test_an_unfinished_build_is_not_whole(run, text, build):
     build("one")
     (text / "one/built.json").unlink()
+    code, _, err = run("inspect", text / "one")
+    assert (code, "WARNING: unfinished (no built.json)" in err) == (0, True)
     code, out, err = run("verify", text / "one")
     assert (code, out) == (2, "")
     assert "one: no finished corpus" in err
@@ -129,7 +159,14 @@ def test_an_unfinished_build_is_not_whole(run, text, build):
 def test_verify_of_no_corpus(run, tmp_path):
     code, _, err = run("verify", tmp_path / "none")
     assert (code, err.count("\n")) == (2, 1)
-    assert "none: no finished corpus (no built.json)" in err
+    assert f"{tmp_path / 'none'}: no such folder" in err
+    # One's own text is never called a damaged corpus.
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/a.txt").write_text("mine")
+    for arguments in (["verify"], ["inspect"], ["merge", "--out", tmp_path / "out"]):
+        code, _, err = run(*arguments, tmp_path)
+        assert code == 2
+        assert f"{tmp_path}: no corpus; name a folder that 'biphasic corpus build' made" in err
 
 
 def test_merge_puts_builds_and_corpora_together(run, text, build):
@@ -141,6 +178,8 @@ def test_merge_puts_builds_and_corpora_together(run, text, build):
     assert len(train) == len(Corpus(text / "one/train")) + len(Corpus(text / "two/train"))
     assert out.splitlines()[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
     assert run("verify", text / "both")[0] == 0
+    code, _, err = run("merge", text / "one", text / "two/train", "--out", text / "none")
+    assert (code, "built folders only, or single corpora only" in err) == (2, True)
     merged = run("merge", text / "one/train", text / "two/heldout", "--out", text / "odd")
     assert merged[0] == 0
     assert len(Corpus(text / "odd")) == len(Corpus(text / "one/train")) + len(
@@ -151,7 +190,7 @@ def test_merge_puts_builds_and_corpora_together(run, text, build):
 def test_options_go_before_the_spec(tmp_path):
     (tmp_path / "spec.yaml").write_text(
         "sources:\n- {source: a.jsonl, column: body, share: 1}\n- {source: b.jsonl, share: 1}\n"
-        "max_tokens: 10\nmin_characters: 5\n"
+        "max_tokens: 10\nmin_characters: 5\nvocab_size: 400\ndeduplicate: true\n"
     )
 
     def config(*sources, shares=(), column=None, **settings):
@@ -165,6 +204,10 @@ def test_options_go_before_the_spec(tmp_path):
     changed = config(max_tokens=20, shares=[3, 1], min_characters=None)
     assert (changed.max_tokens, changed.min_characters) == (20, 5)
     assert [source.share for source in changed.sources] == [3, 1]
+    assert config(tokenizer="a/b").tokenizer == "a/b"
+    with pytest.raises(ConfigError, match="not both"):
+        config(tokenizer="a/b", vocab_size=500)
+    assert not config(deduplicate=False).deduplicate
     other = config("c.jsonl", column="content")
     assert [(source.source, source.column) for source in other.sources] == [("c.jsonl", "content")]
 

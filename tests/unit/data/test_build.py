@@ -12,6 +12,7 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.data import build as module
 from biphasic.data import sample
+from biphasic.data.blend import unique_names
 from biphasic.data.build import CorpusFolders, build_corpus, corpus_origin
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.corpus_config import CorpusConfig
@@ -257,6 +258,19 @@ def test_a_source_that_is_not_reached_is_not_part(tmp_path, files, configure):
     assert list(record(tmp_path / "c")["sources"]) == ["small.jsonl"]
 
 
+def test_a_source_of_which_nothing_fits_the_rest_ends_the_corpus(tmp_path, files, configure):
+    everything = build(configure(files / "small.jsonl"), tmp_path / "small")
+    tokens = Corpus(everything.train).num_tokens
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"text": "rows " * 50}))
+    sources = files / "small.jsonl", long, files / "big.jsonl"
+    folders = build(configure(*sources, max_tokens=tokens + 5, deduplicate=True), tmp_path / "c")
+    assert Corpus(folders.train).num_tokens == tokens
+    assert list(record(tmp_path / "c")["sources"]) == ["small.jsonl"]
+    with pytest.raises(DataError, match=r"long\.jsonl: its first document alone"):
+        build(configure(long, files / "big.jsonl", max_tokens=5), tmp_path / "none")
+
+
 def test_a_mixture_by_shares(tmp_path, files, configure):
     config = configure(
         {"source": str(files / "big.jsonl"), "share": 1},
@@ -285,6 +299,29 @@ def test_the_largest_mixture(tmp_path, files, configure):
     longest = int(Corpus(tmp_path / "c/train").lengths.max())
     tokens = counts["big.jsonl"]["train"]["tokens"]
     assert small["train"]["tokens"] - longest < tokens <= small["train"]["tokens"]
+
+
+def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure):
+    texts = [text for _, text in synthetic_documents(60, seed=4)]
+    texts.sort(key=lambda text: split_of(digest_of(text), 0.1), reverse=True)  # held out last
+    for name, part in (("small", texts), ("big", [text + " array" for text in texts * 3])):
+        lines = (json.dumps({"text": text}) for text in part)
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    sources = [{"source": str(tmp_path / f"{name}.jsonl"), "share": 1} for name in ("small", "big")]
+    build(configure(*sources), tmp_path / "c")
+    counts = record(tmp_path / "c")["sources"]["small.jsonl"]
+    assert counts["train"]["documents"] + counts["heldout"]["documents"] == 60
+
+
+def test_a_share_below_the_first_document_says_so(tmp_path, files, configure):
+    sources = [
+        {"source": str(files / "big.jsonl"), "share": 1},
+        {"source": str(files / "small.jsonl"), "share": 100_000},
+    ]
+    with pytest.raises(DataError, match=r"big\.jsonl: its first .*; give it a larger share"):
+        build(configure(*sources), tmp_path / "c")
+    with pytest.raises(DataError, match=r"big\.jsonl: its first .*; raise max_tokens \(or its"):
+        build(configure(*sources, max_tokens=500), tmp_path / "c")
 
 
 def test_a_source_too_small_for_its_share_says_what_would_fit(tmp_path, files, configure):
@@ -390,7 +427,66 @@ def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokeniz
     config = configure(files / "big.jsonl", tokenizer=str(spoilt))
     with pytest.raises(DataError, match="holds the mask token"):
         build(config, tmp_path / "c")
+    # Nothing that is complete is left of it.
     assert not (tmp_path / "c/built.json").exists()
+    assert not (tmp_path / "c/train").exists()
+
+
+def test_special_tokens_in_the_text_are_counted_and_told(
+    tmp_path, files, configure, tokenizer_folder
+):
+    spoilt = tmp_path / "tokenizer"
+    shutil.copytree(tokenizer_folder, spoilt)
+    settings = json.loads((spoilt / "tokenizer_config.json").read_text())
+    settings["eos_token"] = "a"  # noqa: S105
+    (spoilt / "tokenizer_config.json").write_text(json.dumps(settings))
+    said = []
+    config = configure(files / "big.jsonl", tokenizer=str(spoilt))
+    folders = build(config, tmp_path / "c", say=said.append)
+    eos_id = TextTokenizer.load(spoilt).eos_id
+    tokens = [
+        corpus.tokens(document, 0, int(length))
+        for corpus in (Corpus(folders.train), Corpus(folders.heldout))
+        for document, length in enumerate(corpus.lengths)
+    ]
+    count = int((np.concatenate(tokens) == eos_id).sum())
+    assert count > 0
+    assert record(tmp_path / "c")["special_in_text"] == {"a": count}
+    assert said[-1].endswith(f"as text: a ({count:,} times)")
+
+
+def test_what_stands_at_the_folder_is_no_traceback(tmp_path, files, configure):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(DataError, match="a file stands there"):
+            build(configure(files / "big.jsonl"), folder)
+    build(configure(files / "big.jsonl"), tmp_path / "c")
+    for damaged in ("[]", "{}", "3"):
+        (tmp_path / "c/built.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="holds a corpus made from other sources"):
+            build(configure(files / "big.jsonl"), tmp_path / "c")
+
+
+def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("the array of rows")
+    for source in (tmp_path / "texts", f"hf:{tmp_path / 'texts'}"):
+        for folder in (tmp_path / "texts", tmp_path / "texts/.out"):
+            with pytest.raises(ConfigError, match=r"lies in the source .*texts; choose"):
+                build(configure(source), folder)
+    assert [file.name for file in (tmp_path / "texts").iterdir()] == ["a.txt"]
+
+
+def test_workers_are_as_many_as_the_process_may_use(tmp_path, monkeypatch, files, configure):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: pytest.fail("of the whole machine"))
+    build(configure(files / "small.jsonl"), tmp_path / "c", num_workers=None)
+
+
+def test_names_of_sources_are_their_own():
+    assert unique_names(["a", "b"]) == ["a", "b"]
+    assert unique_names(["a", "a"]) == ["a#1", "a#2"]
+    assert unique_names(["a", "a#1", "a", "a#1"]) == ["a#2", "a#1#1", "a#3", "a#1#2"]
 
 
 def test_contradictions_are_refused(tmp_path, files, configure):
@@ -436,6 +532,19 @@ def test_sampling_does_not_depend_on_what_is_held_out():
     chosen = TextSample(4000)  # about a quarter of them
     chosen.extend(training, max_bytes=10**6)
     assert 2000 < sum(map(len, chosen.texts())) <= 4000
+
+
+def test_one_huge_document_does_not_push_out_all_others():
+    texts = [f"{number} some text" for number in range(100)]
+    # The lowest place of all, so that it stays however many others are left out.
+    huge = min((f"{number} é" * 4000 for number in range(200)), key=sample._place)
+    chosen = TextSample(1600)
+    chosen.extend([*texts[:50], huge, *texts[50:]], max_bytes=10**6)
+    kept = chosen.texts()
+    assert sum(text in texts for text in kept) > 20
+    [part] = [text for text in kept if text not in texts]
+    assert huge.startswith(part)
+    assert 98 <= len(part.encode()) <= 100
 
 
 def test_only_the_beginning_of_a_source_is_considered():

@@ -20,6 +20,11 @@ def test_the_default_is_the_built_in_documentation():
     assert [source.source for source in config().sources] == ["builtin:pydocs"]
 
 
+def test_an_empty_name_of_a_tokenizer_is_refused():
+    with pytest.raises(ConfigError, match="tokenizer: string should have at least 1 character"):
+        config(tokenizer="")
+
+
 def test_everything_at_once():
     made = config(
         sources=[

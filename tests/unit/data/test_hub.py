@@ -115,6 +115,25 @@ def test_a_copy_that_was_changed_is_read_anew(copies, tmp_path):
     assert read(other) == ["other"]
 
 
+def test_notes_of_a_download_are_no_part_of_a_copy(copies):
+    before = hub_fingerprint("acme/tiny", copies=copies)
+    note = copies / "acme/tiny/.cache/huggingface/download/train.metadata"
+    note.parent.mkdir(parents=True)
+    note.write_text("when")
+    assert hub_fingerprint("acme/tiny", copies=copies) == before
+    (copies / "acme/tiny/more").symlink_to(copies / "acme/multi")
+    assert "more: a linked folder" in refusal(hub_fingerprint, "acme/tiny", copies=copies)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_text_that_is_no_utf8_is_named(copies, streaming):
+    path = copies / "acme/tiny/data/train-00001-of-00002.parquet"
+    write_table(path, text=pa.array([b"caf\xe9"]).cast(pa.string(), safe=False), n=[1])
+    table = open_hub("acme/tiny", copies=copies, streaming=streaming)
+    told = refusal(texts, table)
+    assert told.startswith("hf:acme/tiny, split train: damaged: text that is not UTF-8")
+
+
 def test_a_copy_has_no_revision(copies):
     for function in (open_hub, hub_fingerprint):
         told = refusal(function, "acme/tiny", revision="v1", copies=copies)

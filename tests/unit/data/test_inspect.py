@@ -10,7 +10,7 @@ import pytest
 
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
-from biphasic.data.tokenizer import write_tokenizer
+from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.data.verify import verify_corpus, verify_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import seal_folder
@@ -91,11 +91,24 @@ def test_a_mask_token_in_the_text_is_found(tmp_path, documents, tokenizer):
     assert inspect_corpus(tmp_path / "c", tokenizer=tokenizer).mask_document is None
 
     class Spoilt:
-        special_ids = {"mask": 0}  # noqa: RUF012
+        sha256 = tokenizer.sha256
+        special_tokens = {"mask": "M", "eos": "Z", "pad": "P"}  # noqa: RUF012
         mask_id = tokenizer.encode("Z")[0]
+        special_ids = {"mask": mask_id, "eos": mask_id, "pad": 0}  # noqa: RUF012
         decode = tokenizer.decode
 
-    assert inspect_corpus(tmp_path / "c", tokenizer=Spoilt()).mask_document == len(documents)
+    summary = inspect_corpus(tmp_path / "c", tokenizer=Spoilt())
+    assert summary.mask_document == len(documents)
+    assert summary.special_in_text == {"Z": 2}
+
+
+def test_another_tokenizer_shows_nothing(tmp_path, documents, tokenizer):
+    write_corpus(tmp_path / "c", documents, tokenizer, provenance={})
+    assert not inspect_corpus(tmp_path / "c", tokenizer=tokenizer).is_other_tokenizer
+    other = train_tokenizer([text for _, text in documents], vocab_size=300)
+    summary = inspect_corpus(tmp_path / "c", tokenizer=other)
+    assert summary.is_other_tokenizer
+    assert (summary.samples, summary.mask_document) == ((), None)
 
 
 def harmed(corpus, folder, harm):

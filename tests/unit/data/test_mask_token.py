@@ -14,6 +14,7 @@ from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.mask_token import (
     MaskChoice,
     choose_mask_token,
+    count_special_tokens,
     find_token,
     holds_mask,
     refuse_if_present,
@@ -59,6 +60,18 @@ def test_a_declared_mask_token_is_kept(tokenizer):
     assert (choice.token, choice.token_id, choice.is_new) == (MASK, 3, False)
     assert "declares" in choice.reason
     assert with_mask_token(tokenizer, choice) is tokenizer
+
+
+@pytest.mark.parametrize("role", ["bos", "eos", "pad"])
+def test_a_mask_token_with_another_role_is_none(role):
+    made = byte_level("<unused0>")._tokenizer
+    tokens = {"bos": ENDS, "eos": ENDS, "pad": ENDS, "mask": "<mask>", role: "<mask>"}
+    made.add_special_tokens(["<mask>"])
+    tokenizer = TextTokenizer(made, tokens)
+    choice = choose_mask_token(tokenizer)
+    assert (choice.token, choice.token_id) == ("<unused0>", FIRST)
+    assert choice.reason.startswith(f"the declared <mask> is the {role} token as well; the vocab")
+    assert with_mask_token(tokenizer, choice).mask_id == FIRST
 
 
 @pytest.mark.parametrize(
@@ -241,6 +254,15 @@ def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_pat
     masked = with_mask_token(tokenizer, choice)
     write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
     refuse_if_present(tmp_path / "after", choice.token_id)
+
+
+def test_special_tokens_that_text_spells_are_counted(tmp_path):
+    tokenizer = unigram("<mask>")  # its </s> is in the vocabulary, as in T5's
+    pairs = [("a", "the rows"), ("b", "the </s> rows </s>"), ("c", "</s>")]
+    write_corpus(tmp_path / "c", pairs, tokenizer, provenance={}, block_bytes=10)
+    assert count_special_tokens(Corpus(tmp_path / "c"), tokenizer) == {"</s>": 3}
+    write_corpus(tmp_path / "d", pairs[:1], tokenizer, provenance={})
+    assert count_special_tokens(Corpus(tmp_path / "d"), tokenizer) == {}
 
 
 def test_the_message_names_document_and_remedy():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
-from biphasic.data.build import build_corpus
+from biphasic.data.build import build_corpus, is_built, read_record
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.inspect import inspect_corpus
 from biphasic.data.merge import merge_builds, merge_corpora
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-from biphasic.data.verify import verify_corpus, verify_tokenizer
+from biphasic.data.verify import verify_build, verify_corpus, verify_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 
 
@@ -128,13 +129,35 @@ def test_built_corpora_are_merged_split_by_split(tmp_path, builds):
         ]
     same = TextTokenizer.load(builds[0] / "tokenizer").sha256
     assert TextTokenizer.load(folders.tokenizer).sha256 == same
-    assert json.loads((tmp_path / "merged/built.json").read_text()) == {
-        "merged": [json.loads((build / "built.json").read_text()) for build in builds]
-    }
+    record = read_record(tmp_path / "merged")
+    parts = [read_record(build) for build in builds]
+    assert record["origin"] == {"merged": [part["origin"] for part in parts]}
+    assert record["sources"] == parts[0]["sources"] | parts[1]["sources"]
+    # A corpus of a description is another one.
+    with pytest.raises(ConfigError, match="made from other sources"):
+        is_built(tmp_path / "merged", parts[0]["origin"])
+
+
+def test_a_merge_that_is_refused_leaves_nothing(tmp_path, builds):
+    shutil.rmtree(builds[1] / "heldout")
+    shutil.copytree(builds[0] / "heldout", builds[1] / "heldout")
+    with pytest.raises(DataError, match="the same documents"):
+        merge_builds(builds, tmp_path / "merged")
+    (builds[0] / "tokenizer/tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        merge_builds(builds[:1], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("damaged", ["[]", "{}", '{"origin": {}, "sources": []}'])
+def test_a_damaged_record_is_named(builds, damaged):
+    (builds[0] / "built.json").write_text(damaged)
+    with pytest.raises(DataError, match=r"built\.json: damaged: no 'origin' and 'sources'"):
+        verify_build(builds[0])
 
 
 def test_an_unfinished_build_is_not_merged(tmp_path, builds):
     (builds[1] / "built.json").unlink()
-    with pytest.raises(DataError, match=r"two/built\.json: no such file"):
+    with pytest.raises(DataError, match=r"two: no finished corpus"):
         merge_builds(builds, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()

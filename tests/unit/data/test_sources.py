@@ -78,6 +78,7 @@ def test_all_that_a_hub_source_can_say():
         ("builtin:pydoc", "unknown source 'builtin:pydoc' (did you mean 'builtin:pydocs'?)"),
         ("", "source is empty"),
         (" ", "source is empty"),
+        ({"source": "builtin:pydocs", "column": "y"}, "'builtin:pydocs' has no columns"),
         ({"source": "hf:a/b?column=x", "column": "y"}, "give the column once"),
         ({"source": "a.txt", "share": 0}, "share: input should be greater than 0"),
         ({"source": "a.txt", "share": -1}, "share: input should be greater than 0"),
@@ -162,6 +163,9 @@ def test_the_built_in_source_keeps_its_splits_and_not_its_test_documents(monkeyp
         SourceDocument("train", "text train", "train"),
         SourceDocument("validation", "text validation", "heldout"),
     ]
+    licensed = source({"source": "builtin:pydocs", "license": "PSF-2.0"})
+    documents = read_documents(licensed, libraries=("numpy",))
+    assert [document.license for document in documents] == ["PSF-2.0", "PSF-2.0"]
 
 
 def test_origin_of_files(tmp_path):
@@ -205,6 +209,11 @@ def test_origin_of_the_built_in_source():
     assert origin["python"] == platform.python_version()
     assert not source_origin(source("builtin:pydocs"), libraries=("numpy",))["standard_library"]
     assert source_origin(source("builtin:pydocs"))["standard_library"]
+    # A licence is part of it, and none is as it always was.
+    licensed = source({"source": "builtin:pydocs", "license": "PSF-2.0"})
+    names = ("numpy", "python")
+    assert source_origin(licensed, libraries=names) == {**origin, "license": "PSF-2.0"}
+    assert "license" not in origin
 
 
 def test_reading_is_lazy(tmp_path):

@@ -111,6 +111,40 @@ def test_other_files_of_a_folder_are_ignored_and_counted(tmp_path):
     assert found.num_ignored == 5
 
 
+def test_nothing_of_a_folder_vanishes(tmp_path):
+    write(tmp_path / "in/a.txt", "x")
+    write(tmp_path / "elsewhere/b.txt", "y")
+    (tmp_path / "in/c.txt").symlink_to(tmp_path / "elsewhere/b.txt")
+    (tmp_path / "in/.hidden").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in/d.pdf").symlink_to(tmp_path / "none")
+    assert [record.text for record in read(tmp_path / "in")] == ["x", "y"]
+    linked = tmp_path / "in/linked"
+    linked.symlink_to(tmp_path / "elsewhere")
+    told = refusal(tmp_path / "in")
+    assert told == f"{linked}: a linked folder; give it as a source of its own"
+    linked.unlink()
+    dangling = tmp_path / "in/e.txt"
+    dangling.symlink_to(tmp_path / "none")
+    assert refusal(tmp_path / "in").startswith(f"{dangling}: no readable file (a link to nothing?)")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    write(tmp_path / "a.txt", "x")
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def scandir(path):
+        if Path(path).name in ("closed", ".closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    told = refusal(tmp_path)
+    assert told == f"{tmp_path / 'closed'}: cannot be read (Permission denied)"
+    (tmp_path / "closed").rename(tmp_path / ".closed")
+    assert [record.text for record in read(tmp_path)] == ["x"]
+
+
 def test_a_hidden_folder_given_by_name_is_read(tmp_path):
     write(tmp_path / ".notes/a.txt", "x")
     assert [record.id for record in read(tmp_path / ".notes")] == ["a.txt"]
@@ -200,6 +234,7 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
         (r'{"text": "a\ud800"}', "'text' holds half of a surrogate pair (character 1)"),
         (r'{"text": "a", "id": "\uDC00"}', "'id' holds half of a surrogate pair (character 0)"),
         ("[" * 100_000, "not JSON"),
+        ('{"text": "a", "n": ' + "1" * 5000 + "}", "not JSON (Exceeds the limit"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -227,6 +262,15 @@ def test_a_whole_surrogate_pair_is_text(tmp_path):
 def test_parquet_without_text_is_refused(tmp_path, columns, message):
     path = write_parquet(tmp_path / "a.parquet", **columns)
     assert refusal(path) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize("name", ["text", "id"])
+def test_parquet_with_two_columns_of_a_name_is_refused(tmp_path, name):
+    columns = {"text": ["a"], "id": ["b"], "other": ["c"]}
+    names = [name if column == "other" else column for column in columns]
+    table = pa.table(columns).rename_columns(names)
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert refusal(tmp_path).endswith(f"several columns '{name}'; rename all but one")
 
 
 def test_bytes_that_are_no_utf8_are_named(tmp_path):

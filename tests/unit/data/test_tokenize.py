@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from biphasic.data.shards import (
 )
 from biphasic.data.tokenize import ShardMaker
 from biphasic.data.tokenizer import write_tokenizer
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import DataError
 from biphasic.files import is_complete
 
 ODD = [("a/ü", "grüße 🙂 you"), ("b", ""), ("c\n", "a\x00line\nand\r\nanother")]
@@ -102,8 +103,10 @@ def test_a_shard_holds_notes_characters_and_lengths(tmp_path, tokenizer):
 
 
 def test_text_that_is_no_unicode_is_named():
-    with pytest.raises(DataError, match=r"document 'x': not valid Unicode \(surrogates"):
+    with pytest.raises(DataError, match=r"document 'x': its text is not valid Unicode \(surrog"):
         BlockBuilder().add("x", "a\ud800b")
+    with pytest.raises(DataError, match=r"document 'x\\udcff': its name is not valid .* rename it"):
+        BlockBuilder().add("x\udcff", "ab")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -138,14 +141,42 @@ def test_finished_shards_are_found_and_others_are_not_believed(
     assert make(other)[1] == 0
     assert make(block) == (folder, 1)
     assert (folder / TOKENS).stat().st_mtime_ns == written
-    # Without its completion record it is made again; a damaged one is named.
+    # Without its completion record it is made again, and so is a damaged one.
     (folder / "manifest.json").unlink()
     assert make(block) == (folder, 0)
     tokens = bytearray((folder / TOKENS).read_bytes())
     tokens[3] ^= 1
     (folder / TOKENS).write_bytes(tokens)
-    with pytest.raises(CheckpointError, match=r"tokens\.bin: damaged .*; delete the folder"):
-        make(block)
+    assert make(block) == (folder, 0)
+    assert make(block) == (folder, 1)
+
+
+def test_workers_do_without_large_pipes(tmp_path, monkeypatch, documents, tokenizer_folder):
+    # As for a user whose quota of pipes is used up.
+    def refuse(*_):
+        raise PermissionError("quota")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    started = []
+    original = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **how: started.append(how) or original(*args, **how)
+    )
+    [block] = blocks(documents)
+    with ShardMaker(tmp_path / "work", tokenizer_folder, num_workers=2) as maker:
+        assert is_complete(maker.make(block, label="0").result(timeout=60))
+    assert "pipesize" not in started[0]
+
+
+@pytest.mark.parametrize(("sent", "is_logged"), [(b"{\n", True), (b'"f"\n[1, 0, 5]\n', False)])
+def test_a_worker_logs_why_it_cannot_read(tokenizer_folder, sent, is_logged):
+    ended = subprocess.run(
+        [sys.executable, "-m", "biphasic.data.tokenize_worker", str(tokenizer_folder)],
+        input=sent,
+        capture_output=True,
+        check=False,
+    )
+    assert (b"Traceback" in ended.stderr) == is_logged
 
 
 def test_leftovers_of_killed_workers_are_removed(tmp_path, tokenizer_folder):

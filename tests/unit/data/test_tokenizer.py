@@ -454,6 +454,13 @@ def test_a_folder_has_no_revisions(folder):
         load_tokenizer(folder, revision="v1")
 
 
+@pytest.mark.parametrize("token", [{"x": 1}, ["</s>"], 3, {"content": 3}], ids=str)
+def test_a_declaration_that_is_no_token_is_named(folder, token):
+    change(folder, "tokenizer_config.json", eos_token=token)
+    with pytest.raises(DataError, match="'eos_token' is declared as .*, which is no token"):
+        TextTokenizer.load(folder)
+
+
 def test_role_outside_the_vocabulary_is_refused(folder):
     change(folder, "tokenizer_config.json", eos_token="</s>")  # noqa: S106
     with pytest.raises(DataError, match="eos token '</s>' is not in its vocabulary"):

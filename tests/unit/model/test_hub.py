@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256
 from biphasic.model.build import load_encoder
-from biphasic.model.hub import fetch_model, longest_input
+from biphasic.model.hub import fetch_model, longest_input, max_positions, num_embeddings
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -60,8 +60,8 @@ def test_a_folder_stays_where_it_is(model_folder: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(model_folder.parent)
     found = fetch_model(model_folder.name)
     assert (found.folder, found.revision) == (model_folder.resolve(), None)
-    files = [*model_folder.glob("*.json"), *model_folder.glob("*.safetensors")]
-    assert len(files) > 3
+    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    files = [model_folder / name for name in names]
     assert found.identity == digest({path.name: file_sha256(path) for path in files})
 
 
@@ -69,7 +69,8 @@ def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_fo
     folder = shutil.copytree(model_folder, tmp_path / "copy")
     identity = fetch_model(model_folder).identity
     (folder / "README.md").write_text("read me")
-    (folder / "manifest.json").write_text("{}")  # ours; it changes nothing about the model
+    (folder / "all_results.json").write_text("{}")
+    (folder / "adapter.safetensors").write_bytes(b"of another model")
     assert fetch_model(folder).identity == identity
     change(folder, "tokenizer_config.json", model_max_length=8)
     assert fetch_model(folder).identity != identity
@@ -79,6 +80,15 @@ def test_a_state_has_a_name_already(tmp_path: Path, model_folder: Path) -> None:
     folder = shutil.copytree(model_folder, tmp_path / "state")
     change(folder, "state.json", identity="f" * 64)
     assert fetch_model(folder).identity == "f" * 64
+
+
+@pytest.mark.parametrize("foreign", ['{"step": 3}', '{"identity": 3}', "[]"])
+def test_states_of_other_programs_name_nothing(
+    foreign: str, tmp_path: Path, model_folder: Path
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "other")
+    (folder / "state.json").write_text(foreign)
+    assert fetch_model(folder).identity == fetch_model(model_folder).identity
 
 
 def test_a_model_comes_from_the_cache_without_a_network(cache: Path, model_folder: Path) -> None:
@@ -187,6 +197,38 @@ def test_longest_input(
     for name, settings in files.items():
         change(folder, name, **settings)
     assert longest_input(folder) == longest
+
+
+@pytest.mark.parametrize(
+    ("settings", "positions"),
+    [
+        ({}, 48),
+        ({"max_position_embeddings": 8192}, 8192),
+        ({"model_type": "bloom", "max_position_embeddings": None}, None),
+        ({"model_type": "roberta", "pad_token_id": 1}, 46),
+    ],
+)
+def test_positions_and_embeddings(
+    settings: Settings, positions: int | None, tmp_path: Path, model_folder: Path
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "copy")
+    change(folder, "config.json", **settings)
+    # What its makers used is less than what the model has.
+    change(folder, "tokenizer_config.json", model_max_length=8)
+    assert max_positions(folder) == positions
+    assert num_embeddings(folder) == 40
+
+
+def test_a_limit_of_minus_one_is_none(tmp_path: Path) -> None:
+    change(tmp_path, "config.json", model_type="xlnet", n_layer=1)
+    assert max_positions(tmp_path) is None
+    assert longest_input(tmp_path) == 2048
+
+
+def test_a_model_of_characters_has_no_embeddings_of_tokens(tmp_path: Path) -> None:
+    change(tmp_path, "config.json", model_type="canine", num_hidden_layers=1)
+    with pytest.raises(ModelError, match=r"config\.json states no vocab_size"):
+        num_embeddings(tmp_path)
 
 
 def test_longest_input_needs_a_model_that_transformers_knows(tmp_path: Path) -> None:

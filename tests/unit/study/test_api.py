@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -123,7 +124,7 @@ def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
     with pytest.raises(ConfigError, match=r"did you mean 'pydocs-sc'"):
         evaluate(plain_model, "pydoc-sc", **root)
     with pytest.raises(
-        ConfigError, match=r"unknown key 'protocol.max_step' \(did you mean 'max_steps'"
+        ConfigError, match=r"protocol: unknown key 'max_step' \(did you mean 'max_steps'"
     ):
         evaluate(plain_model, task, protocol={"max_step": 1}, **root)
     with pytest.raises(ConfigError, match="seeds"):
@@ -244,3 +245,103 @@ def test_another_metric_decides_without_another_training(
     found = evaluate(plain_model, chosen, **settings)
     assert found.metric == "matthews"
     assert len(trainings) == num_trained
+
+
+def test_what_is_set_by_hand_goes_before_what_a_task_asks_for(
+    plain_model, tmp_path, make_task, trainings, quiet
+):
+    folder = make_task(tmp_path / "slow")
+    path = folder / "task.json"
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps({**description, "protocol": {"max_steps": 3, "batch_size": 4}}))
+    settings = {**GRID, "seeds": [0], "root": tmp_path / "root", "console": quiet}
+    [asked] = evaluate(plain_model, folder, **settings, protocol={"max_seqlen": 32}).results
+    [set_by_hand] = evaluate(
+        plain_model, folder, **settings, protocol={"max_seqlen": 32, "max_steps": 1}
+    ).results
+    assert (asked.steps, set_by_hand.steps) == (3, 1)
+
+
+def test_settings_of_a_training_belong_to_its_task(plain_model, tmp_path, make_retrieval, quiet):
+    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
+    far = str(make_retrieval(tmp_path / "far", trained_on="near", first=2))
+    far = TaskConfig(name="far", source=far, protocol={"batch_size": 3})
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    with pytest.raises(ConfigError, match=r"'far': protocol\.batch_size is a setting of the train"):
+        list(evaluate_all(plain_model, [far, near], **settings))
+
+
+def test_a_task_cannot_be_trained_on_itself(plain_model, tmp_path, make_retrieval, quiet):
+    ring = make_retrieval(tmp_path / "ring", trained_on="ring")
+    with pytest.raises(ConfigError, match="trained on itself: ring -> ring"):
+        evaluate(plain_model, ring, root=tmp_path / "root", console=quiet)
+
+
+def test_steps_do_not_rename_zero_shot_scores(plain_model, tmp_path, make_retrieval, quiet):
+    task = make_retrieval(tmp_path / "lookup", kind="zs")
+    settings = {"root": tmp_path / "root", "console": quiet}
+    one = evaluate(plain_model, task, protocol={"max_seqlen": 32, "max_steps": 5}, **settings)
+    other = evaluate(plain_model, task, protocol={"max_seqlen": 32, "max_steps": 6}, **settings)
+    assert [r.id for r in one.results] == [r.id for r in other.results]
+
+
+def test_overlaps_with_the_training_of_another_task_are_counted(
+    plain_model, tmp_path, make_retrieval, quiet
+):
+    near = TaskConfig(name="near", source=str(make_retrieval(tmp_path / "near")))
+    # Its test queries are the training queries of the other.
+    far = str(make_retrieval(tmp_path / "far", trained_on="near", first=3))
+    far = TaskConfig(name="far", source=far)
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    found, _ = evaluate_all(plain_model, [far, near], **settings)
+    assert found.task.overlaps == {"train/test": 3}
+
+
+def test_another_tokenizer_at_the_same_place_is_another_encoding(
+    plain_model, tmp_path, make_retrieval, documents, quiet
+):
+    task = make_retrieval(tmp_path / "lookup", kind="zs")
+    settings = {"protocol": {"max_seqlen": 32}, "console": quiet}
+    evaluate(plain_model, task, root=tmp_path / "before", **settings)
+    train_tokenizer([text for _, text in documents[:5]], vocab_size=300).save(plain_model)
+    after = evaluate(plain_model, task, root=tmp_path / "after", **settings)
+    elsewhere = shutil.copytree(plain_model, tmp_path / "elsewhere")
+    fresh = evaluate(elsewhere, task, root=tmp_path / "fresh", **settings)
+    assert [r.test for r in after.results] == [r.test for r in fresh.results]
+
+
+def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task, documents, quiet):
+    settings = {**GRID, "root": tmp_path / "root", "console": quiet}
+    with pytest.raises(ConfigError, match="max_seqlen 65 exceeds the model's 64 positions"):
+        evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
+    with pytest.raises(ConfigError, match="num_workers must be 1 or more"):
+        evaluate(plain_model, task, num_workers=0, **settings)
+    with pytest.raises(ConfigError, match=r"convention.*did you mean 'paper'"):
+        evaluate(plain_model, task, convention="papers", **settings)
+    with pytest.raises(ConfigError, match="given more than once"):
+        evaluate(plain_model, task, **{**settings, "seeds": [0, 0]})
+    train_tokenizer([text for _, text in documents], vocab_size=330).save(plain_model)
+    with pytest.raises(ModelError, match="the tokenizer has 330 entries, the model only 320"):
+        evaluate(plain_model, task, protocol=PROTOCOL, **settings)
+
+
+@pytest.mark.parametrize("name", ["odd [old]", "reviews.v1", "pretraining"])
+def test_names_are_taken_as_they_are(plain_model, tmp_path, make_task, quiet, name):
+    folder = make_task(tmp_path / name)
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    if name == "pretraining":
+        with pytest.raises(ConfigError, match="rename it"):
+            evaluate(plain_model, folder, **settings)
+        return
+    assert evaluate(plain_model, folder, **settings).task.name == name
+    assert f"task {name}: examples" in quiet.file.getvalue()
+
+
+def test_a_task_file_names_its_task(plain_model, tmp_path, quiet):
+    (tmp_path / "t.csv").write_text("text,label\nrows of,a\nshape of,b\n" * 1)
+    path = tmp_path / "file.yaml"
+    path.write_text("kind: sc\nname: my-name\ntrain: t.csv\nvalidation: t.csv\ntest: t.csv\n")
+    settings = {**GRID, "protocol": PROTOCOL, "root": tmp_path / "root", "console": quiet}
+    found = evaluate(plain_model, path, **settings)
+    assert found.task.name == "my-name"
+    assert found.task.overlaps == {"train/validation": 2, "train/test": 2, "validation/test": 2}

@@ -1,11 +1,14 @@
 """Study files: what is refused, with which hint, and what arms and tasks become."""
 
+from pathlib import Path
+
 import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.config import StudyConfig
+from biphasic.study.config import StudyConfig, TaskConfig, anchor_source, deciding_metric
 from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import TaskInfo
 
 
 def clm(steps, **options):
@@ -70,10 +73,10 @@ def recipe(**changes):
             {"tasks": [{"name": "pydocs-sc"}, {"name": "pydocs-sc"}]},
             "tasks: pydocs-sc given more than once",
         ),
-        ({"finetuning": {"seeds": [1, 2, 1]}}, "finetuning.seeds: 1 given more than once"),
+        ({"finetuning": {"seeds": [1, 2, 1]}}, "finetuning: seeds: 1 given more than once"),
         (
             {"finetuning": {"learning_rates": [1e-4, 1e-4]}},
-            "finetuning.learning_rates: 0.0001 given more than once",
+            "finetuning: learning_rates: 0.0001 given more than once",
         ),
         (
             {"recipe": recipe(learning_rate={"peak": 1, "warmup_steps": 6, "decay_steps": 5})},
@@ -142,3 +145,62 @@ def test_every_setting_of_a_recipe_is_one_of_the_study_or_the_arm():
     config = study(recipe=recipe(rows_per_step=3, precision="fp32", seeds={"data_seed": 7}))
     made = config.recipe_of(config.arms[0])
     assert (made.rows_per_step, made.precision, made.seeds.data_seed) == (3, "fp32", 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "anchored"),
+    [
+        ("", ""),
+        ("sc:reviews", "sc:/study/reviews"),
+        ("sc:sst2", "sc:/study/sst2"),
+        ("sc:/data/sst2", "sc:/data/sst2"),
+        ("reviews.yaml", "/study/reviews.yaml"),
+        ("folder", "/study/folder"),
+        ("squad", "squad"),
+        ("zs:nq", "zs:nq"),
+        ("zs:beir/nq", "zs:/study/beir/nq"),
+        ("pydocs-sc", "pydocs-sc"),
+    ],
+)
+def test_paths_begin_at_the_study_file(source, anchored):
+    assert anchor_source(source, Path("/study")) == anchored
+
+
+def test_a_study_is_anchored_where_its_file_lies():
+    tasks = [{"name": "own", "source": "sc:own", "copies": "hub"}]
+    found = study(tasks=tasks, corpus={"sources": ["text"]}).anchored(Path("/study"))
+    assert found.tasks[0].source == "sc:/study/own"
+    assert found.tasks[0].copies == Path("/study/hub")
+    assert found.corpus.sources[0].source == "/study/text"
+
+
+def test_the_paper_s_protocol_by_name():
+    config = study(finetuning={"protocol": "paper"}, tasks=[{"name": "pydocs-sc"}])
+    protocol = config.protocol_of(config.tasks[0])
+    assert config.finetuning.is_paper
+    assert (protocol.precision, protocol.max_seqlen) == ("paper", round(0.99 * 128))
+    assert protocol.retrieval_corpus == "judged"
+    limited = study(
+        finetuning={"protocol": "paper"},
+        tasks=[{"name": "pydocs-sc", "protocol": {"max_seqlen": 64}}],
+    )
+    assert limited.protocol_of(limited.tasks[0]).max_seqlen == 64
+
+
+def test_what_a_task_needs_goes_before_what_all_share_and_after_its_own():
+    config = study(
+        finetuning={"protocol": {"batch_size": 8, "max_steps": 9}},
+        tasks=[{"name": "pydocs-ir", "protocol": {"max_steps": 2}}],
+    )
+    found = config.protocol_of(config.tasks[0], {"batch_size": 4, "max_steps": 3})
+    assert (found.batch_size, found.max_steps) == (4, 2)
+
+
+def test_the_paper_decides_token_classification_by_tokens_unless_told():
+    info = TaskInfo("t", "tc", "T", "entity_f1", "0" * 64)
+    published, own = TaskConfig(name="uner_en"), TaskConfig(name="t", source="tc:t")
+    told = TaskConfig(name="uner_en", metric="entity_f1")
+    assert deciding_metric(published, info, is_paper=True) == "sentence_token_f1"
+    assert deciding_metric(published, info, is_paper=False) == "entity_f1"
+    assert deciding_metric(own, info, is_paper=True) == "entity_f1"
+    assert deciding_metric(told, info, is_paper=True) == "entity_f1"

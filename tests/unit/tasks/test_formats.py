@@ -105,6 +105,14 @@ def test_reads_classification(tmp_path):
     assert task.splits["test"][0].text == "good"
 
 
+def test_equal_training_values_are_refused(tmp_path):
+    row, other = {"text": "x", "value": 2.5}, {"text": "y", "value": 3}
+    splits = {"train": [row, other], "validation": [row], "test": [row]}
+    load_task(write_task(tmp_path / "some", "sr", splits))
+    flat = write_task(tmp_path / "flat", "sr", splits | {"train": [row, row]})
+    refused(flat, re.escape(f"{flat / 'train.jsonl'}: all values of the training split are 2.5;"))
+
+
 def test_reads_pairs_by_the_tasks_template(tmp_path):
     pair = {"text_a": "x {text_b}", "text_b": "y", "label": 0}
     splits = {split: [pair, pair] for split in SPLITS}

@@ -40,6 +40,24 @@ def test_question_and_context_together():
     }
 
 
+def test_a_trainers_split_stands_in_for_a_missing_one():
+    def retrieval(**qrels: str) -> RetrievalTask:
+        queries = {"a": "Query: One", "b": "Query: one", "c": "Query: two"}
+        judged = {split: {query: {"d": 1} for query in names} for split, names in qrels.items()}
+        return RetrievalTask(info("ir"), {"d": "x"}, queries, judged)
+
+    task = retrieval(validation="a", test="bc")
+    # Its own validation and test do not count, its trainer's are not scored.
+    trainer = retrieval(train="c", validation="b", test="b")
+    assert count_overlaps(task) == {"validation/test": 1}
+    assert count_overlaps(task, trainer) == {"train/test": 1, "validation/test": 1}
+    assert count_overlaps(task, retrieval(train="a")) == {
+        "train/validation": 1,
+        "train/test": 1,
+        "validation/test": 1,
+    }
+
+
 def test_queries_where_a_split_may_be_missing():
     task = RetrievalTask(
         info("zs"),

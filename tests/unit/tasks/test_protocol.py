@@ -37,6 +37,24 @@ def test_a_fine_tuning_is_named_by_every_constant_but_later_ones_at_their_defaul
         assert FinetuneProtocol(**{name: other}).determinants() != plain.determinants()
 
 
+def test_scores_of_other_tasks_are_named_by_what_scoring_reads():
+    plain = FinetuneProtocol()
+    transferred = {"max_seqlen": 2048, "retrieval_corpus": "full"}
+    assert plain.scoring_determinants(is_zero_shot=False) == transferred
+    zero_shot = {**transferred, "precision": "fp32"}
+    assert plain.scoring_determinants(is_zero_shot=True) == zero_shot
+    training = FinetuneProtocol(max_steps=7, similarity_scale=1, batch_size=2)
+    assert training.scoring_determinants(is_zero_shot=True) == zero_shot
+    other = FinetuneProtocol(max_seqlen=9, precision="bf16", batching="padded")
+    assert other.scoring_determinants(is_zero_shot=False) == {**transferred, "max_seqlen": 9}
+    assert other.scoring_determinants(is_zero_shot=True) == {
+        **transferred,
+        "max_seqlen": 9,
+        "precision": "bf16",
+        "batching": "padded",
+    }
+
+
 @pytest.mark.parametrize(("num_train", "steps"), [(1, 1), (32, 1), (33, 2), (320_000, 1000)])
 def test_a_run_is_one_epoch_or_the_most_steps(num_train, steps):
     assert FinetuneProtocol().num_steps(num_train) == steps

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from biphasic.errors import DataError, TrainingError
+from biphasic.errors import TrainingError
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RegressionTask, ScoredText, TaskInfo
 from biphasic.tasks.regression import encode_regression
@@ -72,13 +70,3 @@ def test_constant_predictions_score_zero(encoded):
 def test_predictions_that_are_not_finite_are_no_scores(encoded):
     with pytest.raises(TrainingError, match="not finite"):
         encoded.evaluate(Fixed(0.3, float("inf"), 0.3), nn.Identity())
-
-
-def test_equal_training_values_are_refused(tokenizer):
-    text = ScoredText("1", "the cat", 2.5)
-    task = RegressionTask(
-        dataclasses.replace(INFO, name="flat"),
-        {"train": (text, text), "validation": (text,), "test": (text,)},
-    )
-    with pytest.raises(DataError, match=r"task 'flat': all values of the training split are 2\.5"):
-        encode_regression(task, tokenizer, protocol=FinetuneProtocol())

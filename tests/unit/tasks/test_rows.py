@@ -64,6 +64,17 @@ def test_whole_surrogate_pairs_are_one_character(tmp_path):
     assert next(read_jsonl(path)).value == {"a": "😀"}
 
 
+@pytest.mark.parametrize("value", ["1" + "0" * 309, "-1e999", "NaN", "true", "null", '"3"', "[3]"])
+def test_numbers_that_are_not_finite_or_none(tmp_path, value):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"a": 3}}\n{{"a": {value}}}\n')
+    first, second = read_jsonl(path)
+    assert first.real("a") == 3.0
+    with pytest.raises(DataError, match=r"a\.jsonl:2: 'a' must be a finite number, not") as error:
+        second.real("a")
+    assert len(str(error.value)) < len(str(path)) + 120
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(DataError, match="none: no such file"):
         list(read_lines(tmp_path / "none"))

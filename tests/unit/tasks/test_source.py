@@ -13,6 +13,7 @@ from biphasic.tasks import source as source_module
 from biphasic.tasks.folder import TaskDescription, write_task_folder
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.records import SPLITS
+from biphasic.tasks.source import split_source
 from own_tasks import (
     Store,
     refused,
@@ -129,16 +130,57 @@ def test_published_datasets(store, monkeypatch):
 
     monkeypatch.setattr(source_module, "published_origin", origin)
     monkeypatch.setattr(source_module, "write_published", write)
-    first = store.folder_of("sst2", revision="abc", copies=Path("here"), paper=True)
-    assert store.folder_of("sst2", revision="abc", copies=Path("here"), paper=True) == first
+    here = store.folder.parent
+    first = store.folder_of("sst2", revision="abc", copies=here, paper=True)
+    assert store.folder_of("sst2", revision="abc", copies=here, paper=True) == first
     assert store.folder_of("sst2", revision="def") != first
     store.folder_of("zs:nq")
-    given = {"copies": Path("here"), "revision": "abc", "paper": True, "kind": None}
+    given = {"copies": here, "revision": "abc", "paper": True, "kind": None}
     assert calls[0] == ("sst2", given)
     assert [(name, settings["kind"]) for name, settings in calls[1:]] == [
         ("sst2", None),
         ("nq", "zs"),
     ]
+
+
+def test_copies_are_in_a_folder(store, own, monkeypatch):
+    monkeypatch.setattr(source_module, "published_origin", None)  # nobody asks the hub
+    (own / "file").touch()
+    for copies in (own / "file", own / "nowhere"):
+        with pytest.raises(DataError, match=f"^{copies}: no such folder; task 'sst2' names it as"):
+            store.folder_of("sst2", copies=copies)
+
+
+def test_kind_and_path_are_read_as_a_folder_even_under_a_published_name(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sst2").mkdir()
+    write_splits(tmp_path / "sst2", ".csv", "text,label\na,x\nb,y\n")
+    assert store.task("sc:sst2").labels == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        ("sc:data/x", ("sc", "data/x")),
+        ("sc:data:1/x", ("sc", "data:1/x")),
+        ("zs:nq", ("zs", "nq")),
+        ("C:/x", (None, "C:/x")),
+        ("data:1/x", (None, "data:1/x")),
+        ("sc", (None, "sc")),
+        ("x/sc:y", (None, "x/sc:y")),
+    ],
+)
+def test_a_kind_stands_before_the_first_colon(source, parts):
+    assert split_source(source) == parts
+
+
+def test_paths_may_have_colons(store, tmp_path):
+    folder = tmp_path / "data:1" / "mood"
+    folder.mkdir(parents=True)
+    write_splits(folder, ".csv", "text,label\na,x\nb,y\n")
+    assert store.task(f"sc:{folder}").info.name == "mood"
 
 
 def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, monkeypatch):

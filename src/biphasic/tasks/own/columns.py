@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,13 +76,29 @@ def renamed_rows(
     Which columns these are is decided by the first row.
 
     Raises:
-        DataError: A column is missing, or several could be meant.
+        DataError: A column is missing, or several could be meant, or only some rows have ids.
     """
     if not rows:
         return []
     there = rows[0].value.keys()
     chosen = _choose(there, path=path, kind=kind, columns=columns, template=template)
+    if "id" not in chosen and (late := next((row for row in rows if "id" in row.value), None)):
+        raise late.error("has an 'id', but the first row has none; give every row one, or no row")
     return [_renamed(row, chosen) for row in rows]
+
+
+def check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
+    """Check that all splits have pairs, or none: columns are chosen for each file.
+
+    Raises:
+        DataError: The training split differs from another.
+    """
+    train = splits["train"][0]
+    for split, (first, *_) in splits.items():
+        if ("text_a" in first.value) != ("text_a" in train.value):
+            units = ("pairs of texts", "single texts")
+            found, learnt = units if "text_a" in first.value else reversed(units)
+            raise first.error(f"the {split} split has {found}, but {train.path} has {learnt}")
 
 
 def _choose(

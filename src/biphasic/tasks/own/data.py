@@ -13,6 +13,7 @@ from biphasic.errors import DataError
 from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
     RecordT,
+    check_values,
     labelled_text,
     question,
     scored_text,
@@ -28,7 +29,7 @@ from biphasic.tasks.labels import (
     found_tags,
     read_labels,
 )
-from biphasic.tasks.own.columns import Columns, renamed_rows
+from biphasic.tasks.own.columns import Columns, check_same_texts, renamed_rows
 from biphasic.tasks.own.conll import read_conll
 from biphasic.tasks.own.files import plain_suffix
 from biphasic.tasks.own.splits import cut_splits
@@ -67,11 +68,17 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Conte
         return _read_retrieval(file, files, where=where)
     paths = {split: files[split] for split in SPLITS if split in files}
     rows = {split: _read_rows(path, file) for split, path in paths.items()}
+    for split, path in paths.items():
+        if not rows[split]:
+            raise DataError(f"{path}: the {split} split is empty")
+    check_same_texts(rows)
     labels = _labels(file, files, rows["train"])
     for split, path in paths.items():
         rows[split] = [_canonical(row, file, labels) for row in rows[split]]
         _check(rows[split], file, labels, where=str(path))
     cut = _cut(file, rows, where=where)
+    if file.kind == "sr":
+        check_values((row.real("value") for row in cut["train"]), where=str(paths["train"]))
     return Content(
         splits={split: [row.value for row in kept] for split, kept in cut.items()},
         labels=labels.names if labels else None,

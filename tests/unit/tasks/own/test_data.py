@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,8 @@ def test_regression_refuses_what_is_no_number(store, own, value):
         ),
         (".csv", "a;label\nx;1\n", "", "train.csv:1: no column of the usual names .*'a;label'"),
         (".csv", "text,label\na,0.5\nb,1\n", "", "train.csv:2: the label 0.5 is a fraction"),
-        (".csv", "text,label\na,x\nb,y\n", "text,label\n", "test.csv: the split is empty"),
+        (".csv", "text,label\na,x\nb,y\n", "text,label\n", "test.csv: the test split is empty"),
+        (".csv", "text,label\n", "", "train.csv: the train split is empty"),
         (".csv", "text,sentence,label\na,b,x\n", "", "columns text or sentence"),
         (".csv", "id,text,label\n1,a,x\n1,b,y\n", "", "train.csv:3: the id '1' occurs a second"),
         (".tsv", "text\tlabel\na\tx\tb\n", "", "train.tsv:2: 3 fields, but the header names 2"),
@@ -151,6 +153,44 @@ def test_regression_refuses_what_is_no_number(store, own, value):
 def test_bad_files_of_classification(own, suffix, train, test, message):
     write_splits(own, suffix, {"train": train, "test": test or train})
     refused(Store(own / "store"), f"sc:{own}", message)
+
+
+@pytest.mark.parametrize("limits", ["", "limits: {train: 1}\n"])
+def test_regression_needs_values_that_differ(store, own, limits):
+    train = "text,value\na,3\nb,4\n" if limits else "text,value\na,3\nb,3.0\n"
+    write_splits(own, ".csv", {"train": train})
+    path = write_yaml(own, f"kind: sr\nfolder: .\n{limits}")
+    refused(store, path, f"^{re.escape(str(own / 'train.csv'))}: all values of the training split")
+
+
+def test_an_empty_training_split_of_tagging_is_told_as_such(store, own):
+    write_splits(own, ".conll", {"train": "\n", "test": "a O\nb B-LOC\n"})
+    refused(store, f"tc:{own}", "train.conll: the train split is empty")
+
+
+def test_ids_are_given_to_all_rows_or_to_none(store, own):
+    first, second = ({"text": name, "label": name} for name in "ab")
+    write_splits(own, ".jsonl", jsonl(first, second))
+    write_splits(own, ".jsonl", jsonl(first, second | {"id": 7}), "test")
+    where = at(own, "test.jsonl", 2)
+    refused(store, f"sc:{own}", where + "has an 'id', but the first row has none")
+    write_splits(own, ".jsonl", jsonl(first | {"id": 7}, second), "test")
+    refused(store, f"sc:{own}", where + "no field 'id'")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (("text",), ("text_a", "text_b"), "has pairs of texts, but .*train.csv has single texts"),
+        (("premise", "hypothesis"), ("text",), "has single texts, but .*train.csv has pairs"),
+    ],
+)
+def test_all_splits_have_pairs_or_none(store, own, train, test, message):
+    for names, splits in ((train, ("train", "dev")), (test, ("test",))):
+        for split in splits:
+            rows = [[*names, "x"], [*names, "y"]]
+            write_csv(own / f"{split}.csv", [*names, "label"], rows)
+    refused(store, f"sc:{own}", at(own, "test.csv", 2) + f"the test split {message}")
 
 
 def test_a_task_file_says_all(store, own):
@@ -245,7 +285,7 @@ def test_tags_as_numbers_need_names(store, own):
         (".conll", "a O\n\nb S-LOC\n", "test.conll:3: not valid BIO2: 'S-LOC' at token 0"),
         (".bio", "a\tO\n\tO\n", "test.bio:2: token 1 is empty"),
         (".conll", "a O\nb\n", "test.conll:2: 1 columns, but the first has 2"),
-        (".conll", "\n\n", "test.conll: the split is empty"),
+        (".conll", "\n\n", "test.conll: the test split is empty"),
         (".jsonl", '{"tokens": ["a", ""], "tags": ["O", "O"]}', "jsonl:1: token 1 is empty"),
         (".jsonl", '{"tokens": ["a"], "tags": "O"}', "'tags' must be a list of str"),
         (".jsonl", '{"tokens": ["a"]}', "no column 'tags'; there are 'tokens'"),
