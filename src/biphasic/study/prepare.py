@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock
 
 from biphasic.config import Config
-from biphasic.data.build import RECORD, build_corpus, corpus_origin
+from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.corpus import Corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import (
@@ -27,7 +27,6 @@ from biphasic.files import (
     digest,
     file_sha256,
     is_complete,
-    read_json,
     remove_partials,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
@@ -100,7 +99,7 @@ def check_corpus(config: CorpusConfig) -> None:
 def data_origin(config: CorpusConfig) -> dict[str, Any]:
     """Return what a corpus was made from, for reports."""
     if config.folder is not None:
-        return read_json(config.folder / RECORD)["origin"]
+        return read_record(config.folder)["origin"]
     return corpus_origin(config)
 
 

@@ -457,7 +457,7 @@ def test_a_folder_has_no_revisions(folder):
 @pytest.mark.parametrize("token", [{"x": 1}, ["</s>"], 3, {"content": 3}], ids=str)
 def test_a_declaration_that_is_no_token_is_named(folder, token):
     change(folder, "tokenizer_config.json", eos_token=token)
-    with pytest.raises(DataError, match="'eos_token' is declared as .*, which is no token"):
+    with pytest.raises(DataError, match=r"'eos_token' is declared as .*, which is no token"):
         TextTokenizer.load(folder)
 
 
