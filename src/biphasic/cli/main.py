@@ -29,6 +29,7 @@ app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 
+_INTERRUPTED = 130
 _WIDEST = 10_000  # characters; no table is wider
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
@@ -205,9 +206,10 @@ def main() -> None:
         _fail(error, code=2)
     except (BiphasicError, OSError) as error:  # among the latter: disk full, folder not writable
         _fail(error, code=1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; run again to go on", err=True)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == _INTERRUPTED:  # what typer makes of Ctrl-C, without a word
+            typer.echo("interrupted; run again to go on", err=True)
+        raise
 
 
 def _fail(error: Exception, *, code: int) -> None:

@@ -98,13 +98,15 @@ def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
         module.main()
 
 
-def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
-    def fail():
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    from biphasic.study import api
+
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "app", fail)
-    assert run(monkeypatch) == 130
-    assert "run again" in capsys.readouterr().err
+    monkeypatch.setattr(api, "run_study", interrupt)
+    assert run(monkeypatch, "study", "run", str(tmp_path / "any.yaml")) == 130
+    assert capsys.readouterr().err == "interrupted; run again to go on\n"
 
 
 def test_an_unknown_option_is_bad_input(monkeypatch, capsys):
