@@ -301,7 +301,10 @@ def evaluate_all(
     _check_fit(every, encoder.folder, tokenizer)
     check_tasks(every, tokenizer)
     for evaluations in by_training(planned):
-        group = plan_group(encoder.identity, evaluations, finetuning, name=Path(model).name)
+        name = Path(model).name
+        # A state's folder is called by its identity, which is long.
+        name = name[:12] if name == encoder.identity else name
+        group = plan_group(encoder.identity, evaluations, finetuning, name=name)
         job = finetune_job(group, store=store, tokenizer=encoder.folder, encoder=encoder.folder)
         if missing_runs(group, store):
             _finetune(job, num_workers=num_workers, num_threads=num_threads, console=console)

@@ -150,10 +150,13 @@ class FinetuneJob(Config):
         """Return jobs that do this one together, each a part of the grid; at most `count`."""
         num_points = len(self.evaluations[0].runs)
         count = min(count, num_points)
+        if count == 1:
+            return [self]
         return [
             self.model_copy(
                 update={
-                    "id": self.id if count == 1 else f"{self.id}-{part}-of-{count}",
+                    "id": f"{self.id}-{part}-of-{count}",
+                    "label": f"{self.label}, part {part + 1} of {count}",
                     "evaluations": tuple(
                         scored.model_copy(update={"runs": scored.runs[part::count]})
                         for scored in self.evaluations
