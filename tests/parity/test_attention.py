@@ -305,3 +305,9 @@ class TestVarlen:
         assert passed["block_mask"] is None
         assert passed["cu_seqlens"] is CU_SEQLENS
         assert (passed["max_seqlen"], passed["causal"]) == (MAX_SEQLEN, True)
+
+    def test_dropout_that_it_cannot_compute_is_refused(self, calls: list[dict[str, Any]]) -> None:
+        options = {"causal": False, "sliding_window": None, "scaling": None}
+        with pytest.raises(ModelError, match=r"dropout 0\.1.*batching: padded"):
+            attend(make_states(NUM_HEADS), **options, block_mask=None, dropout=0.1)
+        assert calls == []

@@ -129,7 +129,8 @@ def packed_attention(
         [num_rows, row_length, num_heads, head_dim], and no weights.
 
     Raises:
-        ModelError: The arguments of a packed batch are missing, or a mask was passed beside them.
+        ModelError: The arguments of a packed batch are missing, a mask was passed beside them, or
+            the backend cannot compute what the model asks for.
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
@@ -144,6 +145,12 @@ def packed_attention(
             "attention does not compute; fine-tune it with `batching: padded`"
         )
     if block_mask is None:
+        if dropout:
+            raise ModelError(
+                f"{type(module).__name__} drops attention weights (dropout {dropout:g}), which "
+                "torch's variable-length kernel cannot; fine-tune it with `batching: padded`, or "
+                "in fp32"
+            )
         output = _varlen(
             query, key, value, cu_seqlens, max_seqlen,
             causal=causal, scaling=scaling, sliding_window=sliding_window,
