@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import CheckpointError, DataError
+from filelock import FileLock, Timeout
+
+from biphasic.errors import CheckpointError, DataError, LockedError
 
 MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
@@ -145,6 +147,36 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
         if file_sha256(file) != sha256:
             raise CheckpointError(f"{file}: damaged (SHA-256 differs from {MANIFEST}); {remedy}")
     return manifest
+
+
+@contextmanager
+def exclusive_folder(folder: Path, *, doing: str, otherwise: str) -> Iterator[None]:
+    """Hold a folder for this process, made where it is missing.
+
+    Args:
+        folder: The folder; `.lock` in it means nothing unless a process holds it.
+        doing: What another process would be doing, for the message.
+        otherwise: What to do instead of waiting; ends the message.
+
+    Raises:
+        DataError: A file stands there.
+        LockedError: Another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: a file stands there; choose another folder") from None
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LockedError(
+            f"{folder}: another process is {doing}; wait for it, or {otherwise}"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def remove_partials(folder: Path, name: str = "") -> None:

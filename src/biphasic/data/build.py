@@ -14,13 +14,10 @@ import importlib.metadata
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from biphasic.data.blend import Blend, Report
 from biphasic.data.corpus import REMEDY, Corpus, assemble_corpus
@@ -42,8 +39,8 @@ from biphasic.data.tokenizer import (
     train_tokenizer,
     write_tokenizer,
 )
-from biphasic.errors import ConfigError, DataError, LockedError
-from biphasic.files import is_complete, read_json, remove_partials, write_json
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import exclusive_folder, is_complete, read_json, remove_partials, write_json
 
 BUILD_VERSION = 1
 """Raised by hand whenever the same description would give another corpus."""
@@ -98,7 +95,7 @@ def build_corpus(
     _refuse_own_input(config, folder)
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
-    with _locked(folder):
+    with exclusive_folder(folder, doing="building there", otherwise="choose another folder"):
         if not is_built(folder, origin):
             work = _begin(folder, origin, say=say)
             if not is_complete(folders.tokenizer):
@@ -279,30 +276,6 @@ def _assemble(
 def _counts(source: Gathered) -> dict[str, Any]:
     counts = {split: asdict(source.counts(split)) for split in SPLITS}
     return {**counts, "left_out": source.left_out_counts()}
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process.
-
-    Raises:
-        LockedError: Another process holds it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise DataError(f"{folder}: a file stands there; choose another folder") from None
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise LockedError(
-            f"{folder}: another process is building there; wait for it, or choose another folder"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:

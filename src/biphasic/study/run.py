@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
-from biphasic.errors import LockedError
-from biphasic.files import digest, is_complete, read_json, write_json
+from biphasic.files import digest, exclusive_folder, is_complete, read_json, write_json
 from biphasic.study.config import StudyConfig
 from biphasic.study.display import say_on
 from biphasic.study.jobs import FinetuneJob, Job, TrainJob
@@ -122,25 +120,13 @@ def locate_tasks(
     return locator.plan(config.tasks)
 
 
-@contextmanager
-def study_lock(folder: Path) -> Iterator[None]:
+def study_lock(folder: Path) -> AbstractContextManager[None]:
     """Hold a study's folder for this process.
 
     Raises:
         LockedError: Another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise LockedError(
-            f"{folder}: another process is running this study; wait for it, or use another --root"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+    return exclusive_folder(folder, doing="running this study", otherwise="use another --root")
 
 
 def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: Path) -> Path:
