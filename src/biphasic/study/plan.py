@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError
 from biphasic.files import digest, is_complete, verify_folder
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
 from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig
@@ -166,7 +167,10 @@ def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> Non
     """
     for task in tasks:
         if task.info.kind == "qa":
-            check_room(tokenizer, protocol=task.protocol)
+            try:
+                check_room(tokenizer, protocol=task.protocol)
+            except ConfigError as error:
+                raise ConfigError(f"task '{task.info.name}': {error}") from None
 
 
 def check_inputs(plan: Plan, store: Path) -> None:
