@@ -1,17 +1,19 @@
 """From arms to segments: each step of each lineage once, and nothing that is finished."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.config import parse_config
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import (
     check_inputs,
+    check_tasks,
     missing_runs,
     missing_segments,
     plan_segments,
@@ -258,3 +260,12 @@ def test_segments_reach_every_arm_and_train_no_step_twice(phases, decay):
     # Nothing but what some arm passes through, and all of it.
     assert set(trained) == {i for arm in made.arms for i in arm.lineage.identities[1:]}
     assert len(done) == len(made.segments)
+
+
+def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer, tasks_folder):
+    config = configure({"clm": [phase("clm", 2)]}, tasks=[{"name": "pydocs-sc"}])
+    [task] = locate(config)
+    asking = replace(task, info=replace(task.info, kind="qa"))
+    with pytest.raises(ConfigError, match=r"task 'pydocs-sc': max_seqlen: 64 tokens leave no room"):
+        check_tasks((asking,), tokenizer)
+    check_tasks((task,), tokenizer)
