@@ -96,6 +96,12 @@ def test_families_keep_the_contract(family: str, batching: Batching, saved_model
     changes = {"local_attention": 32} if family == "modernbert" else windows.get(family, {})
     model = load_encoder(saved_model(family, **changes), batching=batching)
     check_contract(model, causal=False)
+    # The probe does look: packed rows have a switch, and a model on its own sees both ways.
+    if batching == "packed":
+        check_contract(model, causal=True)
+        return
+    with pytest.raises(ModelError, match="sees later tokens although the objective is causal"):
+        check_contract(model, causal=True)
 
 
 @pytest.mark.parametrize("family", OWN_ATTENTION)

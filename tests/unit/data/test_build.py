@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from biphasic.config import parse_config
+from biphasic.data import blend, sample
 from biphasic.data import build as module
-from biphasic.data import sample
 from biphasic.data.blend import unique_names
 from biphasic.data.build import CorpusFolders, build_corpus, corpus_origin
 from biphasic.data.corpus import Corpus, write_corpus
@@ -478,9 +478,17 @@ def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):
 
 
 def test_workers_are_as_many_as_the_process_may_use(tmp_path, monkeypatch, files, configure):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: pytest.fail("of the whole machine"))
+    asked = []
+
+    def remember(*arguments, num_workers):
+        asked.append(num_workers)
+        return ShardMaker(*arguments, num_workers=1)
+
+    monkeypatch.setattr(blend, "ShardMaker", remember)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
     build(configure(files / "small.jsonl"), tmp_path / "c", num_workers=None)
+    assert asked == [3]
 
 
 def test_names_of_sources_are_their_own():

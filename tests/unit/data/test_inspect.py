@@ -215,4 +215,5 @@ def test_corpora_from_before_vocabularies_were_noted(tmp_path, corpus):
         del details["vocab_size"]
         path.write_text(json.dumps(details))
 
-    verify_corpus(harmed(corpus, tmp_path / "c", forget))
+    folder = harmed(corpus, tmp_path / "c", forget)
+    assert verify_corpus(folder).content_hash == corpus.content_hash

@@ -189,7 +189,9 @@ def test_a_sound_model_passes_behind_its_own_attention(
     # Sixteen positions: no row of the probe is longer than what a small encoder reads.
     model = padded(kind(**SMALL, num_hidden_layers=2, max_position_embeddings=16))
     set_precision(model, precision)
+    before = [parameter.clone() for parameter in model.parameters()]
     check_contract(model, causal=False)
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 def test_a_decoder_that_heeds_no_switch_is_refused(padded: Padded) -> None:

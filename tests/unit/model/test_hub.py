@@ -111,8 +111,11 @@ def test_what_other_programs_cached_is_no_part_of_the_model(cache: Path) -> None
 
 
 def test_weights_in_several_files_are_weights(cache: Path) -> None:
+    whole = fetch_model("owner/name")
     (cache / "model.safetensors").rename(cache / "model-00001-of-00001.safetensors")
-    fetch_model("owner/name")
+    parted = fetch_model("owner/name")
+    assert parted.folder == whole.folder
+    assert parted.identity != whole.identity
 
 
 def remove(name: str) -> Callable[[Path], None]:

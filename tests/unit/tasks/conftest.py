@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from biphasic.tasks.records import (
     Task,
     TaskInfo,
 )
+from own_tasks import Store
 
 SIZES = {"train": 192, "validation": 40, "test": 40}
 FILLERS = ["the", "sat", "on", "mat", "and", "ran", "to", "with"]
@@ -37,6 +39,20 @@ ARCHITECTURE = Architecture(
     num_layers=2, hidden_size=32, intermediate_size=64, num_heads=2, num_key_value_heads=1
 )
 TEXT = "the cat sat on the mat and the dog ran to Paris with Anna \n Question Document Query: "
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """What makes tasks of people's own files."""
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder for such files."""
+    folder = tmp_path / "mood"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")

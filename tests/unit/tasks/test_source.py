@@ -23,18 +23,6 @@ from own_tasks import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    folder = tmp_path / "mood"
-    folder.mkdir()
-    return folder
-
-
 def test_overlaps_are_said_and_kept(store, own):
     write_splits(
         own, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}

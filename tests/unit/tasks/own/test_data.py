@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,18 +20,6 @@ from own_tasks import (
     write_splits,
     write_yaml,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    folder = tmp_path / "mood"
-    folder.mkdir()
-    return folder
 
 
 def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):

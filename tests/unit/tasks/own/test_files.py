@@ -1,29 +1,15 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import pytest
 
 from own_tasks import (
-    Store,
     refused,
     write_beir,
     write_splits,
     write_yaml,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    folder = tmp_path / "mood"
-    folder.mkdir()
-    return folder
 
 
 def test_files_found_by_their_usual_names(store, own):
