@@ -9,12 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from biphasic.study.api import evaluate, pretrain, report_study, run_study
+    from biphasic.study.api import pretrain, report_study, run_study
+    from biphasic.study.evaluation import evaluate
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "evaluate": "biphasic.study.api",
+    "evaluate": "biphasic.study.evaluation",
     "pretrain": "biphasic.study.api",
     "report_study": "biphasic.study.api",
     "run_study": "biphasic.study.api",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from biphasic.data.blend import BuildProgress, Report
+    from biphasic.data.blend import BuildProgress
     from biphasic.data.build import CorpusFolders
     from biphasic.data.corpus_config import CorpusConfig
     from biphasic.data.inspect import CorpusSummary
@@ -93,7 +92,10 @@ def corpus_build(
 
     The result depends neither on interruptions nor on the number of workers.
     """
+    from rich.console import Console
+
     from biphasic.data.build import build_corpus
+    from biphasic.data.build_display import build_bar, say_on
 
     settings = {
         "tokenizer": tokenizer,
@@ -108,7 +110,8 @@ def corpus_build(
     }
     config = _config(sources or (), spec, settings, column=column, shares=shares or ())
     last: list[BuildProgress] = []
-    with _bar() as show:
+    console = Console(stderr=True)
+    with build_bar(console) as show:
 
         def report(progress: BuildProgress) -> None:
             last[:] = [progress]
@@ -118,7 +121,7 @@ def corpus_build(
             config,
             out,
             num_workers=workers,
-            say=lambda sentence: typer.echo(sentence, err=True),
+            say=say_on(console),
             progress=report,
         )
     _print_build(out, folders, last[0] if last else None)
@@ -253,53 +256,9 @@ def _tokenizer_of(folder: Path) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-@contextmanager
-def _bar() -> Iterator[Report]:
-    """Show how far a build is, on a terminal only; yield what moves the bar."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("tokenising"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bars:
-        bar = bars.add_task("", total=None, text="", visible=False)
-
-        def show(progress: BuildProgress) -> None:
-            bars.update(
-                bar,
-                completed=progress.tokens,
-                total=progress.total_tokens,
-                text=_rates(progress),
-                visible=True,
-            )
-
-        yield show
-
-
-def _rates(progress: BuildProgress) -> str:
-    megabytes, seconds = progress.text_bytes / 1e6, max(progress.seconds, 1e-9)
-    return (
-        f"{megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "
-        f"{progress.tokens / seconds:,.0f} tokens/s"
-    )
-
-
 def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | None) -> None:
+    from biphasic.data.build_display import rates
+
     for part in (folders.train, folders.heldout):
         typer.echo(_counts(part))
     if progress is None:
@@ -307,7 +266,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     elif progress.num_found:
         typer.echo(f"{progress.num_found} shards were there from an interrupted build")
     else:
-        typer.echo(f"tokenised {_rates(progress)}")
+        typer.echo(f"tokenised {rates(progress)}")
     for line in _left_out(out):
         typer.echo(line)
     typer.echo(f"corpus: {out}")

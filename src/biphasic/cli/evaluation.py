@@ -16,8 +16,8 @@ from rich.text import Text
 from biphasic.analysis.text import count, metric_name, score_cell, truncations
 from biphasic.config import parse_overrides
 from biphasic.records import Convention
-from biphasic.study.api import Evaluation, evaluate_all, task_from_text
 from biphasic.study.config import PAPER
+from biphasic.study.evaluation import Evaluation, evaluate_all, task_from_text
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
 

@@ -73,49 +73,45 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
     return LocalModel(folder.resolve(), _folder_identity(folder), None)
 
 
-def longest_input(folder: Path) -> int:
-    """Return the longest input to give a model, in tokens, special tokens included.
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model can read.
 
-    The least of what the model has positions for, what its makers used for sentences
-    (`sentence_bert_config.json`), what its tokenizer states, and `MAX_INPUT_TOKENS`.
-
-    Raises:
-        DataError: A file is damaged.
-        ModelError: transformers does not know the model.
+    Attributes:
+        longest_input: The longest input to give it, in tokens, special tokens included: the least
+            of what it has positions for, what its makers used for sentences
+            (`sentence_bert_config.json`), what its tokenizer states, and `MAX_INPUT_TOKENS`.
+        positions: The longest input that it has positions for; None where it states no limit.
+        num_embeddings: Tokens that it has embeddings for.
     """
-    stated = [
-        max_positions(folder),
-        _stated(folder / "sentence_bert_config.json", "max_seq_length"),
-        _stated(folder / "tokenizer_config.json", "model_max_length"),  # 1e30 where it knows none
-        MAX_INPUT_TOKENS,
-    ]
-    return min(int(limit) for limit in stated if limit)
+
+    longest_input: int
+    positions: int | None
+    num_embeddings: int
 
 
-def max_positions(folder: Path) -> int | None:
-    """Return the longest input that a model has positions for; None where it states no limit.
-
-    Raises:
-        DataError: A file is damaged.
-        ModelError: transformers does not know the model.
-    """
-    body = empty_body(folder)
-    positions = getattr(body.config, "max_position_embeddings", None)
-    # XLNet says -1: no limit.
-    return positions - first_position(body) if positions and positions > 0 else None
-
-
-def num_embeddings(folder: Path) -> int:
-    """Return the number of tokens that a model has embeddings for.
+def model_limits(folder: Path) -> ModelLimits:
+    """Look at a model's shape, without its weights.
 
     Raises:
         DataError: A file is damaged.
         ModelError: transformers does not know the model, or the model reads no tokens.
     """
-    size = getattr(empty_body(folder).config.get_text_config(), "vocab_size", None)
-    if size is None:
+    body = empty_body(folder)
+    num_embeddings = getattr(body.config, "vocab_size", None)
+    if num_embeddings is None:
         raise ModelError(f"{folder}: config.json states no vocab_size")
-    return size
+    positions = getattr(body.config, "max_position_embeddings", None)
+    # XLNet says -1: no limit.
+    positions = positions - first_position(body) if positions and positions > 0 else None
+    stated = [
+        positions,
+        _stated(folder / "sentence_bert_config.json", "max_seq_length"),
+        _stated(folder / "tokenizer_config.json", "model_max_length"),  # 1e30 where it knows none
+        MAX_INPUT_TOKENS,
+    ]
+    longest_input = min(int(limit) for limit in stated if limit)
+    return ModelLimits(longest_input, positions, num_embeddings)
 
 
 def _stated(path: Path, name: str) -> float | None:

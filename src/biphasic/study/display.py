@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 
 from rich.console import Console
@@ -69,11 +68,6 @@ class StudyDisplay:
             count = f"[{int(task.completed)}/{int(task.total or 0)}]"
             outcome = f"FAILED: {error}" if error else f"done: {job.label}"
             self._console.print(Text(f"{count} {outcome}"), soft_wrap=True)
-
-
-def say_on(console: Console) -> Callable[[str], None]:
-    """Return what prints a sentence as it is: names may look like markup."""
-    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

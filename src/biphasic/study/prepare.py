@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from rich.console import Console
 
 from biphasic.config import Config
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
+from biphasic.data.build_display import build_bar, say_on
 from biphasic.data.corpus import Corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import (
@@ -22,13 +24,7 @@ from biphasic.data.pydocs import (
 )
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import (
-    MANIFEST,
-    digest,
-    file_sha256,
-    is_complete,
-    remove_partials,
-)
+from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.loop import TrainingData
 
@@ -42,6 +38,10 @@ class CorpusPaths(Config):
     """Folder of the corpus to pretrain on."""
     heldout: Path
     """Folder of the corpus to watch losses on."""
+
+    def origin(self) -> dict[str, Any]:
+        """Return what the corpus was made from."""
+        return read_record(self.train.parent)["origin"]
 
     def content(self) -> tuple[str, ...]:
         """Return hashes that change with the content of any part."""
@@ -61,68 +61,49 @@ class CorpusPaths(Config):
         )
 
 
-def prepare_corpus(config: CorpusConfig, store: Path, *, say: Callable[[str], None]) -> CorpusPaths:
+def locate_corpus(config: CorpusConfig, store: Path) -> Path:
+    """Return the folder that a corpus is in, or will be; quick, before any work.
+
+    Raises:
+        DataError: There is no such source, tokenizer or finished corpus.
+    """
+    if config.folder is None:
+        return store / "data" / digest(corpus_origin(config))[:32]
+    if not _is_built(config.folder):
+        raise DataError(
+            f"{config.folder}: no finished corpus here; make one with 'biphasic corpus build'"
+        )
+    return config.folder
+
+
+def prepare_corpus(
+    config: CorpusConfig, folder: Path, store: Path, *, console: Console
+) -> CorpusPaths:
     """Build the text that a study trains on, or find it built.
 
     Args:
         config: The study's corpus.
+        folder: Where `locate_corpus` says.
         store: Content store.
-        say: Told what is being done, one sentence at a time.
+        console: Where progress is shown.
 
     Raises:
         DataError: There is no text, or it cannot be used.
     """
-    if config.folder is not None:
-        return _built(config.folder)
-    key = digest(corpus_origin(config))[:32]
-    folder = store / "data" / key
-    paths = _paths(folder)
-    with _lock(store, f"data-{key}"):
-        # The record comes last: a corpus that was refused or interrupted has parts but no record.
-        if not (folder / RECORD).is_file() or not _is_whole(paths):
-            build_corpus(config, folder, say=say)
-    return paths
-
-
-def check_corpus(config: CorpusConfig) -> None:
-    """Check that a corpus's sources or its folder are there; quick, before any work.
-
-    Raises:
-        DataError: They are not.
-    """
-    if config.folder is not None:
-        _built(config.folder)
-    else:
-        corpus_origin(config)
-
-
-def data_origin(config: CorpusConfig) -> dict[str, Any]:
-    """Return what a corpus was made from, for reports."""
-    if config.folder is not None:
-        return read_record(config.folder)["origin"]
-    return corpus_origin(config)
-
-
-def _built(folder: Path) -> CorpusPaths:
-    """Return the paths of a corpus that was built before.
-
-    Raises:
-        DataError: The folder holds no finished corpus.
-    """
-    paths = _paths(folder)
-    if not (folder / RECORD).is_file() or not _is_whole(paths):
-        raise DataError(f"{folder}: no finished corpus here; make one with 'biphasic corpus build'")
-    return paths
-
-
-def _is_whole(paths: CorpusPaths) -> bool:
-    return all(map(is_complete, (paths.tokenizer, paths.train, paths.heldout)))
-
-
-def _paths(folder: Path) -> CorpusPaths:
+    if config.folder is None:
+        with _lock(store, f"data-{folder.name}"):
+            # Of a corpus that was refused or interrupted there may be parts, but no record.
+            if not _is_built(folder):
+                with build_bar(console) as report:
+                    build_corpus(config, folder, say=say_on(console), progress=report)
     return CorpusPaths(
         tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
     )
+
+
+def _is_built(folder: Path) -> bool:
+    parts = (folder / part for part in ("tokenizer", "train", "heldout"))
+    return (folder / RECORD).is_file() and all(map(is_complete, parts))
 
 
 def prepare_builtin_tasks(

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
+from biphasic.data.build_display import say_on
 from biphasic.files import digest, exclusive_folder, is_complete, read_json, write_json
 from biphasic.study.config import StudyConfig
-from biphasic.study.display import say_on
 from biphasic.study.jobs import FinetuneJob, Job, TrainJob
 from biphasic.study.plan import (
     FinetuneGroup,
@@ -28,12 +28,13 @@ from biphasic.study.plan import (
     missing_segments,
     plan_study,
 )
-from biphasic.study.prepare import CorpusPaths, check_corpus, data_origin, prepare_corpus
+from biphasic.study.prepare import CorpusPaths, locate_corpus, prepare_corpus
 from biphasic.study.schedule import run_jobs
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.training.environment import environment
 from biphasic.training.loop import TrainingData
 
+DEFAULT_ROOT = "runs"
 STORE = "store"
 _STUDY_FORMAT = "biphasic.study/1"
 
@@ -78,9 +79,10 @@ def execute_study(
     """
     folder, store = root.resolve() / config.name, root.resolve() / STORE
     with study_lock(folder):
-        check_corpus(config.corpus)
+        # Before the tasks, which take time: a source that is missing is known at once.
+        corpus = locate_corpus(config.corpus, store)
         tasks = locate_tasks(config, store, say=say_on(console))
-        paths = prepare_corpus(config.corpus, store, say=say_on(console))
+        paths = prepare_corpus(config.corpus, corpus, store, console=console)
         data = paths.open()
         plan = plan_study(config, data.ground, tasks)
         check_tasks(plan.tasks, data.tokenizer)
@@ -97,7 +99,7 @@ def execute_study(
                 num_workers=workers,
                 num_threads=num_threads,
             )
-        record = study_record(config, plan, data, store=store)
+        record = study_record(config, plan, data, origin=paths.origin(), store=store)
         report = _up_to_date_report(record, plan, folder, store)
     return StudyOutcome(folder, report, num_executed=len(jobs), failures=failures)
 
@@ -149,7 +151,7 @@ def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: 
 
 
 def study_record(
-    config: StudyConfig, plan: Plan, data: TrainingData, *, store: Path
+    config: StudyConfig, plan: Plan, data: TrainingData, *, origin: dict[str, Any], store: Path
 ) -> dict[str, Any]:
     """Return `study.json`: what was compared with what, for reports that need no torch."""
     runs = {
@@ -199,11 +201,13 @@ def study_record(
             for run in runs[arm.state, task.info.name]
         ],
         "heldout_sha256": data.heldout.content_hash,
-        "provenance": _provenance(config, plan, data),
+        "provenance": _provenance(config, plan, data, origin),
     }
 
 
-def _provenance(config: StudyConfig, plan: Plan, data: TrainingData) -> dict[str, Any]:
+def _provenance(
+    config: StudyConfig, plan: Plan, data: TrainingData, origin: dict[str, Any]
+) -> dict[str, Any]:
     corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
     return {
         "environment": environment(),
@@ -218,7 +222,7 @@ def _provenance(config: StudyConfig, plan: Plan, data: TrainingData) -> dict[str
             },
             "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
             "tasks": {task.info.name: task.info.sha256 for task in plan.tasks},
-            "origin": data_origin(config.corpus),
+            "origin": origin,
         },
         "recipe": config.recipe.model_dump(mode="json"),
         "finetuning": config.finetuning.model_dump(mode="json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ class TaskLocator:
         """
         self._store, self._libraries, self._say = store, libraries, say
         self._protocol_of, self._is_paper = protocol_of, is_paper
+        # Several tasks may be trained on one, whose training split can be large.
+        self._load = lru_cache(maxsize=2)(load_task)
 
     def plan(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
         """Return the tasks, each with the one it is trained on.
@@ -87,7 +90,7 @@ class TaskLocator:
         """Plan a task; `chain` has the tasks that are trained on it."""
         folder = self._folder(task)
         verify_folder(folder, remedy="delete this folder and run again")
-        description, loaded = read_description(folder), load_task(folder)
+        description, loaded = read_description(folder), self._load(folder)
         planned = PlannedTask(
             info=replace(
                 loaded.info,
@@ -107,7 +110,7 @@ class TaskLocator:
             raise ConfigError(f"a task is trained on itself: {' -> '.join((*chain, name))}")
         trainer = self._trainer(task, name, others, chain)
         _check_trainer(task, planned, trainer)
-        overlaps = count_overlaps(loaded, load_task(trainer.folder))
+        overlaps = count_overlaps(loaded, self._load(trainer.folder))
         return replace(planned, trainer=trainer, info=replace(planned.info, overlaps=overlaps))
 
     def _trainer(

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256
 from biphasic.model.build import load_encoder
-from biphasic.model.hub import fetch_model, longest_input, max_positions, num_embeddings
+from biphasic.model.hub import fetch_model, model_limits
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -199,7 +199,7 @@ def test_longest_input(
     folder = shutil.copytree(model_folder, tmp_path / "copy")
     for name, settings in files.items():
         change(folder, name, **settings)
-    assert longest_input(folder) == longest
+    assert model_limits(folder).longest_input == longest
 
 
 @pytest.mark.parametrize(
@@ -218,23 +218,26 @@ def test_positions_and_embeddings(
     change(folder, "config.json", **settings)
     # What its makers used is less than what the model has.
     change(folder, "tokenizer_config.json", model_max_length=8)
-    assert max_positions(folder) == positions
-    assert num_embeddings(folder) == 40
+    limits = model_limits(folder)
+    assert limits.positions == positions
+    assert limits.num_embeddings == 40
+    assert limits.longest_input == 8
 
 
 def test_a_limit_of_minus_one_is_none(tmp_path: Path) -> None:
     change(tmp_path, "config.json", model_type="xlnet", n_layer=1)
-    assert max_positions(tmp_path) is None
-    assert longest_input(tmp_path) == 2048
+    limits = model_limits(tmp_path)
+    assert limits.positions is None
+    assert limits.longest_input == 2048
 
 
 def test_a_model_of_characters_has_no_embeddings_of_tokens(tmp_path: Path) -> None:
     change(tmp_path, "config.json", model_type="canine", num_hidden_layers=1)
     with pytest.raises(ModelError, match=r"config\.json states no vocab_size"):
-        num_embeddings(tmp_path)
+        model_limits(tmp_path)
 
 
-def test_longest_input_needs_a_model_that_transformers_knows(tmp_path: Path) -> None:
+def test_limits_need_a_model_that_transformers_knows(tmp_path: Path) -> None:
     change(tmp_path, "config.json", model_type="nonesuch")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        longest_input(tmp_path)
+        model_limits(tmp_path)

@@ -18,8 +18,9 @@ import biphasic
 from biphasic.data.tokenizer import train_tokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.study import api
-from biphasic.study.api import evaluate, evaluate_all, pretrain
+from biphasic.study.api import pretrain
 from biphasic.study.config import TaskConfig
+from biphasic.study.evaluation import evaluate, evaluate_all
 
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}

@@ -1,13 +1,23 @@
 """Data are built once, resumed where interrupted, and never shared between different settings."""
 
+import io
+import json
+
 import pytest
+from rich.console import Console
 
 from biphasic.data import sources
+from biphasic.data.build import corpus_origin
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import LIBRARIES, Document
 from biphasic.errors import CheckpointError
 from biphasic.study import prepare as module
-from biphasic.study.prepare import builtin_tasks_origin, prepare_builtin_tasks, prepare_corpus
+from biphasic.study.prepare import (
+    builtin_tasks_origin,
+    locate_corpus,
+    prepare_builtin_tasks,
+    prepare_corpus,
+)
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 
 CONFIG = CorpusConfig(libraries=("rich",), vocab_size=300)
@@ -42,8 +52,10 @@ def loads(monkeypatch, documents, make_task):
 
 
 def run(store, config=CONFIG):
-    said = []
-    return prepare_corpus(config, store, say=said.append), said
+    shown = io.StringIO()
+    folder = locate_corpus(config, store)
+    paths = prepare_corpus(config, folder, store, console=Console(file=shown, width=200))
+    return paths, shown.getvalue().splitlines()
 
 
 def tasks(store, libraries=("rich",)):
@@ -119,6 +131,11 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
     found, said = run(tmp_path / "other", CorpusConfig(folder=folder))
     assert (found, said) == (built, [])
     assert not (tmp_path / "other").exists()
+
+
+def test_a_corpus_says_what_it_was_made_from(loads, tmp_path):
+    paths, _ = run(tmp_path)
+    assert paths.origin() == json.loads(json.dumps(corpus_origin(CONFIG)))
 
 
 @pytest.mark.parametrize("other", [("rich", "typer"), ("rich", "python"), (), None])
