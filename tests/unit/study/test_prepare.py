@@ -10,7 +10,7 @@ from biphasic.data import sources
 from biphasic.data.build import corpus_origin
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import LIBRARIES, Document
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.study import prepare as module
 from biphasic.study.prepare import (
     builtin_tasks_origin,
@@ -131,6 +131,11 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
     found, said = run(tmp_path / "other", CorpusConfig(folder=folder))
     assert (found, said) == (built, [])
     assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_without_a_corpus_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"no finished corpus here; make one with"):
+        locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")
 
 
 def test_a_corpus_says_what_it_was_made_from(loads, tmp_path):
