@@ -1,4 +1,4 @@
-"""The chunked loss against torch's own cross-entropy."""
+"""The grouped loss against torch's own cross-entropy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from biphasic.objectives import loss as module
 from biphasic.objectives.loss import summed_cross_entropy
 
 HIDDEN, VOCAB = 6, 50
-CHUNK = 8  # rows that the patched budget of logits holds
+GROUP, BLOCK = 8, 3  # rows that the patched budgets of logits hold
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_LOGITS", CHUNK * VOCAB)
+def small_groups_and_blocks(monkeypatch):
+    monkeypatch.setattr(module, "GROUP_LOGITS", GROUP * VOCAB)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", BLOCK * VOCAB)
 
 
 def problem(count: int, *, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,7 +38,7 @@ def reference(hidden, weight, labels):
     return F.cross_entropy((hidden @ weight.T).float(), labels, reduction="sum")
 
 
-@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("count", [1, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP, 3 * GROUP + 5])
 def test_equals_torch_in_fp32(count):
     given = problem(count)
     for ours, theirs in zip(
@@ -46,7 +47,7 @@ def test_equals_torch_in_fp32(count):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("count", [GROUP, 3 * GROUP + 5])
 def test_near_torch_in_bf16(count):
     hidden, weight, labels = problem(count)
     exact = losses(reference, hidden.bfloat16().float(), weight.bfloat16().float(), labels)
@@ -63,7 +64,7 @@ def test_near_torch_in_bf16(count):
 def test_chunks_do_not_change_the_result(monkeypatch):
     given = problem(45)
     chunked = losses(summed_cross_entropy, *given)
-    monkeypatch.setattr(module, "CHUNK_LOGITS", 1 << 21)
+    monkeypatch.setattr(module, "GROUP_LOGITS", 1 << 21)
     for a, b in zip(chunked, losses(summed_cross_entropy, *given), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
@@ -77,7 +78,7 @@ def test_huge_logits_neither_overflow_nor_vanish():
     assert torch.isfinite(weight_gradient).all()
 
 
-def test_never_holds_more_logits_than_a_chunk():
+def test_never_holds_more_logits_than_a_group():
     class Spy(torch.utils._python_dispatch.TorchDispatchMode):
         largest = 0
 
@@ -87,17 +88,18 @@ def test_never_holds_more_logits_than_a_chunk():
                 self.largest = max(self.largest, result.shape[0])
             return result
 
-    hidden, weight, labels = problem(10 * CHUNK + 3)
+    hidden, weight, labels = problem(10 * GROUP + 3)
     with Spy() as spy:
         losses(summed_cross_entropy, hidden, weight, labels)
-    assert spy.largest == CHUNK
+    assert spy.largest == GROUP
     with Spy() as spy:
         losses(reference, hidden, weight, labels)
-    assert spy.largest == 10 * CHUNK + 3  # the spy does see what the reference holds
+    assert spy.largest == 10 * GROUP + 3  # the spy does see what the reference holds
 
 
-def test_chunk_is_at_least_one_row(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_LOGITS", 1)
+def test_a_group_is_at_least_one_row(monkeypatch):
+    monkeypatch.setattr(module, "GROUP_LOGITS", 1)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", 1)
     given = problem(3)
     torch.testing.assert_close(summed_cross_entropy(*given), reference(*given))
 

@@ -125,13 +125,18 @@ class RowPlan:
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
 
+_Pieces = NDArray[np.int64]
+"""int64 [num_pieces, 4]: epoch, document, start and end of each."""
+_NONE: _Pieces = np.empty((0, 4), dtype=np.int64)
+
+
 class _DocumentOrder:
     """The endless seeded order of documents: places 0, 1, ... run through epoch after epoch."""
 
     def __init__(self, lengths: NDArray[np.int64], data_seed: int, window: int) -> None:
         self.lengths, self.data_seed, self.window = lengths, data_seed, window
 
-    def pieces(self, first_place: int) -> list[Piece]:
+    def pieces(self, first_place: int) -> _Pieces:
         """Return the whole documents of the window that begins at a place."""
         places = np.arange(first_place, first_place + self.window)
         epochs, indices = np.divmod(places, len(self.lengths))
@@ -140,11 +145,32 @@ class _DocumentOrder:
             bits = stream("documents", self.data_seed, epoch)
             here = epochs == epoch
             documents[here] = permute(bits, indices[here], len(self.lengths))
+        starts = np.zeros_like(documents)
+        return np.stack([epochs, documents, starts, self.lengths[documents]], axis=1)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The rows of a window of documents, put into pieces when asked for.
+
+    Attributes:
+        chunks: Documents, cut where they exceed a row.
+        bins: The chunks of each row.
+        order: int64 [num_rows]; the bins as they are read.
+    """
+
+    chunks: _Pieces
+    bins: list[list[int]]
+    order: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def rows(self, first: int, end: int) -> list[list[Piece]]:
+        """Return a stretch of rows."""
         return [
-            Piece(epoch, document, 0, length)
-            for epoch, document, length in zip(
-                epochs.tolist(), documents.tolist(), self.lengths[documents].tolist(), strict=True
-            )
+            [Piece(*chunk) for chunk in self.chunks[self.bins[row]].tolist()]
+            for row in self.order[first:end].tolist()
         ]
 
 
@@ -154,9 +180,9 @@ class _LegPlan:
     def __init__(self, order: _DocumentOrder, leg: Leg, previous: _LegPlan | None) -> None:
         self.leg = leg
         self._order = order
-        self._carried, self._first_place = previous.remainder() if previous else ([], 0)
+        self._carried, self._first_place = previous.remainder() if previous else (_NONE, 0)
         self._row_starts = [0]  # of the windows planned so far, and of the one after them
-        self._window_rows = lru_cache(maxsize=2)(self._plan_window)
+        self._window = lru_cache(maxsize=2)(self._plan_window)
 
     def rows(self, first: int, count: int) -> list[list[Piece]]:
         """Return rows `first` to `first + count` of the leg."""
@@ -164,33 +190,35 @@ class _LegPlan:
         window = self._window_of(first)
         while len(found) < count:
             skipped = max(first - self._row_starts[window], 0)
-            found += self._window_rows(window)[skipped : skipped + count - len(found)]
-            window = self._window_of(self._row_starts[window] + len(self._window_rows(window)))
+            found += self._window(window).rows(skipped, skipped + count - len(found))
+            window = self._window_of(self._row_starts[window] + len(self._window(window)))
         return found
 
-    def remainder(self) -> tuple[list[Piece], int]:
+    def remainder(self) -> tuple[_Pieces, int]:
         """Return the unread pieces of the window that the leg ends in, and the place after it."""
         consumed = self.leg.num_steps * self.leg.rows_per_step
         window = self._window_of(consumed)
-        unread = self._window_rows(window)[consumed - self._row_starts[window] :]
-        pieces = _join([piece for row in unread for piece in row])
-        return pieces, self._first_place + (window + 1) * self._order.window
+        planned = self._window(window)
+        unread = planned.order[consumed - self._row_starts[window] :].tolist()
+        chunks = [chunk for row in unread for chunk in planned.bins[row]]
+        return _join(planned.chunks[chunks]), self._first_place + (window + 1) * self._order.window
 
     def _window_of(self, row: int) -> int:
         while self._row_starts[-1] <= row:
-            rows = self._window_rows(len(self._row_starts) - 1)
-            self._row_starts.append(self._row_starts[-1] + len(rows))
+            planned = self._window(len(self._row_starts) - 1)
+            self._row_starts.append(self._row_starts[-1] + len(planned))
         return bisect_right(self._row_starts, row) - 1
 
-    def _plan_window(self, window: int) -> list[list[Piece]]:
+    def _plan_window(self, window: int) -> _Window:
         first_place = self._first_place + window * self._order.window
-        whole = self._order.pieces(first_place) + (self._carried if window == 0 else [])
-        room = self.leg.max_seqlen - NUM_SPECIAL
-        chunks = [chunk for piece in whole for chunk in _cut(piece, room)]
-        lengths = np.array([chunk.end - chunk.start for chunk in chunks]) + NUM_SPECIAL
+        whole = self._order.pieces(first_place)
+        if window == 0:
+            whole = np.concatenate([whole, self._carried])
+        chunks = _cut(whole, self.leg.max_seqlen - NUM_SPECIAL)
+        lengths = chunks[:, 3] - chunks[:, 2] + NUM_SPECIAL
         bins = best_fit(lengths, capacity=self.leg.max_seqlen)
         bits = stream("rows", self._order.data_seed, first_place, self.leg.max_seqlen)
-        return [[chunks[item] for item in bins[row]] for row in permutation(bits, len(bins))]
+        return _Window(chunks, bins, permutation(bits, len(bins)))
 
 
 class RowReader:
@@ -240,24 +268,21 @@ def _merge(legs: Sequence[Leg]) -> list[Leg]:
     return merged
 
 
-def _cut(piece: Piece, room: int) -> list[Piece]:
-    return [
-        replace(piece, start=start, end=min(start + room, piece.end))
-        for start in range(piece.start, piece.end, room)
-    ]
+def _cut(pieces: _Pieces, room: int) -> _Pieces:
+    """Cut pieces into chunks of `room` tokens, the last of each shorter."""
+    counts = -((pieces[:, 2] - pieces[:, 3]) // room)
+    chunks = np.repeat(pieces, counts, axis=0)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    chunks[:, 2] += room * (np.arange(len(chunks)) - first)
+    chunks[:, 3] = np.minimum(chunks[:, 2] + room, chunks[:, 3])
+    return chunks
 
 
-def _join(pieces: list[Piece]) -> list[Piece]:
-    """Undo `_cut` where neighbouring chunks of a document are both here."""
-    joined: list[Piece] = []
-    for piece in sorted(pieces):
-        last = joined[-1] if joined else None
-        if last and (last.epoch, last.document, last.end) == (
-            piece.epoch,
-            piece.document,
-            piece.start,
-        ):
-            joined[-1] = replace(last, end=piece.end)
-        else:
-            joined.append(piece)
+def _join(chunks: _Pieces) -> _Pieces:
+    """Undo `_cut` where neighbouring chunks of a document are both here; sorted."""
+    chunks = chunks[np.lexsort(chunks.T[::-1])]
+    before, after = chunks[:-1], chunks[1:]
+    goes_on = (before[:, :2] == after[:, :2]).all(axis=1) & (before[:, 3] == after[:, 2])
+    joined = chunks[np.concatenate([[True], ~goes_on])]
+    joined[:, 3] = chunks[np.concatenate([~goes_on, [True]]), 3]
     return joined

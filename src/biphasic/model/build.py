@@ -77,13 +77,13 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
     register_attention()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("init", init_seed))
+        options = {"attn_implementation": ATTENTION_NAME, "dtype": torch.float32}
         if isinstance(config, EuroBertConfig):
-            return EuroBertForMaskedLM._from_config(
-                config, attn_implementation=ATTENTION_NAME, dtype=torch.float32
-            )
-        return _language_model_class(config).from_config(
-            config, attn_implementation=ATTENTION_NAME, dtype=torch.float32
-        )
+            model = EuroBertForMaskedLM._from_config(config, **options)
+        else:
+            model = _language_model_class(config).from_config(config, **options)
+    speed_up_linear_layers(model)
+    return model
 
 
 def load_model(folder: Path | str) -> PreTrainedModel:
@@ -101,6 +101,7 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     # An encoder may come without a head.
     body = f"{model.base_model_prefix}."
     _refuse_missing(folder, [key for key in report["missing_keys"] if key.startswith(body)])
+    speed_up_linear_layers(model)
     return model
 
 

@@ -30,7 +30,7 @@ class _OneDnnLinear(nn.Linear):
     """`nn.Linear`, but for fp32 on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.dtype != torch.float32 or input.device.type != "cpu":
+        if not _is_faster(input):
             return super().forward(input)
         return _Product.apply(input, self.weight, self.bias)
 
@@ -41,7 +41,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(input, weight)
-        return _product(input, weight, bias)
+        return _by_onednn(input, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -50,11 +50,27 @@ class _Product(torch.autograd.Function):
         by_token = gradient.reshape(-1, weight.shape[0])  # (tokens, num_outputs)
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            _product(gradient, weight.T) if needs_input else None,
-            _product(by_token.T, input.reshape(-1, weight.shape[1]).T) if needs_weight else None,
+            _by_onednn(gradient, weight.T) if needs_input else None,
+            _by_onednn(by_token.T, input.reshape(-1, weight.shape[1]).T) if needs_weight else None,
             by_token.sum(0) if needs_bias else None,
         )
 
 
-def _product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Return `left @ right.T` by the faster library; outside of autograd.
+
+    Args:
+        left: [num_rows, width].
+        right: [num_columns, width], of the same precision.
+    """
+    if _is_faster(left) and torch.backends.mkldnn.is_available():
+        return _by_onednn(left, right)
+    return left @ right.T
+
+
+def _is_faster(input: Tensor) -> bool:
+    return input.dtype == torch.float32 and input.device.type == "cpu"
+
+
+def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")

@@ -55,7 +55,7 @@ def test_frozen_weights_get_no_gradient() -> None:
 
 def test_other_precisions_go_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
     _, fast = layers(bias=True)
-    monkeypatch.setattr("biphasic.model.linear._product", lambda *_: pytest.fail("by oneDNN"))
+    monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
     assert fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).dtype == torch.bfloat16
     with pytest.raises(BaseException, match="by oneDNN"):
         fast.float()(torch.ones(2, 48))
@@ -85,6 +85,6 @@ def test_encoders_compute_this_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model = load_encoder(tmp_path, batching="padded")
     model.save_pretrained(tmp_path / "again")  # what transformers writes is what it read
     assert load_encoder(tmp_path / "again").state_dict().keys() == model.state_dict().keys()
-    monkeypatch.setattr("biphasic.model.linear._product", lambda *_: pytest.fail("by oneDNN"))
+    monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
     with pytest.raises(BaseException, match="by oneDNN"):
         model(input_ids=torch.ones(1, 3, dtype=torch.int64))
