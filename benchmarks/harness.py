@@ -17,6 +17,22 @@ from typing import Any
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "sentence-transformers", "numpy")
 
+# A process of its own: Linux counts the memory of the process that starts another as the other's
+# too, and this one may hold far more than what it measures.
+_LAUNCHER = """
+import json, os, subprocess, sys, time
+began = time.perf_counter()
+_, status, usage = os.wait4(subprocess.Popen(sys.argv[2:]).pid, 0)
+taken = {
+    "seconds": time.perf_counter() - began,
+    "cpu_seconds": usage.ru_utime + usage.ru_stime,
+    "peak_bytes": 1024 * usage.ru_maxrss,
+}
+with open(sys.argv[1], "w", encoding="utf-8") as file:
+    json.dump(taken, file)
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -26,7 +42,6 @@ class Cost:
         seconds: From its start to its end.
         cpu_seconds: Processor time of it and its children.
         peak_bytes: Most memory that was resident at once in one process, mapped files included.
-            Linux counts it in KiB.
     """
 
     seconds: float
@@ -54,19 +69,15 @@ def run_process(
         "HF_HUB_OFFLINE": "1",
         **(settings or {}),
     }
-    # wait4 tells what this one child took; it leaves pipes unread, so output goes to files.
-    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as complaint:
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=printed, stderr=complaint, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        printed.seek(0)
-        complaint.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{complaint.read()}")
-        cost = Cost(seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss)
-        return printed.read(), cost
+    with tempfile.TemporaryDirectory() as folder:
+        taken = Path(folder) / "taken.json"
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(taken)]
+        done = subprocess.run(
+            [*launcher, *command], capture_output=True, text=True, check=False, env=environment
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+        return done.stdout, Cost(**json.loads(taken.read_text(encoding="utf-8")))
 
 
 def measured(

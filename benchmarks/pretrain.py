@@ -1,188 +1,121 @@
-"""Real tokens per second of our pretraining step against Hugging Face Trainer with padding.
+"""Real tokens per second of our pretraining step against Hugging Face Trainer, on a CPU.
 
-Same dimensions, text, chunks, precision, optimizer and threads; a batch holds the same number of
-real tokens. Each measurement is a process of its own, so that neither side inherits the other's
-memory. See README.md beside this file.
+Same dimensions, text, precision, optimizer and threads; a batch holds the same number of real
+tokens. Each measurement is a process of its own, so that no side inherits another's memory. The
+peers, with `DataCollatorForLanguageModeling` and the model's own attention:
+
+- trainer-padded: documents cut to `max_seqlen`, one to a row, padded to the longest of the batch;
+- trainer-packed: documents end to end, cut into blocks of `max_seqlen`, attention across them;
+- each with "-tuned": in a process with our allocator settings, so that what is left is not theirs.
+
+Trainer is set as ours where it decides what is computed: batch size, AdamW's constants, a constant
+learning rate, precision. Logging, checkpoints and the progress bar are off. The mask of special
+tokens is made beforehand and passed on, as transformers' `run_mlm` means to. The rest is as Trainer
+comes. See README.md beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from harness import write_records
+from setup_pretraining import (
+    LEARNING_RATE,
+    MODELS,
+    OBJECTIVES,
+    PRECISIONS,
+    Clock,
+    Setting,
+    measure_in_turns,
+    measure_ours,
+    median_of,
+    prepare,
+    print_numbers,
+    row_reader,
+)
+from torch import nn
 
-from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.pydocs import load_documents
-from biphasic.data.rows import RowPlan, RowReader
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.model.linear import speed_up_linear_layers
 from biphasic.training.ledger import step_flops
-from biphasic.training.loop import RunOptions, StepReport, TrainingData, model_config, train_segment
+from biphasic.training.loop import TrainingData, model_config
 from biphasic.training.memory import release_excess, tune_allocator
-from biphasic.training.recipe import Lineage, Recipe
 
-MAX_SEQLEN = 256
-ROWS_PER_STEP = 8
-MLM_PROBABILITY = 0.4
-VOCAB_SIZE = 8192
-CORPUS_CHARACTERS = 6_000_000
-WARMUP_STEPS = 5
-LEARNING_RATE = 1e-3
+VOCABULARIES = (8_192, 131_072)
+PEERS = ("trainer-padded", "trainer-padded-tuned", "trainer-packed", "trainer-packed-tuned")
 MATRIX_SIZE = 2048
+CEILING_SECONDS = 3
+COUNTED_BATCHES = 8
 TRAINER_BATCHES = 100
 
-OBJECTIVES = ("clm", "mlm")
-PRECISIONS = ("bf16", "fp32")
-# "trainer-tuned" is Trainer with our allocator settings: what is left is not the allocator's.
-SIDES = ("ours", "trainer", "trainer-tuned")
 
-
-class _Enough(Exception):  # noqa: N818  # ends a run on purpose
-    """The measuring time is over."""
-
-
-class Clock:
-    """Counts tokens and seconds from the end of the warm-up until the time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        """Measure for `seconds` after the warm-up."""
-        self.seconds, self.steps, self.tokens = seconds, 0, 0
-        self._began = self._cpu_began = 0.0
-
-    def step(self, tokens: int) -> bool:
-        """Count one step; returns whether the time is over."""
-        self.steps += 1
-        if self.steps == WARMUP_STEPS:
-            self._began, self._cpu_began = time.perf_counter(), time.process_time()
-        elif self.steps > WARMUP_STEPS:
-            self.tokens += tokens
-        return self.steps > WARMUP_STEPS and time.perf_counter() - self._began >= self.seconds
-
-    def result(self) -> dict[str, float]:
-        """Return the rates."""
-        return {
-            "tokens_per_second": self.tokens / (time.perf_counter() - self._began),
-            "tokens_per_cpu_second": self.tokens / (time.process_time() - self._cpu_began),
-            "steps": self.steps - WARMUP_STEPS,
-        }
-
-
-def prepare(folder: Path) -> None:
-    """Write a tokenizer and a corpus from the built-in documentation."""
-    texts: list[tuple[str, str]] = []
-    sizes = itertools.count()
-    total = 0
-    documents = [document for document in load_documents() if document.split == "train"]
-    # Every n-th document, so that all libraries take part.
-    stride = max(1, sum(len(document.text) for document in documents) // CORPUS_CHARACTERS)
-    for document in documents[::stride]:
-        total += len(document.text)
-        texts.append((f"{next(sizes)}", document.text))
-    tokenizer = train_tokenizer((text for _, text in texts), vocab_size=VOCAB_SIZE)
-    write_tokenizer(tokenizer, folder / "tokenizer")
-    write_corpus(folder / "corpus", texts, tokenizer, provenance={"characters": total})
-
-
-def recipe_for(preset: str, objective: str, precision: str) -> Recipe:
-    """Return the recipe that our side trains; long enough never to end by itself."""
-    phase: dict[str, Any] = {"objective": objective, "steps": 2_000}
-    if objective == "mlm":
-        phase["mlm_probability"] = MLM_PROBABILITY
-    return Recipe.model_validate(
-        {
-            "model": preset,
-            "phases": [phase],
-            "learning_rate": {"peak": LEARNING_RATE},
-            "max_seqlen": MAX_SEQLEN,
-            "rows_per_step": ROWS_PER_STEP,
-            "precision": precision,
-        }
-    )
-
-
-def training_data(folder: Path) -> TrainingData:
-    """Open what `prepare` wrote."""
-    corpus = Corpus(folder / "corpus")
-    return TrainingData(corpus, corpus, TextTokenizer.load(folder / "tokenizer"))
-
-
-def row_reader(data: TrainingData, recipe: Recipe) -> RowReader:
-    """Return the reader of rows, as the training loop makes it."""
-    plan = RowPlan(data.corpus.lengths, recipe.legs, data_seed=recipe.seeds.data_seed)
-    return RowReader(data.corpus, plan, data.tokenizer.special_ids)
-
-
-def measure_ours(options: argparse.Namespace) -> dict[str, float]:
-    """Run our training loop as it is: reading, masking, step, metrics."""
-    tune_allocator()
-    data = training_data(options.data)
-    recipe = recipe_for(options.preset, options.objective, options.precision)
-    clock = Clock(options.seconds)
-
-    def report(step: StepReport) -> None:
-        if clock.step(step.tokens):
-            raise _Enough
-
-    result: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as store:
-        try:
-            train_segment(
-                Lineage(recipe, data.ground),
-                data,
-                Path(store),
-                start=0,
-                end=recipe.total_steps,
-                options=RunOptions(checkpoint_every=0, report=report),
-            )
-        except _Enough:
-            result = clock.result()
-    assert result, "the recipe ended before the time was over"
-    batch = row_reader(data, recipe).batch(0)
-    phase = recipe.phases[0]
-    supervision = phase.supervise(batch, data.vocabulary, mask_seed=0)
-    flops = step_flops(
-        recipe.architecture,
-        vocab_size=VOCAB_SIZE,
-        batch=batch,
-        supervised_tokens=len(supervision.labels),
-        causal=phase.causal,
-    )
-    return {**result, "flops_per_token": flops / batch.packed.num_tokens}
-
-
-def trainer_model(options: argparse.Namespace, data: TrainingData) -> Any:
+def trainer_model(setting: Setting, data: TrainingData) -> Any:
     """Return transformers' own model of the same dimensions, with its own attention.
 
     EuroBERT is Llama's architecture without the causal mask; transformers has no causal EuroBERT.
     """
-    config = model_config(recipe_for(options.preset, options.objective, "fp32"), data.tokenizer)
+    config = model_config(setting.recipe, data.tokenizer)
     assert isinstance(config, transformers.EuroBertConfig)
-    if options.objective == "mlm":
+    if setting.is_mlm:
         return transformers.EuroBertForMaskedLM(config)
     shared = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "architectures")}
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
 
 
+def documents(data: TrainingData, num_tokens: int) -> Iterator[list[int]]:
+    """Yield whole documents without special tokens, in random order, until there are enough."""
+    for document in np.random.default_rng(0).permutation(len(data.corpus)).tolist():
+        if num_tokens <= 0:
+            return
+        tokens = data.corpus.tokens(document, 0, int(data.corpus.lengths[document])).tolist()
+        num_tokens -= len(tokens)
+        yield tokens
+
+
+def padded_sequences(setting: Setting, data: TrainingData, num_tokens: int) -> list[list[int]]:
+    """Cut documents to sequences of `max_seqlen` at most, each between BOS and EOS, as ours are."""
+    bos, eos = data.tokenizer.bos_id, data.tokenizer.eos_id
+    room = setting.max_seqlen - 2
+    return [
+        [bos, *tokens[start : start + room], eos]
+        for tokens in documents(data, num_tokens)
+        for start in range(0, len(tokens), room)
+    ]
+
+
+def packed_sequences(setting: Setting, data: TrainingData, num_tokens: int) -> list[list[int]]:
+    """Lay documents end to end, each between BOS and EOS, and cut blocks of `max_seqlen`.
+
+    What is left at the end is dropped, as in transformers' `run_mlm` and `run_clm`.
+    """
+    bos, eos = data.tokenizer.bos_id, data.tokenizer.eos_id
+    stream = [
+        token
+        for tokens in documents(data, num_tokens)
+        for token in itertools.chain([bos], tokens, [eos])
+    ]
+    length = setting.max_seqlen
+    return [stream[end - length : end] for end in range(length, len(stream) + 1, length)]
+
+
 class CountingCollator:
     """DataCollatorForLanguageModeling that remembers the real tokens of each batch."""
 
-    def __init__(self, tokenizer: Any, *, objective: str) -> None:
+    def __init__(self, tokenizer: Any, setting: Setting) -> None:
         """Mask as the study does: every selected token is replaced by the mask token."""
-        is_mlm = objective == "mlm"
         self._collate = transformers.DataCollatorForLanguageModeling(
             tokenizer,
-            mlm=is_mlm,
-            mlm_probability=MLM_PROBABILITY if is_mlm else None,
+            mlm=setting.is_mlm,
+            mlm_probability=OBJECTIVES[setting.objective].get("mlm_probability"),
             mask_replace_prob=1.0,
             random_replace_prob=0.0,
         )
@@ -200,7 +133,6 @@ class Watch(transformers.TrainerCallback):
     def __init__(self, clock: Clock, collator: CountingCollator, *, is_tuned: bool) -> None:
         """Count what `collator` saw."""
         self._clock, self._collator, self._is_tuned = clock, collator, is_tuned
-        self.result: dict[str, float] = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count one step."""
@@ -208,163 +140,211 @@ class Watch(transformers.TrainerCallback):
         if self._is_tuned:
             release_excess()
         if self._clock.step(self._collator.tokens[state.global_step - 1]):
-            self.result = self._clock.result()
             control.should_training_stop = True
 
 
-def chunks_of(data: TrainingData, recipe: Recipe) -> tuple[list[dict[str, list[int]]], int]:
-    """Return the sequences that our rows hold, and how many make one of our batches."""
-    reader = row_reader(data, recipe)
-    batches = [reader.batch(step).packed for step in range(TRAINER_BATCHES)]
-    chunks = [
-        {"input_ids": batch.input_ids.reshape(-1)[start:end].tolist()}
-        for batch in batches
-        for start, end in batch.spans.tolist()
+def measure_trainer(setting: Setting, *, is_packed: bool, is_tuned: bool) -> dict[str, float]:
+    """Run Trainer on documents that are padded or packed."""
+    if is_tuned:
+        tune_allocator()
+    data = setting.training_data()
+    tokens_per_step = real_tokens_per_step(setting, data)
+    make = packed_sequences if is_packed else padded_sequences
+    sequences = make(setting, data, TRAINER_BATCHES * round(tokens_per_step))
+    rows = round(tokens_per_step / np.mean([len(sequence) for sequence in sequences]))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(setting.tokenizer_folder)
+    # Known beforehand, as in transformers' examples; else the collator looks every token up.
+    special = set(tokenizer.all_special_ids)
+    features = [
+        {
+            "input_ids": sequence,
+            "special_tokens_mask": [int(token in special) for token in sequence],
+        }
+        for sequence in sequences
     ]
-    return chunks, round(len(chunks) / len(batches))
-
-
-def measure_trainer(options: argparse.Namespace) -> dict[str, float]:
-    """Run Trainer on the same sequences, one to a row, padded to the longest of the batch."""
-    is_tuned = options.side == "trainer-tuned" and tune_allocator() is not None
-    data = training_data(options.data)
-    recipe = recipe_for(options.preset, options.objective, options.precision)
-    chunks, num_rows = chunks_of(data, recipe)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.data / "tokenizer")
-    collator = CountingCollator(tokenizer, objective=options.objective)
-    watch = Watch(Clock(options.seconds), collator, is_tuned=is_tuned)
+    collator = CountingCollator(tokenizer, setting)
+    clock = Clock(setting.seconds)
+    constants = setting.recipe.optimizer
     with tempfile.TemporaryDirectory() as output:
         arguments = transformers.TrainingArguments(
             output_dir=output,
-            per_device_train_batch_size=num_rows,
-            max_steps=100_000,
+            per_device_train_batch_size=rows,
+            max_steps=setting.recipe.total_steps,
             learning_rate=LEARNING_RATE,
             lr_scheduler_type="constant",
-            weight_decay=recipe.optimizer.weight_decay,
-            adam_beta2=recipe.optimizer.beta2,
-            adam_epsilon=recipe.optimizer.epsilon,
-            max_grad_norm=recipe.optimizer.clip_norm,
-            bf16=options.precision == "bf16",
+            weight_decay=constants.weight_decay,
+            adam_beta1=constants.beta1,
+            adam_beta2=constants.beta2,
+            adam_epsilon=constants.epsilon,
+            max_grad_norm=constants.clip_norm,
+            bf16=setting.precision == "bf16",
             use_cpu=True,
             report_to="none",
             save_strategy="no",
             logging_strategy="no",
             disable_tqdm=True,
             dataloader_pin_memory=False,
+            remove_unused_columns=False,  # else the collator never sees the mask above
         )
         transformers.Trainer(
-            model=trainer_model(options, data),
+            model=trainer_model(setting, data),
             args=arguments,
-            train_dataset=chunks,  # type: ignore[arg-type]
+            train_dataset=features,  # type: ignore[arg-type]
             data_collator=collator,
-            callbacks=[watch],
+            callbacks=[Watch(clock, collator, is_tuned=is_tuned)],
         ).train()
-    return {**watch.result, "rows_per_batch": num_rows}
+    return {**clock.result(), "rows_per_batch": rows}
 
 
-def measure_ceiling(options: argparse.Namespace) -> dict[str, float]:
-    """Return the best rate of a large matrix product, in FLOP per second."""
-    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
-    left = torch.randn(MATRIX_SIZE, MATRIX_SIZE).to(dtype)
-    right = torch.randn(MATRIX_SIZE, MATRIX_SIZE).to(dtype)
+def measure_ceiling(setting: Setting) -> dict[str, float]:
+    """Return the best rate of a large matrix product by any of torch's libraries, in FLOP/s."""
+    tune_allocator()
+    dtype = torch.bfloat16 if setting.precision == "bf16" else torch.float32
+    left, right = (torch.randn(MATRIX_SIZE, MATRIX_SIZE).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
+    layer = nn.Sequential(nn.Linear(MATRIX_SIZE, MATRIX_SIZE, bias=False, dtype=dtype))
+    speed_up_linear_layers(layer)
+    products: list[Callable[[], object]] = [
+        lambda: torch.mm(left, right, out=out),
+        lambda: layer(left),
+    ]
     best = float("inf")
-    ends = time.perf_counter() + options.seconds / 4
-    while time.perf_counter() < ends:
-        began = time.perf_counter()
-        torch.mm(left, right, out=out)
-        best = min(best, time.perf_counter() - began)
+    ends = time.perf_counter() + CEILING_SECONDS
+    with torch.no_grad():
+        for product in itertools.cycle(products):
+            began = time.perf_counter()
+            product()
+            ended = time.perf_counter()
+            best = min(best, ended - began)
+            if ended >= ends:
+                break
     return {"flops_per_second": 2 * MATRIX_SIZE**3 / best}
 
 
-def work(options: argparse.Namespace) -> None:
-    """Do one measurement and print it as the last line."""
-    torch.set_num_threads(options.threads)
-    measure = {"ours": measure_ours, "ceiling": measure_ceiling}.get(options.side, measure_trainer)
-    print(json.dumps(measure(options)))
+def measure(side: str, setting: Setting) -> dict[str, float]:
+    """Measure one side in this process."""
+    if side == "ceiling":
+        return measure_ceiling(setting)
+    if side == "ours":
+        return measure_ours(setting)
+    return measure_trainer(setting, is_packed="packed" in side, is_tuned="tuned" in side)
 
 
-def in_own_process(options: argparse.Namespace, **settings: str) -> dict[str, float]:
-    """Measure in a fresh process."""
-    command = [sys.executable, __file__]
-    merged = {**vars(options), **settings}
-    for name in ("side", "objective", "precision", "data", "seconds", "threads", "preset"):
-        command += [f"--{name}", str(merged[name])]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+def real_tokens_per_step(setting: Setting, data: TrainingData) -> float:
+    """Return how many tokens a batch of ours holds on average, padding excluded."""
+    reader = row_reader(setting, data)
+    return float(np.mean([reader.batch(step).packed.num_tokens for step in range(COUNTED_BATCHES)]))
 
 
-def median_of(results: list[dict[str, float]]) -> dict[str, float]:
-    """Return the median of each number over rounds."""
-    return {name: statistics.median(result[name] for result in results) for name in results[0]}
+def flops_per_token(setting: Setting) -> float:
+    """Return the model FLOPs of a real token, as our ledger counts them."""
+    data, recipe = setting.training_data(), setting.recipe
+    reader, phase = row_reader(setting, data), recipe.phases[0]
+    flops = num_tokens = 0
+    for step in range(COUNTED_BATCHES):
+        batch = reader.batch(step)
+        supervision = phase.supervise(batch, data.vocabulary, mask_seed=recipe.seeds.mask_seed)
+        num_tokens += batch.packed.num_tokens
+        flops += step_flops(
+            recipe.architecture,
+            vocab_size=setting.vocabulary,
+            batch=batch,
+            supervised_tokens=len(supervision.labels),
+            causal=phase.causal,
+        )
+    return flops / num_tokens
 
 
-def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all sides, print a line for each, and return the records."""
-    records: list[dict[str, Any]] = []
-    for precision in options.precisions:
-        ceiling = in_own_process(options, side="ceiling", precision=precision)["flops_per_second"]
-        print(f"{precision} ceiling: {ceiling / 1e9:,.0f} GFLOP/s in matrix products", flush=True)
-        for objective in options.objectives:
-            rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-            for _ in range(options.rounds):  # interleaved: a slow minute hits all sides
-                for side, results in rounds.items():
-                    settings = {"side": side, "objective": objective, "precision": precision}
-                    results.append(in_own_process(options, **settings))
-            medians = {side: median_of(results) for side, results in rounds.items()}
-            ours = medians["ours"]
-            for side, numbers in medians.items():
-                rate = numbers["tokens_per_second"]
-                record = {
-                    "precision": precision,
-                    "objective": objective,
-                    "side": side,
-                    **numbers,
-                    "ours_over_this": ours["tokens_per_second"] / rate,
-                    "ours_over_this_per_cpu_second": ours["tokens_per_cpu_second"]
-                    / numbers["tokens_per_cpu_second"],
-                    "share_of_ceiling": rate * ours["flops_per_token"] / ceiling,
-                    "ceiling_flops_per_second": ceiling,
-                }
-                records.append(record)
-                print(
-                    f"{precision} {objective} {side:13} {rate:8,.0f} tokens/s  "
-                    f"ours is {record['ours_over_this']:.2f}x "
-                    f"({record['ours_over_this_per_cpu_second']:.2f}x per CPU second)  "
-                    f"{record['share_of_ceiling']:.1%} of the ceiling",
-                    flush=True,
-                )
+def compare(
+    setting: Setting, peers: Sequence[str], *, rounds: int, threads: int
+) -> list[dict[str, Any]]:
+    """Measure ours and the peers, print a line for each, and return the records."""
+    sides = ("ceiling", "ours", *peers)
+    jobs = [("--measure", side, setting.dump()) for side in sides]
+    found = measure_in_turns(__file__, jobs, rounds=rounds, threads=threads)
+    medians = dict(zip(sides, map(median_of, found), strict=True))
+    ceiling = medians.pop("ceiling")["flops_per_second"]
+    flops, ours = flops_per_token(setting), medians["ours"]
+    described = {name: value for name, value in asdict(setting).items() if name != "data"}
+    records = []
+    for (side, numbers), results in zip(medians.items(), found[1:], strict=True):
+        record = {
+            **described,
+            "side": side,
+            "threads": threads,
+            **numbers,
+            "tokens_per_second_by_round": [result["tokens_per_second"] for result in results],
+            "ours_over_this": ours["tokens_per_second"] / numbers["tokens_per_second"],
+            "ours_over_this_per_cpu_second": ours["tokens_per_cpu_second"]
+            / numbers["tokens_per_cpu_second"],
+            "flops_per_token": flops,
+            "ceiling_flops_per_second": ceiling,
+            "share_of_ceiling": numbers["tokens_per_second"] * flops / ceiling,
+        }
+        records.append(record)
+        print(line_of(record), flush=True)
     return records
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """Return what is printed of a record."""
+    return (
+        f"{record['precision']} {record['model']} {record['vocabulary']:,} "
+        f"{record['objective']:5} {record['side']:20} "
+        f"{record['tokens_per_second']:9,.0f} tokens/s  "
+        f"ours is {record['ours_over_this']:5.2f}x "
+        f"({record['ours_over_this_per_cpu_second']:5.2f}x per CPU second)  "
+        f"{record['share_of_ceiling']:5.1%} of {record['ceiling_flops_per_second'] / 1e9:,.0f} "
+        f"GFLOP/s  {record['peak_bytes'] / 1e6:6,.0f} MB"
+    )
+
+
+def cells(options: argparse.Namespace, data: str) -> Iterator[Setting]:
+    """Yield the grid that was asked for."""
+    grid = itertools.product(
+        options.precisions, options.models, options.vocabularies, options.objectives
+    )
+    for precision, model, vocabulary, objective in grid:
+        yield Setting(data, model, vocabulary, objective, precision, options.seconds)
 
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--preset", default="nano", help="model size")
-    parser.add_argument("--threads", type=int, default=1, help="of each measurement")
-    parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=1, help="the median is reported")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["nano"])
+    parser.add_argument("--vocabularies", nargs="+", type=int, default=VOCABULARIES[:1])
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=tuple(OBJECTIVES))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/pretrain.json"))
-    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--side", choices=(*SIDES, "ceiling"), help=argparse.SUPPRESS)
-    parser.add_argument("--objective", default="mlm", help=argparse.SUPPRESS)
-    parser.add_argument("--precision", default="bf16", help=argparse.SUPPRESS)
+    parser.add_argument("--sides", nargs="+", choices=PEERS, default=PEERS, help="beside ours")
+    parser.add_argument(
+        "--all", action="store_true", help="nano, micro and 25m, both vocabularies (some hours)"
+    )
+    parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=1, help="the median is reported")
+    parser.add_argument("--threads", type=int, default=1, help="of each measurement")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/pretrain.json"))
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.side:
-        work(options)
+    if options.measure:
+        side, setting = options.measure
+        print_numbers(measure(side, Setting.parse(setting)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        options.data = Path(folder)
-        prepare(options.data)
-        records = compare(options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {options.out}")
+    if options.all:
+        options.models, options.vocabularies = ["nano", "micro", "25m"], VOCABULARIES
+    records: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as data:
+        prepare(Path(data), options.vocabularies)
+        print(f"median of {options.rounds} rounds of {options.seconds:g} s", flush=True)
+        try:
+            for setting in cells(options, data):
+                records += compare(
+                    setting, options.sides, rounds=options.rounds, threads=options.threads
+                )
+        finally:  # a grid takes hours; what was measured is kept
+            if records:
+                write_records(options.json, records)
 
 
 if __name__ == "__main__":
