@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,17 +56,21 @@ class PackedBatch:
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
 
-def best_fit(lengths: NDArray[np.int64], *, capacity: int) -> list[list[int]]:
+def best_fit(
+    lengths: NDArray[np.int64], *, capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Assign items to bins by best-fit decreasing.
 
-    Longest items first (ties in the order given), each into the fullest bin that still has room.
+    Longest items first (ties in the order given), each into the fullest bin that still has room,
+    of equally full ones into that which was filled last.
 
     Args:
         lengths: int64 [num_items]; each between 1 and `capacity`.
         capacity: Size of a bin.
 
     Returns:
-        The items of each bin, as indices into `lengths`.
+        The items of one bin after another, as indices into `lengths`; and int64 [num_bins + 1],
+        the borders of the bins among them.
 
     Raises:
         DataError: An item is longer than a bin.
@@ -75,28 +80,48 @@ def best_fit(lengths: NDArray[np.int64], *, capacity: int) -> list[list[int]]:
     """
     if len(lengths) and int(lengths.max()) > capacity:
         raise DataError(f"a sequence of {int(lengths.max())} tokens does not fit in {capacity}")
-    bins: list[list[int]] = []
+    sizes, counts = np.unique(lengths, return_counts=True)
+    bins = _place(sizes[::-1].tolist(), counts[::-1].tolist(), capacity=capacity)
+    longest_first = np.argsort(-lengths, kind="stable")
+    items = longest_first[np.argsort(bins, kind="stable")]
+    return items, np.concatenate([[0], np.cumsum(np.bincount(bins))])
+
+
+def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.int64]:
+    """Return the bin of each item, largest first; bins are numbered as they are opened.
+
+    Items of one size are placed together: the bin that takes one is then the fullest with room
+    for the next, until it has no room for any.
+    """
+    visited: list[int] = []
+    taken: list[int] = []
+    num_bins = 0
     bins_by_room: dict[int, list[int]] = {}
     rooms: list[int] = []  # the sizes of room that some bin has, sorted
-    for item in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[item])
-        place = bisect_left(rooms, length)
-        if place == len(rooms):
-            room, target = capacity, len(bins)
-            bins.append([])
-        else:
-            room = rooms[place]
-            target = bins_by_room[room].pop()
-            if not bins_by_room[room]:
-                rooms.pop(place)
-        bins[target].append(item)
-        left = room - length
-        if not left:
-            continue
-        if not bins_by_room.setdefault(left, []):
-            insort(rooms, left)
-        bins_by_room[left].append(target)
-    return bins
+    for size, count in zip(sizes, counts, strict=True):
+        left = count
+        while left:
+            place = bisect_left(rooms, size)
+            is_new = place == len(rooms)
+            room = capacity if is_new else rooms[place]
+            each = min(room // size, left)
+            wanted = left // each
+            if is_new:
+                bins = list(range(num_bins, num_bins + wanted))
+                num_bins += wanted
+            else:
+                bins = bins_by_room[room][: -wanted - 1 : -1]
+                del bins_by_room[room][-wanted:]
+                if not bins_by_room[room]:
+                    del rooms[place]
+            visited += bins
+            taken += [each] * len(bins)
+            left -= each * len(bins)
+            if room_left := room - each * size:
+                if not bins_by_room.setdefault(room_left, []):
+                    insort(rooms, room_left)
+                bins_by_room[room_left] += bins
+    return np.repeat(np.array(visited, dtype=np.int64), taken)
 
 
 def lay_out(
@@ -148,5 +173,6 @@ def pack_sequences(
         DataError: A sequence is longer than a row.
     """
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-    rows = best_fit(lengths, capacity=row_length)
+    items, borders = best_fit(lengths, capacity=row_length)
+    rows = [items[start:end].tolist() for start, end in pairwise(borders.tolist())]
     return lay_out(sequences, rows, row_length=row_length, pad_id=pad_id)

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,27 +152,24 @@ class _DocumentOrder:
 
 @dataclass(frozen=True)
 class _Window:
-    """The rows of a window of documents, put into pieces when asked for.
+    """The rows of a window of documents.
 
     Attributes:
-        chunks: Documents, cut where they exceed a row.
-        bins: The chunks of each row.
-        order: int64 [num_rows]; the bins as they are read.
+        pieces: Those of one row after another, in the order in which rows are read.
+        borders: int64 [num_rows + 1]; of the rows among them.
     """
 
-    chunks: _Pieces
-    bins: list[list[int]]
-    order: NDArray[np.int64]
+    pieces: _Pieces
+    borders: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.borders) - 1
 
     def rows(self, first: int, end: int) -> list[list[Piece]]:
-        """Return a stretch of rows."""
-        return [
-            [Piece(*chunk) for chunk in self.chunks[self.bins[row]].tolist()]
-            for row in self.order[first:end].tolist()
-        ]
+        """Return a stretch of rows, as far as there are any."""
+        borders = self.borders[first : end + 1]
+        pieces = [Piece(*piece) for piece in self.pieces[borders[0] : borders[-1]].tolist()]
+        return [pieces[start:stop] for start, stop in pairwise((borders - borders[0]).tolist())]
 
 
 class _LegPlan:
@@ -199,9 +197,8 @@ class _LegPlan:
         consumed = self.leg.num_steps * self.leg.rows_per_step
         window = self._window_of(consumed)
         planned = self._window(window)
-        unread = planned.order[consumed - self._row_starts[window] :].tolist()
-        chunks = [chunk for row in unread for chunk in planned.bins[row]]
-        return _join(planned.chunks[chunks]), self._first_place + (window + 1) * self._order.window
+        unread = planned.pieces[planned.borders[consumed - self._row_starts[window]] :]
+        return _join(unread), self._first_place + (window + 1) * self._order.window
 
     def _window_of(self, row: int) -> int:
         while self._row_starts[-1] <= row:
@@ -216,9 +213,10 @@ class _LegPlan:
             whole = np.concatenate([whole, self._carried])
         chunks = _cut(whole, self.leg.max_seqlen - NUM_SPECIAL)
         lengths = chunks[:, 3] - chunks[:, 2] + NUM_SPECIAL
-        bins = best_fit(lengths, capacity=self.leg.max_seqlen)
+        items, borders = best_fit(lengths, capacity=self.leg.max_seqlen)
         bits = stream("rows", self._order.data_seed, first_place, self.leg.max_seqlen)
-        return _Window(chunks, bins, permutation(bits, len(bins)))
+        items, borders = _permute_bins(items, borders, permutation(bits, len(borders) - 1))
+        return _Window(chunks[items], borders)
 
 
 class RowReader:
@@ -276,6 +274,16 @@ def _cut(pieces: _Pieces, room: int) -> _Pieces:
     chunks[:, 2] += room * (np.arange(len(chunks)) - first)
     chunks[:, 3] = np.minimum(chunks[:, 2] + room, chunks[:, 3])
     return chunks
+
+
+def _permute_bins(
+    items: NDArray[np.int64], borders: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Put bins, as `best_fit` returns them, in another order."""
+    sizes = np.diff(borders)[order]
+    permuted = np.concatenate([[0], np.cumsum(sizes)])
+    shifts = np.repeat(borders[order] - permuted[:-1], sizes)
+    return items[np.arange(len(items)) + shifts], permuted
 
 
 def _join(chunks: _Pieces) -> _Pieces:

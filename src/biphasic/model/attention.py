@@ -13,7 +13,8 @@ Three backends compute the same function; which one is a matter of device and pr
 
 - `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
 - `dense`: scores written out, on a CPU in bf16, where torch's fused kernel converts every tile to
-  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms);
+  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms), and
+  wherever weights are dropped on a CPU, where torch's draws slowly (`dropout.py`);
 - `sdpa`: torch's fused kernel, elsewhere.
 
 Everything else about the model stays transformers' own. Hugging Face's own packing by
@@ -33,6 +34,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
+from biphasic.model.dropout import dropout as drop
 
 ATTENTION_NAME = "biphasic"
 
@@ -159,7 +161,9 @@ def packed_attention(
     if sliding_window is not None:
         block_mask = block_mask + _window_mask(query, sliding_window)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
-    attend = _dense if backend(query.device, query.dtype) == "dense" else _fused
+    # With dropout torch writes the scores out too, and draws slowly.
+    is_dense = query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout > 0)
+    attend = _dense if is_dense else _fused
     return attend(query, key, value, block_mask, scaling=scaling, dropout=dropout), None
 
 
@@ -195,7 +199,9 @@ def _dense(
         key.reshape(*flat, head_dim).transpose(1, 2),
         alpha=head_dim**-0.5 if scaling is None else scaling,
     )
-    weights = functional.dropout(scores.softmax(-1), dropout)  # the softmax itself runs in fp32
+    weights = scores.softmax(-1)  # in fp32 within
+    if dropout:
+        weights = drop(weights, dropout)
     output = torch.bmm(weights, value.reshape(*flat, -1))
     return output.view(num_rows, num_heads, row_length, -1).transpose(1, 2)
 

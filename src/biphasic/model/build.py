@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, register_attention
+from biphasic.model.dropout import speed_up_dropout
 from biphasic.model.forward import Batching
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
@@ -137,6 +138,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         model, report = body.from_pretrained(folder, config=config, **options, **_LOADING)
     _refuse_missing(folder, report["missing_keys"])
     speed_up_linear_layers(model)
+    speed_up_dropout(model)
     return model
 
 

@@ -45,6 +45,11 @@ class EncodedClassification:
         """Number of training texts."""
         return len(self.splits["train"].sequences)
 
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        return self.splits["train"].sequences
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean cross-entropy over texts."""
         train = self.splits["train"]

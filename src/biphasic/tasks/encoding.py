@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,7 @@ class EncodedTask(Protocol):
         num_train: Training examples, of which an optimizer step takes `batch_size`.
         pad_id: Token that fills rows.
         num_truncated: For each split the sequences that were cut.
+        trained_sequences: The sequences that training reads.
     """
 
     @property
@@ -52,6 +53,9 @@ class EncodedTask(Protocol):
 
     @property
     def num_truncated(self) -> dict[str, int]: ...  # noqa: D102
+
+    @property
+    def trained_sequences(self) -> list[TokenIds]: ...  # noqa: D102
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean loss over the training examples `indices`."""
@@ -145,6 +149,14 @@ def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
     for row, (start, end) in zip(weights, spans.tolist(), strict=True):
         row[start:end] = 1.0 / (end - start)
     return torch.from_numpy(weights).to(hidden.device) @ hidden
+
+
+def token_ids(sequences: Iterable[TokenIds]) -> TokenIds:
+    """Return the tokens of sequences, each once, in ascending order."""
+    found: set[int] = set()
+    for sequence in sequences:
+        found.update(sequence.tolist())
+    return np.array(sorted(found), dtype=np.int64)
 
 
 def new_head(hidden_size: int, num_outputs: int, *, generator: torch.Generator) -> nn.Module:

@@ -24,7 +24,7 @@ from biphasic.model.forward import batching_of
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.classification import encode_classification
-from biphasic.tasks.encoding import EncodedTask, Encoder, new_head
+from biphasic.tasks.encoding import EncodedTask, Encoder, new_head, token_ids
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
@@ -39,6 +39,7 @@ from biphasic.tasks.regression import encode_regression
 from biphasic.tasks.retrieval import encode_retrieval
 from biphasic.tasks.scores import SplitScores
 from biphasic.tasks.tagging import encode_tagging
+from biphasic.training.embedding_rows import short_table
 from biphasic.training.lr import learning_rate
 from biphasic.training.memory import release_excess
 from biphasic.training.optimizer import (
@@ -198,10 +199,8 @@ class Finetuner:
         head = new_head(hidden_size, run.task.num_outputs, generator=generator)
         head.to(self._model.device)
         set_head_precision(head, self.precision)
-        added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
-        weights = MasterWeights({**self._body.working, **added}, {**self._body.masters, **added})
         encoder = Encoder(self._model, pad_id=run.task.pad_id)
-        steps, is_finite = _train(encoder, head, weights, run, progress)
+        steps, is_finite = self._train(encoder, head, run, progress)
         training_seconds = time.perf_counter() - started
         for task in run.scored:
             started = time.perf_counter()
@@ -217,6 +216,24 @@ class Finetuner:
                 seconds=training_seconds + time.perf_counter() - started,
                 num_truncated=task.num_truncated,
             )
+
+    def _train(
+        self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Progress | None
+    ) -> tuple[int, bool]:
+        """Take the steps; return how many were taken, and whether all was finite."""
+        if not run.protocol.num_steps(run.task.num_train):  # zero-shot
+            return 0, True
+        embedding = self._model.get_input_embeddings()
+        # Without fp32 weights behind them decays are lost in rounding, step by step.
+        if self.precision == "paper" or not isinstance(embedding, nn.Embedding):
+            optimizer = _new_optimizer(self._body, head, run.protocol)
+            return _take_steps(encoder, head, optimizer, run, progress)
+        trained = token_ids(run.task.trained_sequences)
+        with short_table(embedding, self._body, trained) as table:
+            optimizer = _new_optimizer(table.weights, head, run.protocol)
+            outcome = _take_steps(encoder, head, optimizer, run, progress)
+            table.decay = optimizer.decay
+        return outcome
 
     @torch.no_grad()
     def _put_weights_back(self) -> None:
@@ -253,18 +270,26 @@ def _epoch_order(num_train: int, finetune_seed: int, epoch: int) -> NDArray[np.i
     return permutation(stream("finetune-order", finetune_seed, epoch), num_train)
 
 
-def _train(
+def _new_optimizer(body: MasterWeights, head: nn.Module, protocol: FinetuneProtocol) -> Optimizer:
+    added = {f"head.{name}": parameter for name, parameter in head.named_parameters()}
+    return Optimizer(
+        MasterWeights({**body.working, **added}, {**body.masters, **added}),
+        beta1=protocol.adam_beta1,
+        beta2=protocol.adam_beta2,
+        epsilon=protocol.adam_epsilon,
+        weight_decay=protocol.weight_decay,
+        clip_norm=protocol.max_gradient_norm,
+    )
+
+
+def _take_steps(
     encoder: Encoder,
     head: nn.Module,
-    weights: MasterWeights,
+    optimizer: Optimizer,
     run: FinetuneRun,
     progress: Progress | None,
 ) -> tuple[int, bool]:
-    """Take the steps; return how many were taken, and whether all was finite."""
     num_steps = run.protocol.num_steps(run.task.num_train)
-    if not num_steps:  # zero-shot
-        return 0, True
-    optimizer = _new_optimizer(weights, run.protocol)
     schedule = run.protocol.schedule(run.learning_rate, num_steps=num_steps)
     encoder.model.train()
     for step in range(num_steps):
@@ -276,7 +301,7 @@ def _train(
         )
         loss = run.task.loss(encoder, head, indices)
         loss.backward()
-        weights.gather_gradients()
+        optimizer.weights.gather_gradients()
         try:
             optimizer.step(learning_rate(schedule, step, total_steps=num_steps))
         except TrainingError:  # a gradient that is not finite
@@ -287,17 +312,6 @@ def _train(
         if progress is not None:
             progress(run, step + 1, num_steps, loss.item())
     return num_steps, True
-
-
-def _new_optimizer(weights: MasterWeights, protocol: FinetuneProtocol) -> Optimizer:
-    return Optimizer(
-        weights,
-        beta1=protocol.adam_beta1,
-        beta2=protocol.adam_beta2,
-        epsilon=protocol.adam_epsilon,
-        weight_decay=protocol.weight_decay,
-        clip_norm=protocol.max_gradient_norm,
-    )
 
 
 def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, SplitScores] | None:

@@ -15,7 +15,7 @@ from biphasic.training.optimizer import FinetunePrecision
 _ADDED = ("batching",)
 """Fields that came later: they name a fine-tuning only where they differ from their defaults."""
 
-FINETUNING_VERSION = 2
+FINETUNING_VERSION = 3
 """Raised by hand whenever the same fine-tuning would give other scores."""
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder
+from biphasic.tasks.encoding import Encoder, TokenIds
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Question, QuestionTask, TaskInfo
 from biphasic.tasks.scores import SplitScores
@@ -50,6 +50,11 @@ class EncodedQuestions:
     def num_train(self) -> int:
         """Number of training windows."""
         return len(self.windows["train"])
+
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        return [window.sequence for window in self.windows["train"]]
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean over windows of the mean cross-entropy of start and end."""

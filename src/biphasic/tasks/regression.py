@@ -51,6 +51,11 @@ class EncodedRegression:
         """Number of training texts."""
         return len(self.splits["train"].sequences)
 
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        return self.splits["train"].sequences
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean squared error over texts, of standardised values."""
         train = self.splits["train"]

@@ -69,6 +69,12 @@ class EncodedRetrieval:
         """Number of training pairs; zero where there is no fine-tuning on this task."""
         return len(self.pairs)
 
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        read = np.unique(self.pairs[:, 1]).tolist()
+        return self.queries["train"] + [self.documents[document] for document in read]
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return InfoNCE: each query must find its document among those of the batch.
 

@@ -60,6 +60,11 @@ class EncodedTagging:
         """Number of training sentences."""
         return len(self.splits["train"].sequences)
 
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        return self.splits["train"].sequences
+
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return the mean cross-entropy over words."""
         train = self.splits["train"]

@@ -79,7 +79,9 @@ class Optimizer:
             weight_decay: Applied to matrices; vectors (norms, biases) are not decayed.
             clip_norm: Largest norm of the gradient; None leaves it as it is.
         """
-        self.weights, self._clip_norm = weights, clip_norm
+        self.weights, self._clip_norm, self._weight_decay = weights, clip_norm, weight_decay
+        self.decay = 1.0
+        """What weight decay alone has left of a matrix."""
         masters = weights.masters.values()
         groups = [
             {"params": [p for p in masters if p.ndim > 1], "weight_decay": weight_decay},
@@ -109,6 +111,7 @@ class Optimizer:
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
+        self.decay *= 1 - learning_rate * self._weight_decay
         self._adamw.zero_grad(set_to_none=True)
         self.weights.publish()
         return float(norm)

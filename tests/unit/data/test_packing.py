@@ -17,9 +17,38 @@ LENGTHS = st.lists(st.integers(1, CAPACITY), max_size=80).map(lambda xs: np.arra
 PAD = 99
 
 
+def bins_of(lengths: np.ndarray, *, capacity: int) -> list[list[int]]:
+    """Return what is in each bin."""
+    items, borders = best_fit(lengths, capacity=capacity)
+    return [items[start:end].tolist() for start, end in pairwise(borders.tolist())]
+
+
+def bins_one_by_one(lengths: np.ndarray, *, capacity: int) -> list[list[int]]:
+    """Pack as the definition says, looking at every bin for every item."""
+    bins: list[list[int]] = []
+    last_filled: list[int] = []
+    for turn, item in enumerate(sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))):
+        rooms = [capacity - lengths[members].sum() for members in bins]
+        fitting = [index for index, room in enumerate(rooms) if room >= lengths[item]]
+        if fitting:
+            chosen = min(fitting, key=lambda index: (rooms[index], -last_filled[index]))
+            bins[chosen].append(item)
+            last_filled[chosen] = turn
+        else:
+            bins.append([item])
+            last_filled.append(turn)
+    return bins
+
+
+@given(LENGTHS)
+def test_best_fit_is_what_its_definition_says(lengths):
+    expected = bins_one_by_one(lengths, capacity=CAPACITY)
+    assert bins_of(lengths, capacity=CAPACITY) == expected
+
+
 @given(LENGTHS)
 def test_best_fit_places_each_item_once_and_never_overfills(lengths):
-    bins = best_fit(lengths, capacity=CAPACITY)
+    bins = bins_of(lengths, capacity=CAPACITY)
     assert sorted(item for members in bins for item in members) == list(range(len(lengths)))
     assert all(members for members in bins)
     assert all(lengths[members].sum() <= CAPACITY for members in bins)
@@ -27,7 +56,7 @@ def test_best_fit_places_each_item_once_and_never_overfills(lengths):
 
 @given(LENGTHS)
 def test_best_fit_is_near_the_optimum(lengths):
-    bins = best_fit(lengths, capacity=CAPACITY)
+    bins = bins_of(lengths, capacity=CAPACITY)
     assert len(bins) <= 2 * lengths.sum() / CAPACITY + 1  # at most one bin is less than half full
     # The item that opened a bin had no room in any bin before it.
     fill = [int(lengths[members].sum()) for members in bins]
@@ -38,16 +67,16 @@ def test_best_fit_is_near_the_optimum(lengths):
 
 def test_best_fit_takes_the_fullest_bin_with_room():
     # 6 and 5 open bins with rooms 4 and 5; 4 fits the first exactly; 3 goes to the second.
-    assert best_fit(np.array([3, 4, 5, 6]), capacity=10) == [[3, 1], [2, 0]]
+    assert bins_of(np.array([3, 4, 5, 6]), capacity=10) == [[3, 1], [2, 0]]
     # Equal lengths keep the order given.
-    assert best_fit(np.array([5, 5, 5]), capacity=10) == [[0, 1], [2]]
-    assert best_fit(np.array([], dtype=int), capacity=10) == []
+    assert bins_of(np.array([5, 5, 5]), capacity=10) == [[0, 1], [2]]
+    assert bins_of(np.array([], dtype=int), capacity=10) == []
 
 
 def test_best_fit_fills_ordinary_lengths():
     draw = np.random.default_rng(0)
     lengths = np.clip(draw.lognormal(4, 1, 4000), 3, 256).astype(np.int64)
-    bins = best_fit(lengths, capacity=256)
+    bins = bins_of(lengths, capacity=256)
     assert lengths.sum() / (len(bins) * 256) > 0.995
 
 

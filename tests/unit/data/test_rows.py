@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -149,6 +151,20 @@ def test_known_rows():
         [[(1, 5, 0, 4), (0, 2, 0, 3), (1, 2, 0, 3)]],
         [[(0, 1, 0, 9), (0, 4, 0, 7)]],
     ]
+
+
+def test_known_rows_of_a_longer_run():
+    # Golden as above: documents longer than rows, windows, a change of shape and several epochs.
+    lengths = 1 + np.arange(3000) ** 2 % 701
+    legs = [Leg(128, 8, 200), Leg(512, 3, 200), Leg(128, 8, 900)]
+    plan = RowPlan(lengths, legs, data_seed=7, window_documents=512)
+    rows = [
+        [[(p.epoch, p.document, p.start, p.end) for p in row] for row in plan.rows(step)]
+        for step in range(1300)
+    ]
+    assert rows[-1][-1][0][0] == 1  # the epoch
+    expected = "a08db86505767f65b08c093ce2cb6e0871d30bd37c5c303be76f61b4ba8657d8"
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == expected
 
 
 @pytest.mark.parametrize("max_seqlen", [128, 256, 512])

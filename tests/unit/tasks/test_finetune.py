@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from biphasic.files import digest
 from biphasic.tasks.encoding import Encoder, mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.metrics import METRICS_BY_KIND
+from biphasic.training.embedding_rows import ShortTable
 
 KINDS = ("sc", "sr", "tc", "qa", "ir")
 
@@ -143,6 +145,28 @@ class _WithLoss:
 
     def loss(self, *arguments):
         return self._change(self._task.loss(*arguments))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_table_of_embeddings_changes_nothing(model, run_of, kind, monkeypatch):
+    losses = []
+    run = run_of(kind, max_steps=6)
+
+    def record(run, step, num_steps, loss):
+        losses.append(loss)
+
+    [[short]] = finetune_group(model, [run], progress=record)
+
+    @contextmanager
+    def whole_table(_embedding, weights, _token_ids):
+        yield ShortTable(weights)
+
+    monkeypatch.setattr("biphasic.tasks.finetune.short_table", whole_table)
+    [[whole]] = finetune_group(model, [run], progress=record)
+    # Only the norm of the gradient is summed in another order.
+    assert losses[:6] == pytest.approx(losses[6:], rel=1e-5)
+    for split, scores in whole.scores.items():
+        assert short.scores[split].metrics == pytest.approx(scores.metrics, rel=1e-3)
 
 
 def test_precision_of_runs_and_weights_is_checked(model, run_of):

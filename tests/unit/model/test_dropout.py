@@ -1,0 +1,95 @@
+"""Dropout on a CPU: how much is dropped, what is kept, and from which random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from biphasic.model.build import load_encoder
+from biphasic.model.dropout import dropout, speed_up_dropout
+
+SIZE = 400_000
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chance", [0.02, 0.1, 0.5, 0.9])
+def test_drops_the_share_and_scales_the_rest(chance, dtype):
+    output = dropout(torch.ones(SIZE, dtype=dtype), chance)
+    assert output.dtype == dtype
+    is_dropped = output == 0
+    # Five standard deviations of a share.
+    tolerance = 5 * (chance * (1 - chance) / SIZE) ** 0.5
+    assert is_dropped.float().mean().item() == pytest.approx(chance, abs=tolerance)
+    rounded = round(chance * 65536) / 65536
+    scale = torch.tensor(1 / (1 - rounded)).to(dtype)
+    assert (output[~is_dropped] == scale).all()
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 4, 8])
+def test_neighbours_are_dropped_independently(distance):
+    """Four elements come from one random number."""
+    is_dropped = (dropout(torch.ones(SIZE), 0.5) == 0).double() - 0.5
+    correlation = (is_dropped[:-distance] * is_dropped[distance:]).mean() / 0.25
+    assert abs(correlation.item()) < 5 / SIZE**0.5
+
+
+def test_gradients_pass_where_elements_are_kept():
+    states = torch.randn(7, 5, requires_grad=True)
+    output = dropout(states, 0.3)
+    output.sum().backward()
+    torch.testing.assert_close(states.grad * states, output)
+    assert (output == 0).any()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8])
+def test_any_size(size):
+    assert dropout(torch.ones(size), 0.5).shape == (size,)
+
+
+def test_the_generator_decides():
+    states = torch.ones(1000)
+    torch.manual_seed(5)
+    first, second = dropout(states, 0.5), dropout(states, 0.5)
+    torch.manual_seed(5)
+    assert torch.equal(dropout(states, 0.5), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(0.0, 1.0), (1.0, 0.0)])
+def test_none_and_all(chance, expected):
+    assert (dropout(torch.ones(50), chance) == expected).all()
+
+
+def test_layers_drop_in_training_alone(monkeypatch):
+    model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.0))
+    speed_up_dropout(model)
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda *_: pytest.fail("torch's own"))
+    states = torch.ones(1000)
+    assert (model(states) == 0).any()
+    assert torch.equal(model.eval()(states), states)
+
+
+def test_encoders_drop_this_way(tmp_path: Path, monkeypatch):
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    model = load_encoder(tmp_path)
+    monkeypatch.setattr("biphasic.model.dropout.dropout", lambda *_: pytest.fail("our own"))
+    layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    assert len(layers) == 4  # embeddings, attention, and behind attention and MLP
+    for layer in layers:
+        with pytest.raises(BaseException, match="our own"):
+            layer.train()(torch.ones(3))
