@@ -69,7 +69,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _is_faster(input: Tensor) -> bool:
-    return input.dtype == torch.float32 and input.device.type == "cpu"
+    # torch.compile chooses libraries by itself.
+    is_eager = not torch.compiler.is_compiling()
+    return is_eager and input.dtype == torch.float32 and input.device.type == "cpu"
 
 
 def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -228,7 +228,8 @@ class Finetuner:
         if self.precision == "paper" or not isinstance(embedding, nn.Embedding):
             optimizer = _new_optimizer(self._body, head, run.protocol)
             return _take_steps(encoder, head, optimizer, run, progress)
-        trained = token_ids(run.task.trained_sequences)
+        # Padding is read too, whatever the model makes of it.
+        trained = token_ids([*run.task.trained_sequences, np.array([run.task.pad_id])])
         with short_table(embedding, self._body, trained) as table:
             optimizer = _new_optimizer(table.weights, head, run.protocol)
             outcome = _take_steps(encoder, head, optimizer, run, progress)

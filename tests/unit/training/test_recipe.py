@@ -226,11 +226,11 @@ def test_golden_identities():
         rows_per_step=4,
     )
     assert found == [
-        "b94dbae04d1a5c98fd7fe984c5d59bbd849f17036ba5fceae8cbd5842d9f4aeb",
-        "901e5a0cb2a4f8215f4d643f11be9a9da4e04dedce3c02fa8dc248c7475c1012",
-        "987d4b439c28473e64c534f638c232721e7f0dcff67054efadb20dcc02dc9d73",
-        "52da7ba5874a0d5c562ba7bac854b555cf4444f3053319fb4567970fcc8fd860",
-        "4428957595b06167f0be1056901b0caf79364f8541e6d9f8a1febaeb6511517f",
+        "997f74c8d87cd26d7b9d9ef239545e9e7d363d96f15001b728dd5de06e6ea7aa",
+        "173333b351ad44bcc23b0209d09b3937a7a6b81df01aac56166f5efe5ef7a6f3",
+        "2b5178a03cdb922723f2c85a6a375c5b4c7b5430e405fe71895fe1f6c4c2903c",
+        "01a906c75686dfab0a3a1a2e830c0bf36ec30fd1651577999739fbd3fdd3ec9b",
+        "a4c826ac879e1e47eb75e5129362eddeb7d3e2b1d00a740f4adcbb306fbb375d",
     ]
 
 

@@ -1,0 +1,225 @@
+"""Time of a study's report, over more and more fine-tunings and lines of training.
+
+The records are made up; arms and tasks are few and always the same. Beside the report stands the
+import of all that it needs, matplotlib above all. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import measured, run_process, write_records
+
+IMPORT = "import biphasic.analysis.report"
+GRIDS = {10: (1, 1), 100: (2, 5), 1_000: (10, 10), 10_000: (10, 100)}
+"""Fine-tunings of ten cells: learning rates and seeds."""
+LINES = (1_000, 10_000, 100_000)
+"""Of training, for each arm."""
+FIXED_RESULTS, FIXED_LINES = 100, 1_000
+ARMS = ("untrained", "mlm", "clm", "clm-25-mlm-75", "clm-50-mlm-50")
+TASKS = {"first": "accuracy", "second": "f1"}
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, and the manifest that says it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    content = text.encode()
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = path.with_name("manifest.json")
+    files = json.loads(manifest.read_text("utf-8"))["files"] if manifest.is_file() else {}
+    manifest.write_text(json.dumps({"files": {**files, path.name: entry}}), encoding="utf-8")
+
+
+def write_study(folder: Path, *, num_results: int, num_lines: int) -> None:
+    """Make up the records of a study, as training and fine-tuning would write them."""
+    num_rates, num_seeds = GRIDS[num_results]
+    rates = [1e-5 * 1.5**index for index in range(num_rates)]
+    arms = [write_arm(folder / "store", arm, 0 if arm == ARMS[0] else num_lines) for arm in ARMS]
+    grid = itertools.product(arms, TASKS, rates, range(num_seeds))
+    runs = [write_result(folder / "store", number, *cell) for number, cell in enumerate(grid)]
+    sizes = {"num_train": 4_000, "num_validation": 500, "num_test": 1_000}
+    record = {
+        "format": "biphasic.study/1",
+        "name": "made-up",
+        "title": "Made up",
+        "arms": arms,
+        "tasks": [
+            {"name": name, "kind": "sc", "title": name, "metric": metric, **sizes}
+            for name, metric in TASKS.items()
+        ],
+        "learning_rates": rates,
+        "seeds": list(range(num_seeds)),
+        "runs": runs,
+    }
+    path = folder / "study" / "study.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def write_arm(store: Path, name: str, num_lines: int) -> dict[str, Any]:
+    """Write the state of an arm and its lines of training; return its record."""
+    objective = "clm" if name.startswith("clm") else "mlm"
+    state = hashlib.sha256(name.encode()).hexdigest()
+    heldout = {"clm": 4.5, "mlm": 5.0}
+    entry = {"phase": 0, "objective": objective, "steps": num_lines, "documents": num_lines}
+    entry |= {"tokens": 2_048 * num_lines, "supervised_tokens": 800 * num_lines, "flops": 1e9}
+    record = {
+        "format": "biphasic.state/1",
+        "identity": state,
+        "step": num_lines,
+        "heldout": heldout,
+        "rows_sha256": state,
+        "ledger": [entry] if num_lines else [],
+        "seconds": 1.0 * num_lines,
+    }
+    write(store / "states" / state / "state.json", json.dumps(record))
+    lines = training_lines(objective, num_lines, heldout)
+    write(store / "states" / state / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    return {
+        "name": name,
+        "label": name,
+        "family": objective.upper() if num_lines else "none",
+        "state": state,
+        "steps": num_lines,
+        "segments": [state] if num_lines else [],
+    }
+
+
+def training_lines(objective: str, count: int, heldout: dict[str, float]) -> Iterator[str]:
+    """Yield the lines that training logs, with twenty evaluations among them."""
+    draw = random.Random(0)  # noqa: S311 - a made-up loss
+    for step in range(1, count + 1):
+        line = {
+            "step": step,
+            "phase": 0,
+            "objective": objective,
+            "loss": 4 + 5 * math.exp(-10 * step / count) + draw.gauss(0, 0.1),
+            "learning_rate": 1e-3,
+            "gradient_norm": 1.0,
+            "tokens": 2_048 * step,
+            "supervised_tokens": 800,
+            "tokens_per_second": 2_048.0,
+        }
+        yield json.dumps(line)
+        if step % (count // 20) == 0:
+            yield json.dumps({"step": step, "tokens": 2_048 * step, "heldout": heldout})
+
+
+def write_result(  # noqa: PLR0917 - a cell of the grid
+    store: Path, number: int, arm: dict[str, Any], task: str, rate: float, seed: int
+) -> dict[str, Any]:
+    """Write one fine-tuning's result; return its run."""
+    identity, metric = f"{number:016x}", TASKS[task]
+    score = 0.5 + random.Random(number).random() / 10  # noqa: S311 - a made-up score
+    cell = {"id": identity, "task": task, "learning_rate": rate, "seed": seed}
+    record = {
+        "format": "biphasic.finetune/1",
+        **cell,
+        "state": arm["state"],
+        "kind": "sc",
+        "metric": metric,
+        "status": "finished",
+        "steps": 200,
+        "validation": {metric: score},
+        "test": {metric: score, "other": score},
+        "seconds": 7.25,
+    }
+    write(store / "finetunes" / identity / "result.json", json.dumps(record))
+    return {**cell, "arm": arm["name"]}
+
+
+def measure_report(folder: Path) -> dict[str, float]:
+    """Write a report, imports excluded."""
+    from biphasic.analysis.report import write_report  # noqa: PLC0415 - the parent stays small
+
+    began, cpu_began = time.perf_counter(), time.process_time()
+    page = write_report(folder / "study", folder / "store")
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu_began,
+        "page_bytes": page.stat().st_size,
+    }
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Return the slope of log cost against log size between the two largest: 1 is linear."""
+    return math.log(costs[-1] / costs[-2]) / math.log(sizes[-1] / sizes[-2])
+
+
+def measure_series(
+    name: str, points: dict[int, tuple[int, int]], import_seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Write reports of more and more records, and print how their cost grows.
+
+    Args:
+        name: What grows.
+        points: Fine-tunings and lines per arm by size.
+        import_seconds: What the reports are compared with, of the processor.
+    """
+    costs = []
+    for size, (num_results, num_lines) in points.items():
+        with tempfile.TemporaryDirectory() as folder:
+            write_study(Path(folder), num_results=num_results, num_lines=num_lines)
+            found, cost = measured(__file__, ["--measure", folder])
+        costs.append(found["cpu_seconds"])
+        ratio = found["cpu_seconds"] / import_seconds
+        print(
+            f"{size:7,} {name:21} {found['seconds']:6.2f} s, {found['cpu_seconds']:6.2f} s CPU, "
+            f"{cost.peak_bytes / 1e6:4.0f} MB, page of {found['page_bytes'] / 1e6:.2f} MB;  "
+            f"{ratio:.2f}x the import",
+            flush=True,
+        )
+        yield {
+            "series": name,
+            "results": num_results,
+            "lines_per_arm": num_lines,
+            **found,
+            "peak_bytes": cost.peak_bytes,
+            "over_import": ratio,
+        }
+    slope = exponent(list(points), costs)
+    print(f"{name}: seconds grow with exponent {slope:.2f} between the two largest", flush=True)
+    yield {"series": name, "exponent_at_the_end": slope}
+
+
+def measure(rounds: int) -> Iterator[dict[str, Any]]:
+    """Measure both series."""
+    starts = [run_process([sys.executable, "-c", IMPORT])[1] for _ in range(rounds)]
+    import_seconds = min(start.cpu_seconds for start in starts)
+    print(f"{import_seconds:.2f} s CPU for the import of what a report needs", flush=True)
+    yield {"series": "import", "cpu_seconds": import_seconds}
+    results = {size: (size, FIXED_LINES) for size in GRIDS}
+    yield from measure_series("fine-tunings", results, import_seconds)
+    lines = {size: (FIXED_RESULTS, size) for size in LINES}
+    yield from measure_series("training lines an arm", lines, import_seconds)
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of the import; the fastest counts")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/report.json"))
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure_report(options.measure)))
+        return
+    write_records(options.json, list(measure(options.rounds)))
+
+
+if __name__ == "__main__":
+    main()
