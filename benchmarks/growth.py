@@ -18,8 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from harness import write_records
+from harness import exponent, write_records
 from setup_pretraining import (
     MODELS,
     OBJECTIVES,
@@ -55,11 +54,6 @@ def points_of(series: str, base: Setting) -> dict[int, Setting]:
         size: replace(base, max_seqlen=size, rows_per_step=FIXED_TOKENS // size)
         for size in MAX_SEQLENS
     }
-
-
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the slope of log cost against log size: 0 is flat, 1 linear."""
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def measure_series(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "sentence-transformers", "numpy")
@@ -103,6 +105,11 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Return the slope of log cost against log size: 0 is flat, 1 linear, 2 quadratic."""
+    return linear_regression([*map(math.log, sizes)], [*map(math.log, costs)]).slope
 
 
 def write_records(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import measured, write_records
+from harness import exponent, measured, write_records
 from numpy.typing import NDArray
 
 from biphasic.data.rows import NUM_SPECIAL, WINDOW_DOCUMENTS, Leg, RowPlan
@@ -183,11 +183,6 @@ def measure_step(argument: str) -> dict[str, float]:
 def in_own_process(what: str, *arguments: object) -> dict[str, float]:
     """Measure one point in a fresh process of one thread."""
     return measured(__file__, ["--measure", what, *map(str, arguments)])[0]
-
-
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the slope of log cost against log size: 0 is flat, 1 linear."""
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def compare_rates(max_seqlen: int) -> Iterable[dict[str, Any]]:

@@ -15,11 +15,11 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import measured, run_process, write_records
+from harness import exponent, measured, run_process, write_records
 
 IMPORT = "import biphasic.analysis.report"
 GRIDS = {10: (1, 1), 100: (2, 5), 1_000: (10, 10), 10_000: (10, 100)}
@@ -153,11 +153,6 @@ def measure_report(folder: Path) -> dict[str, float]:
     }
 
 
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the slope of log cost against log size between the two largest: 1 is linear."""
-    return math.log(costs[-1] / costs[-2]) / math.log(sizes[-1] / sizes[-2])
-
-
 def measure_series(
     name: str, points: dict[int, tuple[int, int]], import_seconds: float
 ) -> Iterator[dict[str, Any]]:
@@ -189,7 +184,7 @@ def measure_series(
             "peak_bytes": cost.peak_bytes,
             "over_import": ratio,
         }
-    slope = exponent(list(points), costs)
+    slope = exponent([*points][-2:], costs[-2:])
     print(f"{name}: seconds grow with exponent {slope:.2f} between the two largest", flush=True)
     yield {"series": name, "exponent_at_the_end": slope}
 
