@@ -17,7 +17,9 @@ import hashlib
 import os
 import shutil
 import tempfile
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,7 @@ class Corpus:
             np.memmap(folder / shard_name(index), dtype=self.details["dtype"], mode="r")
             for index in range(len(shard_documents))
         ]
-        self._shard_of = np.repeat(np.arange(len(shard_documents)), shard_documents)
+        self._shard_ends = [*accumulate(shard_documents)]
         self._starts = np.concatenate(
             [np.cumsum(lengths) - lengths for lengths in self._lengths_by_shard()]
         )
@@ -85,7 +87,8 @@ class Corpus:
     def tokens(self, document: int, start: int, end: int) -> NDArray[np.integer]:
         """Return the ids `start` to `end` of a document."""
         offset = int(self._starts[document])
-        return self._shards[self._shard_of[document]][offset + start : offset + end]
+        shard = self._shards[bisect_right(self._shard_ends, document)]
+        return shard[offset + start : offset + end]
 
     def names(self) -> Iterator[bytes]:
         """Yield the lines of `documents.jsonl`."""
