@@ -48,8 +48,15 @@ types: $(INSTALLED)  ## Check types.
 
 check: lint types test  ## All of the above checks, as CI runs them.
 
-bench: $(INSTALLED)  ## Measure tokens per second against Hugging Face Trainer.
+# Fine-tuning needs data and is run by hand: see benchmarks/README.md.
+bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.
 	$(BIN)/python benchmarks/pretrain.py
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/corpus.py
+	$(BIN)/python benchmarks/scoring.py
+	$(BIN)/python benchmarks/commands.py
+	$(BIN)/python benchmarks/report.py
 
 # From newest allowed versions: build with the oldest supported Python, so that every pin has a
 # release for it. Left out: the package itself, and what torch's own metadata pins per platform.

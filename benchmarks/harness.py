@@ -82,9 +82,7 @@ def run_process(
         return done.stdout, Cost(**json.loads(taken.read_text(encoding="utf-8")))
 
 
-def measured(
-    script: str, arguments: Sequence[str], *, threads: int = 1
-) -> tuple[dict[str, Any], Cost]:
+def measured(script: str, arguments: Sequence[str], *, threads: int = 1) -> tuple[Any, Cost]:
     """Run a Python script in a fresh process; return its last line, read as JSON, and its cost."""
     printed, cost = run_process([sys.executable, script, *arguments], threads=threads)
     return json.loads(printed.splitlines()[-1]), cost

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +16,7 @@ from biphasic.config import parse_overrides
 from biphasic.records import Convention
 from biphasic.study.config import PAPER
 from biphasic.study.evaluation import Evaluation, evaluate_all, task_from_text
+from biphasic.study.run import default_workers
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
 
@@ -55,13 +54,8 @@ def evaluate_tasks(
         revision=revision,
         convention=cast(Convention, convention),
         root=root,
-        num_workers=num_workers or _default_workers(),
+        num_workers=num_workers or default_workers(),
     )
-
-
-def _default_workers() -> int:
-    """Return one worker per core, and a single one where there is a GPU: it is not divided."""
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:

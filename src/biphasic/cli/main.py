@@ -53,7 +53,8 @@ def study_run(
     file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
     root: Root = Path("runs"),
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at once; default: one per core.")
+        int | None,
+        typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),
     ] = None,
     threads: Annotated[
         int,
@@ -169,7 +170,8 @@ def evaluate_command(
         typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Fine-tunings at once; default: one per core.")
+        int | None,
+        typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
     ] = None,
     convention: Annotated[
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")

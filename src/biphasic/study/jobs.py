@@ -15,6 +15,7 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
+from biphasic.model.device import on_compute_device
 from biphasic.study.prepare import CorpusPaths
 from biphasic.tasks.encoding import EncodedTask
 from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
@@ -174,7 +175,7 @@ class FinetuneJob(Config):
         if is_complete(self.encoder):
             verify_folder(self.encoder, remedy="delete the folder and run again")
         batching = self.training.protocol.batching
-        model = load_encoder(self.encoder, batching=batching)
+        model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)
         points = [(index, scored) for index, scored in enumerate(missing) if scored]
         encode = self._encoder_of_tasks()

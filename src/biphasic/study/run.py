@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
@@ -90,7 +91,7 @@ def execute_study(
         jobs, needs = _jobs(plan, config, paths, store, folder)
         failures: tuple[str, ...] = ()
         if jobs:
-            workers = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
+            workers = num_workers or default_workers(num_threads)
             failures = run_jobs(
                 jobs,
                 needs,
@@ -148,6 +149,11 @@ def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: 
     report = write_report(folder, store)
     write_json(note, {"sha256": made_from})
     return report
+
+
+def default_workers(num_threads: int = 1) -> int:
+    """Return how many jobs to run at once: one on a GPU, else as many as cores allow."""
+    return 1 if torch.cuda.is_available() else max((os.cpu_count() or 1) // num_threads, 1)
 
 
 def study_record(

@@ -20,6 +20,7 @@ from biphasic.errors import CheckpointError, TrainingError
 from biphasic.files import is_complete
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.contract import check_contract
+from biphasic.model.device import on_compute_device
 from biphasic.objectives.phases import Phase
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.environment import environment
@@ -257,7 +258,7 @@ def _resume_or_start(
         snapshot = load_state(store / "states" / identities[start], identity=identities[start])
     if snapshot:
         _load_weights(model, snapshot)
-    weights = set_precision(model, recipe.precision)
+    weights = set_precision(on_compute_device(model), recipe.precision)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     if snapshot:
         optimizer.load_state_tensors(snapshot.moments)

@@ -128,7 +128,7 @@ class Optimizer:
         """Continue from the moments that `state_tensors` returned."""
         for name, master in self.weights.masters.items():
             state: dict[str, Any] = {
-                key: tensors[f"{name}.{key}"]
+                key: tensors[f"{name}.{key}"].to(master.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{name}.{key}" in tensors
             }

@@ -310,3 +310,14 @@ def test_weights_that_nothing_depends_on_stay_as_they_are(precision):
     assert torch.equal(weights.masters[idle], before[idle])
     assert not any(name.startswith(idle) for name in optimizer.state_tensors())
     assert not torch.equal(weights.masters["lm_head.weight"], before["lm_head.weight"])
+
+
+def test_moments_go_where_their_weights_are():
+    """A state is read on the CPU, whatever it goes on with."""
+    weight = nn.Parameter(torch.empty(3, device="meta"))
+    optimizer = Optimizer(MasterWeights({"weight": weight}, {"weight": weight}), **SETTINGS)
+    moments = {"step": torch.tensor(2.0), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}
+    optimizer.load_state_tensors({f"weight.{name}": value for name, value in moments.items()})
+    found = optimizer.state_tensors()
+    assert found.keys() == {f"weight.{name}" for name in moments}
+    assert {value.device.type for value in found.values()} == {"meta"}
