@@ -52,6 +52,7 @@ check: lint types test  ## All of the above checks, as CI runs them.
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.
 	$(BIN)/python benchmarks/pretrain.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/where_time_goes.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/corpus.py
 	$(BIN)/python benchmarks/scoring.py

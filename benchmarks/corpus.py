@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness import write_records
+
 from biphasic.data.build import CorpusFolders, build_corpus
 from biphasic.data.corpus import Corpus
 from biphasic.data.corpus_config import CorpusConfig
@@ -242,7 +244,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=110, help="of text, for the comparison")
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
     parser.add_argument("--large", action="store_true", help="measure memory on 200 MB and 2 GB")
-    parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/corpus.json"))
     parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -262,9 +264,7 @@ def main() -> None:
             )
     finally:
         shutil.rmtree(work)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    write_records(arguments.json, [results])
 
 
 if __name__ == "__main__":
