@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 from harness import write_records
-from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare
+from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import StepReport
 from biphasic.training.memory import private_bytes, tune_allocator
-from biphasic.training.recipe import Lineage
 
 CHECKPOINT_EVERY = 200
-
-
-class _Enough(Exception):  # noqa: N818  # ends a run on purpose
-    """The time is over."""
 
 
 class Watch:
@@ -37,8 +31,8 @@ class Watch:
         self._began, self._minutes = time.monotonic(), minutes
         self.records: list[dict[str, float]] = []
 
-    def __call__(self, step: StepReport) -> None:
-        """Look at the clock after a step."""
+    def __call__(self, step: StepReport) -> bool:
+        """Look at the clock after a step; returns whether the time is over."""
         minutes = (time.monotonic() - self._began) / 60
         if minutes >= len(self.records) + 1:
             record = {"minute": round(minutes, 1), "step": step.step, "bytes": private_bytes()}
@@ -47,8 +41,7 @@ class Watch:
                 f"minute {minutes:5.1f}  step {step.step:6,}  {record['bytes'] / 1e6:7,.0f} MB",
                 flush=True,
             )
-        if minutes >= self._minutes:
-            raise _Enough
+        return minutes >= self._minutes
 
 
 def summary(records: list[dict[str, float]]) -> str:
@@ -88,20 +81,8 @@ def main() -> None:
             precision=options.precision,
             seconds=60 * options.minutes,
         )
-        data, recipe, watch = setting.training_data(), setting.recipe, Watch(options.minutes)
-        try:
-            train_segment(
-                Lineage(recipe, data.ground),
-                data,
-                Path(folder) / "store",
-                start=0,
-                end=recipe.total_steps,
-                options=RunOptions(checkpoint_every=CHECKPOINT_EVERY, report=watch),
-            )
-        except _Enough:
-            pass
-        else:
-            sys.exit("the recipe ended before the time was over")
+        watch = Watch(options.minutes)
+        train_until(setting, watch, checkpoint_every=CHECKPOINT_EVERY)
     print(summary(watch.records))
     write_records(options.json, watch.records)
 

@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -184,23 +184,23 @@ class Clock:
 
 
 class _Enough(Exception):  # noqa: N818  # ends a run on purpose
-    """The measuring time is over."""
+    """Its watcher has seen enough."""
 
 
-def measure_ours(setting: Setting) -> dict[str, float]:
+def train_until(
+    setting: Setting, has_enough: Callable[[StepReport], bool], *, checkpoint_every: int = 0
+) -> None:
     """Run our training loop as it is: reading, masking, step, metrics.
 
-    Returns:
-        The clock's result, and the memory that was taken before training began: by libraries and
-        data.
+    Args:
+        setting: What to train.
+        has_enough: Told of every step; ends the run.
+        checkpoint_every: Steps between checkpoints; 0 for none.
     """
-    tune_allocator()
     data, recipe = setting.training_data(), setting.recipe
-    clock = Clock(setting.seconds)
-    set_up_bytes = peak_bytes()
 
     def report(step: StepReport) -> None:
-        if clock.step(step.tokens):
+        if has_enough(step):
             raise _Enough
 
     with tempfile.TemporaryDirectory() as store:
@@ -211,11 +211,26 @@ def measure_ours(setting: Setting) -> dict[str, float]:
                 Path(store),
                 start=0,
                 end=recipe.total_steps,
-                options=RunOptions(checkpoint_every=0, report=report),
+                options=RunOptions(checkpoint_every=checkpoint_every, report=report),
             )
         except _Enough:
-            return {**clock.result(), "set_up_bytes": set_up_bytes}
-    raise SystemExit("the recipe ended before the time was over")
+            return
+    raise SystemExit("the recipe ended before its watcher had seen enough")
+
+
+def measure_ours(setting: Setting) -> dict[str, float]:
+    """Measure our training loop.
+
+    Returns:
+        The clock's result, and the memory that was taken before training began: by libraries and
+        data.
+    """
+    tune_allocator()
+    clock = Clock(setting.seconds)
+    setting.training_data()
+    set_up_bytes = peak_bytes()
+    train_until(setting, lambda step: clock.step(step.tokens))
+    return {**clock.result(), "set_up_bytes": set_up_bytes}
 
 
 def row_reader(setting: Setting, data: TrainingData) -> RowReader:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from harness import write_records
-from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare
+from setup_pretraining import MODELS, OBJECTIVES, PRECISIONS, Setting, prepare, train_until
 from torch.profiler import ProfilerActivity, profile
 
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import StepReport
 from biphasic.training.memory import tune_allocator
-from biphasic.training.recipe import Lineage
 
 WARMUP_STEPS = 4
 PROFILED_STEPS = 6
@@ -39,10 +36,6 @@ KINDS = {
 }
 
 
-class _Enough(Exception):  # noqa: N818  # ends a run on purpose
-    """All steps are profiled."""
-
-
 def kind_of(name: str) -> str:
     """Return what an operation counts as; `Python and autograd` if it is none of torch's."""
     return next(
@@ -51,24 +44,18 @@ def kind_of(name: str) -> str:
     )
 
 
-@contextmanager
-def profiled_steps() -> Iterator[tuple[profile, RunOptions]]:
-    """Yield a profiler and options under which a run profiles some steps and ends."""
+def profile_steps(setting: Setting) -> profile:
+    """Run some steps under a profiler, after a warm-up."""
     profiler = profile(activities=[ProfilerActivity.CPU])
 
-    def report(step: StepReport) -> None:
+    def watch(step: StepReport) -> bool:
         if step.step == WARMUP_STEPS:
             profiler.start()
-        if step.step == WARMUP_STEPS + PROFILED_STEPS:
-            profiler.stop()
-            raise _Enough
+        return step.step == WARMUP_STEPS + PROFILED_STEPS
 
-    try:
-        yield profiler, RunOptions(checkpoint_every=0, report=report)
-    except _Enough:
-        pass
-    else:
-        raise SystemExit("the recipe ended before all steps were profiled")
+    train_until(setting, watch)
+    profiler.stop()
+    return profiler
 
 
 def shares_of(profiler: profile) -> dict[str, float]:
@@ -81,17 +68,7 @@ def shares_of(profiler: profile) -> dict[str, float]:
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Profile a run, print the shares, and return them."""
-    data, recipe = setting.training_data(), setting.recipe
-    with tempfile.TemporaryDirectory() as store, profiled_steps() as (profiler, options):
-        train_segment(
-            Lineage(recipe, data.ground),
-            data,
-            Path(store),
-            start=0,
-            end=recipe.total_steps,
-            options=options,
-        )
-    shares = shares_of(profiler)
+    shares = shares_of(profile_steps(setting))
     print(f"{setting.model} {setting.objective} {setting.precision}")
     for kind, share in shares.items():
         print(f"  {kind:24} {share:6.1%}", flush=True)

@@ -156,6 +156,8 @@ def test_backend_follows_device_and_precision() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert backend(cpu, torch.float32) == "sdpa"
     assert backend(cpu, torch.bfloat16) == "dense"
+    assert backend(cpu, torch.float32, drops=True) == "dense"
+    assert backend(cuda, torch.float32, drops=True) == "sdpa"
     assert backend(cuda, torch.float32) == "sdpa"
     assert backend(cuda, torch.bfloat16) == backend(cuda, torch.float16) == "varlen"
 

@@ -72,7 +72,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
         typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
     for pair, number in info.overlaps.items():
         earlier, later = pair.split("/")
-        typer.echo(f"  {number:,} examples of {later} also stand in {earlier}")
+        typer.echo(f"  also in {earlier}: {count(number, 'example')} of {later}")
     if cut := truncations(evaluation.selected[0].num_truncated):
         typer.echo(f"  cut by the length limit: {cut}")
     table = _type_table(evaluation)

@@ -9,7 +9,7 @@ looks like travels as keyword arguments from the model's call down to each layer
 - `block_mask`: [num_rows, 1, row_length, row_length], 0 where a token may look and -inf elsewhere;
   for the backends without variable-length kernels. It is built once per batch, not per layer.
 
-Three backends compute the same function; which one is a matter of device and precision alone:
+Three backends compute the same function; device, precision and dropout alone decide which one:
 
 - `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
 - `dense`: scores written out, on a CPU in bf16, where torch's fused kernel converts every tile to
@@ -69,11 +69,14 @@ def attention_arguments(
     }
 
 
-def backend(device: torch.device, dtype: torch.dtype) -> str:
-    """Return which backend serves a device and precision: `varlen`, `dense` or `sdpa`."""
+def backend(device: torch.device, dtype: torch.dtype, *, drops: bool = False) -> str:
+    """Return which backend serves a device and precision: `varlen`, `dense` or `sdpa`.
+
+    `drops` is whether attention weights are dropped.
+    """
     if device.type == "cuda" and dtype in {torch.bfloat16, torch.float16}:
         return "varlen"
-    return "dense" if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
+    return "dense" if device.type == "cpu" and (dtype == torch.bfloat16 or drops) else "sdpa"
 
 
 def block_mask(cu_seqlens: Tensor, *, row_length: int, causal: bool, dtype: torch.dtype) -> Tensor:
@@ -161,8 +164,7 @@ def packed_attention(
     if sliding_window is not None:
         block_mask = block_mask + _window_mask(query, sliding_window)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
-    # With dropout torch writes the scores out too, and draws slowly.
-    is_dense = query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout > 0)
+    is_dense = backend(query.device, query.dtype, drops=dropout > 0) == "dense"
     attend = _dense if is_dense else _fused
     return attend(query, key, value, block_mask, scaling=scaling, dropout=dropout), None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -151,12 +151,9 @@ def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(weights).to(hidden.device) @ hidden
 
 
-def token_ids(sequences: Iterable[TokenIds]) -> TokenIds:
+def token_ids(sequences: Sequence[TokenIds]) -> TokenIds:
     """Return the tokens of sequences, each once, in ascending order."""
-    found: set[int] = set()
-    for sequence in sequences:
-        found.update(sequence.tolist())
-    return np.array(sorted(found), dtype=np.int64)
+    return np.flatnonzero(np.bincount(np.concatenate(sequences)))
 
 
 def new_head(hidden_size: int, num_outputs: int, *, generator: torch.Generator) -> nn.Module:
