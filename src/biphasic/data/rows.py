@@ -74,6 +74,23 @@ class RowBatch:
         content.update(self.packed.cu_seqlens.tobytes())
         return content.digest()
 
+    def part(self, start: int, end: int) -> RowBatch:
+        """Return rows `start` to `end` as a batch of their own."""
+        packed, length = self.packed, self.packed.row_length
+        first, last = start * length, end * length
+        is_inside = (packed.spans[:, 0] >= first) & (packed.spans[:, 0] < last)
+        borders = packed.cu_seqlens[(packed.cu_seqlens >= first) & (packed.cu_seqlens <= last)]
+        return RowBatch(
+            packed=PackedBatch(
+                input_ids=packed.input_ids[start:end],
+                position_ids=packed.position_ids[start:end],
+                cu_seqlens=borders - np.int32(first),
+                spans=packed.spans[is_inside] - first,
+            ),
+            pieces=tuple(self.pieces[index] for index in np.flatnonzero(is_inside).tolist()),
+            is_token=self.is_token[first:last],
+        )
+
 
 class RowPlan:
     """The rows of every step of a run."""

@@ -6,31 +6,33 @@ section 3.1; in the study, arXiv 2507.00994, section 2.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import PositiveInt
 
-from biphasic.config import Config
 from biphasic.data.rows import RowBatch
+from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
 
-class ClmPhase(Config):
-    """Steps of causal language modelling."""
+class Clm(ObjectiveConfig):
+    """Causal language modelling."""
 
-    objective: Literal["clm"]
-    steps: PositiveInt
-    """Optimizer steps."""
+    objective: Literal["clm"]  # type: ignore[assignment]
 
-    causal: ClassVar[bool] = True
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Causal alone."""
+        return frozenset({True})
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return all that decides inputs and labels, given the rows."""
         del mask_seed  # nothing is masked, so arms with other masks share these steps
         return {"name": "clm"}
 
-    def supervise(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
         """Label every token but the last of a sequence with the token after it.
 
         EOS is predicted, BOS never is, and nothing crosses from one sequence to the next.
@@ -40,8 +42,5 @@ class ClmPhase(Config):
         has_next = batch.is_token.copy()
         has_next[rows.spans[:, 1] - 1] = False
         positions = np.flatnonzero(has_next)
-        return Supervision(
-            input_ids=rows.input_ids,
-            positions=positions,
-            labels=rows.input_ids.reshape(-1)[positions + 1],
-        )
+        labels = rows.input_ids.reshape(-1)[positions + 1]
+        return (Supervision(rows=rows, positions=positions, labels=labels, causal=True),)

@@ -1,15 +1,32 @@
-"""Phases: contiguous parts of a run, each with one objective.
-
-A new objective is a file like `clm.py` and one entry here.
-"""
+"""Phases: contiguous parts of a run, each with one objective and what every phase can set."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from biphasic.objectives.clm import ClmPhase
-from biphasic.objectives.mlm import MlmPhase
+from biphasic.objectives.alternate import Alternate
+from biphasic.objectives.mix import Mix
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.phase import PhaseConfig
+from biphasic.objectives.registry import OBJECTIVES
 
-Phase = Annotated[ClmPhase | MlmPhase, Field(discriminator="objective")]
+
+def phase_type(objectives: Sequence[type[ObjectiveConfig]]) -> Any:
+    """Return the type of a phase of any of some objectives, as a field of a record has it."""
+    kinds = tuple(
+        create_model(f"{each.__name__}Phase", __base__=(PhaseConfig, each), __doc__=each.__doc__)
+        for each in objectives
+    )
+    return Annotated[Union[kinds], Field(discriminator="objective")]  # noqa: UP007
+
+
+if TYPE_CHECKING:
+
+    class Phase(PhaseConfig, ObjectiveConfig):
+        """A contiguous part of a run, with its objective."""
+
+else:
+    Phase = phase_type((*OBJECTIVES, Alternate, Mix))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
-from biphasic.training.lr import LearningRateConfig, check_learning_rate, learning_rate
+from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
 
 
 def rates(total_steps: int, **settings: float) -> list[float]:
@@ -54,6 +54,6 @@ def test_too_long_schedule_is_refused():
     with pytest.raises(ConfigError) as caught:
         check_learning_rate(config, total_steps=10)
     assert str(caught.value) == (
-        "learning_rate: warmup_steps 6 + decay_steps 5 exceed the run's 10 steps; "
+        "learning_rate: warmup_steps 6 + decay_steps 5 exceed the 10 steps they are for; "
         "shorten one of them"
     )

@@ -1,0 +1,122 @@
+"""Several objectives within a step, each on its share of the rows.
+
+Reference: Charpentier and Samuel 2024 (GPT-BERT), arXiv:2410.24159, section 2: masked next-token
+prediction and causal language modelling, at 15 rows to 1 in their released settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, count, pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from biphasic.data.rows import RowBatch
+from biphasic.errors import ConfigError, DataError
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.registry import AnyObjective
+from biphasic.objectives.supervision import Supervision, Vocabulary
+
+
+class Mix(ObjectiveConfig):
+    """Objectives by shares of the rows."""
+
+    objective: Literal["mix"]  # type: ignore[assignment]
+    objectives: tuple[AnyObjective, ...]
+    """What is mixed, without settings of phases."""
+    shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+    """Share of each objective in the rows of a step; they sum to 1."""
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if all(each == self.objectives[0] for each in self.objectives):
+            raise ValueError("objectives: give two or more that differ, or use one without shares")
+        if len(self.shares) != len(self.objectives):
+            raise ValueError(
+                f"shares: {len(self.shares)} given for {len(self.objectives)} objectives"
+            )
+        if not math.isclose(sum(self.shares), 1, abs_tol=1e-6):
+            raise ValueError(f"shares: they sum to {sum(self.shares):g}, not to 1")
+        return self
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Those of all that are mixed."""
+        return frozenset().union(*(each.directions for each in self.objectives))
+
+    def at(self, step: int, *, num_steps: int) -> Self:
+        """Return the mixture of the objectives as they are at one step of a phase."""
+        concrete = tuple(each.at(step, num_steps=num_steps) for each in self.objectives)
+        return self.model_copy(update={"objectives": concrete})
+
+    def check(self, *, num_steps: int, rows_per_step: int) -> None:
+        """Refuse a share that gets no row, and what the objectives themselves refuse.
+
+        Raises:
+            ConfigError: Say, it does; the rows that are needed are named.
+        """
+        for each, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
+            each.check(num_steps=num_steps, rows_per_step=rows)
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Refuse a vocabulary that one of the objectives cannot do with."""
+        for each in self.objectives:
+            each.check_vocabulary(vocabulary)
+
+    def determinants(self, mask_seed: int) -> dict[str, Any]:
+        """Return all that decides inputs and labels, given the rows."""
+        parts = [each.determinants(mask_seed) for each in self.objectives]
+        return {"name": "mix", "objectives": parts, "shares": list(self.shares)}
+
+    def supervise(
+        self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
+    ) -> tuple[Supervision, ...]:
+        """Let each objective supervise its rows: the first ones the first, and so on.
+
+        Rows come in seeded order, so no objective gets rows of a kind. An objective to whose rows
+        chance gave no label has no part: it would add nothing to the sum.
+
+        Raises:
+            ConfigError: An objective has no row.
+            DataError: No objective found anything to learn from.
+        """
+        borders = accumulate(self._rows_of_each(batch.packed.num_rows), initial=0)
+        parts: list[Supervision] = []
+        empty: list[DataError] = []
+        for each, (start, end) in zip(self.objectives, pairwise(borders), strict=True):
+            try:
+                parts += each.supervise(batch.part(start, end), vocabulary, mask_seed=mask_seed)
+            except DataError as error:
+                empty.append(error)
+        if not parts:
+            raise empty[0]
+        return tuple(parts)
+
+    def _rows_of_each(self, num_rows: int) -> list[int]:
+        rows = divide_rows(num_rows, self.shares)
+        if 0 in rows:
+            without = rows.index(0)
+            needed = next(
+                more for more in count(num_rows) if 0 not in divide_rows(more, self.shares)
+            )
+            raise ConfigError(
+                f"mix: of {num_rows} rows per step, objectives.{without} "
+                f"({self.objectives[without].objective}, share {self.shares[without]:g}) gets "
+                f"none; set rows_per_step to {needed} or more, or a larger share"
+            )
+        return rows
+
+
+def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:
+    """Divide rows by shares that sum to 1, by largest remainder; of equal ones the first gets it.
+
+    Reference: the method of Hamilton, 1792.
+    """
+    quotas = [share * num_rows for share in shares]
+    rows = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(shares)), key=lambda each: rows[each] - quotas[each])
+    for each in by_remainder[: num_rows - sum(rows)]:
+        rows[each] += 1
+    return rows

@@ -1,0 +1,72 @@
+"""Rows taken out of a batch are the rows that they were."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biphasic.data.packing import PackedBatch, lay_out
+from biphasic.data.rows import Piece, RowBatch
+
+
+def batch_of(lengths: list[list[int]], *, row_length: int = 12) -> RowBatch:
+    """Lay out rows of sequences of given lengths, in the order of rows."""
+    flat = [length for row in lengths for length in row]
+    sequences = [np.full(length, 10 + number) for number, length in enumerate(flat)]
+    ends = np.cumsum([len(row) for row in lengths]).tolist()
+    rows = [range(end - len(row), end) for row, end in zip(lengths, ends, strict=True)]
+    packed = lay_out(sequences, rows, row_length=row_length, pad_id=1)
+    pieces = tuple(Piece(0, number, 0, length) for number, length in enumerate(flat))
+    is_token = packed.input_ids.reshape(-1) != 1
+    return RowBatch(packed=packed, pieces=pieces, is_token=is_token)
+
+
+def assert_same(one: PackedBatch, other: PackedBatch) -> None:
+    for name in ("input_ids", "position_ids", "cu_seqlens", "spans"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+
+
+ROWS = st.lists(st.lists(st.integers(2, 4), min_size=1, max_size=3), min_size=1, max_size=6)
+
+
+@given(ROWS, st.data())
+def test_a_part_is_what_its_rows_alone_would_be(rows, data):
+    start = data.draw(st.integers(0, len(rows) - 1))
+    end = data.draw(st.integers(start + 1, len(rows)))
+    whole = batch_of(rows)
+    part = whole.part(start, end)
+    # The same rows laid out alone, with the sequences numbered as they are in the whole.
+    alone = batch_of(rows[start:end])
+    skipped = sum(map(len, rows[:start]))
+    shifted = np.where(alone.packed.input_ids == 1, 1, alone.packed.input_ids + skipped)
+    assert np.array_equal(part.packed.input_ids, shifted)
+    assert np.array_equal(part.packed.spans, alone.packed.spans)
+    assert np.array_equal(part.packed.cu_seqlens, alone.packed.cu_seqlens)
+    assert part.packed.cu_seqlens.dtype == alone.packed.cu_seqlens.dtype
+    assert np.array_equal(part.packed.position_ids, alone.packed.position_ids)
+    assert np.array_equal(part.is_token, alone.is_token)
+    assert part.pieces == whole.pieces[skipped : skipped + len(alone.pieces)]
+
+
+@given(ROWS)
+def test_all_rows_are_the_batch(rows):
+    whole = batch_of(rows)
+    part = whole.part(0, len(rows))
+    assert_same(part.packed, whole.packed)
+    assert part.pieces == whole.pieces
+    assert part.sha256() == whole.sha256()
+
+
+def test_sequences_may_have_been_given_in_another_order():
+    sequences = [np.full(3, 10), np.full(2, 11), np.full(4, 12)]
+    packed = lay_out(sequences, [[1, 2], [0]], row_length=6, pad_id=1)
+    pieces = tuple(Piece(0, number, 0, 1) for number in range(3))
+    batch = RowBatch(packed=packed, pieces=pieces, is_token=packed.input_ids.reshape(-1) != 1)
+    first, second = batch.part(0, 1), batch.part(1, 2)
+    assert first.pieces == (pieces[1], pieces[2])
+    assert first.packed.spans.tolist() == [[0, 2], [2, 6]]
+    assert second.pieces == (pieces[0],)
+    assert second.packed.spans.tolist() == [[0, 3]]
+    assert second.packed.cu_seqlens.tolist() == [0, 3, 6]

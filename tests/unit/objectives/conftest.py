@@ -1,0 +1,6 @@
+"""Puts what the tests of objectives share within their reach."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
