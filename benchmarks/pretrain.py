@@ -46,9 +46,11 @@ from setup_pretraining import (
 from torch import nn
 
 from biphasic.model.linear import speed_up_linear_layers
+from biphasic.model.shape import architecture_shape
+from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
-from biphasic.training.loop import TrainingData, model_config
 from biphasic.training.memory import release_excess, tune_allocator
+from biphasic.training.run import first_model
 
 VOCABULARIES = (8_192, 131_072)
 PEERS = ("trainer-padded", "trainer-padded-tuned", "trainer-packed", "trainer-packed-tuned")
@@ -63,7 +65,7 @@ def trainer_model(setting: Setting, data: TrainingData) -> Any:
 
     EuroBERT is Llama's architecture without the causal mask; transformers has no causal EuroBERT.
     """
-    config = model_config(setting.recipe, data.tokenizer)
+    config = first_model(setting.recipe, data).config
     assert isinstance(config, transformers.EuroBertConfig)
     if setting.is_mlm:
         return transformers.EuroBertForMaskedLM(config)
@@ -240,18 +242,19 @@ def flops_per_token(setting: Setting) -> float:
     """Return the model FLOPs of a real token, as our ledger counts them."""
     data, recipe = setting.training_data(), setting.recipe
     reader, phase = row_reader(setting, data), recipe.phases[0]
+    assert recipe.architecture is not None
+    shape = architecture_shape(recipe.architecture, vocab_size=setting.vocabulary)
     flops = num_tokens = 0
     for step in range(COUNTED_BATCHES):
         batch = reader.batch(step)
-        supervision = phase.supervise(batch, data.vocabulary, mask_seed=recipe.seeds.mask_seed)
         num_tokens += batch.packed.num_tokens
-        flops += step_flops(
-            recipe.architecture,
-            vocab_size=setting.vocabulary,
-            batch=batch,
-            supervised_tokens=len(supervision.labels),
-            causal=phase.causal,
-        )
+        for part in phase.supervise(batch, data.vocabulary, mask_seed=recipe.seeds.mask_seed):
+            flops += step_flops(
+                shape,
+                rows=part.rows,
+                supervised_tokens=len(part.labels),
+                causal=part.causal,
+            )
     return flops / num_tokens
 
 

@@ -26,24 +26,20 @@ from torch import Tensor, nn
 
 from biphasic.data.packing import PackedBatch
 from biphasic.data.pydocs import load_documents
-from biphasic.data.rows import RowBatch
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.model.build import new_model
+from biphasic.model.shape import architecture_shape
 from biphasic.tasks.builtin.write import build_tasks
 from biphasic.tasks.encoding import EncodedTask, Encoder, TokenIds, new_head
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.training.ledger import step_flops
-from biphasic.training.loop import model_config
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import set_head_precision, set_precision
+from biphasic.training.run import first_model
 
 KINDS = ("sc", "tc", "qa", "ir")
 UNITS = {"sc": "texts", "tc": "sentences", "qa": "questions", "ir": "queries"}
 SCORED = ("validation", "test")
-FORWARD_AND_BACKWARD = 3
-"""The ledger counts what a forward pass costs so many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ def measure_scoring(setting: Setting, kind: str) -> dict[str, float]:
     task = load_task(Path(setting.data) / "tasks" / f"pydocs-{kind}")
     protocol = FinetuneProtocol(max_seqlen=setting.max_seqlen)
     encoded = encode_task(task, tokenizer, protocol=protocol)
-    model = new_model(model_config(setting.recipe, tokenizer), init_seed=0).eval()
+    model = first_model(setting.recipe, setting.training_data()).eval()
     set_precision(model, setting.recipe.precision)
     generator = torch.Generator().manual_seed(0)
     head = new_head(model.config.hidden_size, encoded.num_outputs, generator=generator)
@@ -112,14 +108,10 @@ def forward_flops(lengths: Sequence[int], setting: Setting) -> float:
         cu_seqlens=np.empty(0, dtype=np.int32),
         spans=np.stack([ends - sizes, ends], axis=1),
     )
-    flops = step_flops(
-        setting.recipe.architecture,
-        vocab_size=0,
-        batch=RowBatch(packed, (), np.empty(0, dtype=np.bool_)),
-        supervised_tokens=0,
-        causal=False,
-    )
-    return flops / FORWARD_AND_BACKWARD
+    architecture = setting.recipe.architecture
+    assert architecture is not None
+    shape = architecture_shape(architecture, vocab_size=0)
+    return shape.forward_flops(packed, supervised_tokens=0, causal=False)
 
 
 def in_own_process(what: str, setting: Setting, threads: int) -> dict[str, float]:

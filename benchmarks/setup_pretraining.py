@@ -20,12 +20,14 @@ from harness import measured
 
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.pydocs import load_documents
-from biphasic.data.rows import RowPlan, RowReader
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.presets import Architecture
-from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
-from biphasic.training.recipe import Lineage, Recipe
+from biphasic.training.recipe import Recipe
+from biphasic.training.step_rows import StepRows
 
 CORPUS_CHARACTERS = 6_000_000
 TRAINED_VOCABULARY = 8_192
@@ -233,11 +235,9 @@ def measure_ours(setting: Setting) -> dict[str, float]:
     return {**clock.result(), "set_up_bytes": set_up_bytes}
 
 
-def row_reader(setting: Setting, data: TrainingData) -> RowReader:
+def row_reader(setting: Setting, data: TrainingData) -> StepRows:
     """Return the reader of our rows, as the training loop makes it."""
-    recipe = setting.recipe
-    plan = RowPlan(data.corpus.lengths, recipe.legs, data_seed=recipe.seeds.data_seed)
-    return RowReader(data.corpus, plan, data.tokenizer.special_ids)
+    return StepRows(setting.recipe, data)
 
 
 def print_numbers(numbers: Mapping[str, float]) -> None:

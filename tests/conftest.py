@@ -19,7 +19,7 @@ from mini_study import Cli, finished_study
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
     from biphasic.data.tokenizer import TextTokenizer
-    from biphasic.training.loop import TrainingData
+    from biphasic.training.data import TrainingData
     from biphasic.training.recipe import Recipe
 
 # Before torch is imported: tests run beside one another, and one thread is fastest at this size.
@@ -74,7 +74,7 @@ def training_data(
     corpus: Corpus, tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainingData:
     """A corpus with a held-out one of a dozen documents; never change their files."""
-    from biphasic.training.loop import TrainingData
+    from biphasic.training.data import TrainingData
 
     folder = tmp_path_factory.mktemp("heldout") / "heldout"
     heldout = _corpus(folder, synthetic_documents(12, seed=2), tokenizer)

@@ -12,7 +12,7 @@ from biphasic.study import task_inputs
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import plan_study
 from biphasic.study.run import locate_tasks
-from biphasic.training.recipe import Ground
+from biphasic.training.lineage import Ground
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
 TRAINED = [arm["name"] for arm in STUDY["arms"] if arm.get("phases")]

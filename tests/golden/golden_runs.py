@@ -25,8 +25,10 @@ from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
 from biphasic.tasks.scores import SplitScores
-from biphasic.training.loop import TrainingData, train_segment
-from biphasic.training.recipe import Lineage, Recipe
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import train_segment
+from biphasic.training.recipe import Recipe
 
 _CLM, _MLM = ({"objective": name, "steps": 12} for name in ("clm", "mlm"))
 _HALVES = [{**phase, "steps": 6} for phase in (_CLM, _MLM)]

@@ -9,68 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.model.build import new_model
+from families import save_family, tiny_config
 
 ROW_LENGTH = 24
-_SHARED = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    # Ten times the usual: with small weights attention hardly matters and every leak stays hidden.
-    "initializer_range": 0.2,
+# Narrower than the documents below by far.
+_NARROW: dict[str, dict[str, object]] = {
+    "modernbert": {"local_attention": 8},
+    "gemma3": {"sliding_window": 4},
+    "qwen2": {"sliding_window": 4},
 }
-_GROUPED = {**_SHARED, "num_key_value_heads": 2}
-_NO_DROPOUT = {**_SHARED, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_WINDOW = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 
 
-def tiny_config(family: str, **changes: object) -> PretrainedConfig:
-    """Return a small configuration; windows are shorter than the documents below."""
-    kinds: dict[str, tuple[type[PretrainedConfig], dict]] = {
-        "bert": (transformers.BertConfig, _NO_DROPOUT),
-        # Positions of its texts begin at 2, behind the row of padding.
-        "roberta": (
-            transformers.RobertaConfig,
-            {**_NO_DROPOUT, "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 66},
-        ),
-        # These two add biases of their own to attention.
-        "mpnet": (transformers.MPNetConfig, {**_NO_DROPOUT, "pad_token_id": 1, "bos_token_id": 0}),
-        "deberta-v2": (
-            transformers.DebertaV2Config,
-            {**_NO_DROPOUT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
-        ),
-        "llama": (transformers.LlamaConfig, _GROUPED),
-        "qwen3": (transformers.Qwen3Config, {**_GROUPED, "head_dim": 8}),
-        "eurobert": (transformers.EuroBertConfig, {**_GROUPED, "mask_token_id": 3}),
-        "modernbert": (
-            transformers.ModernBertConfig,
-            # Layers 1 and 2 see four tokens on each side.
-            {**_SHARED, "local_attention": 8, "cls_token_id": 1, "sep_token_id": 2},
-        ),
-        "gemma3": (
-            transformers.Gemma3TextConfig,
-            {**_GROUPED, **_WINDOW, "head_dim": 8, "sliding_window": 4},
-        ),
-        "qwen2": (
-            transformers.Qwen2Config,
-            {**_GROUPED, **_WINDOW, "use_sliding_window": True, "sliding_window": 4},
-        ),
-    }
-    kind, settings = kinds[family]
-    return kind(**{**settings, **changes})
+def narrow_config(family: str, **changes: object) -> PretrainedConfig:
+    """Return a family's small configuration with narrow windows."""
+    return tiny_config(family, **{**_NARROW.get(family, {}), **changes})
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +36,7 @@ def tiny_model() -> Callable[..., PreTrainedModel]:
     """Build a random model of a family, without dropout, behind our attention."""
 
     def build(family: str, **changes: object) -> PreTrainedModel:
-        return new_model(tiny_config(family, **changes), init_seed=1).eval()
+        return new_model(narrow_config(family, **changes), init_seed=1).eval()
 
     return build
 
@@ -88,14 +46,8 @@ def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     """Write a random model of a family, with its language-model head, as transformers does."""
 
     def save(family: str, **changes: object) -> Path:
-        config = tiny_config(family, **changes)
-        is_masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
-        head = transformers.AutoModelForMaskedLM if is_masked else transformers.AutoModelForCausalLM
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            model = head.from_config(config)
         folder = tmp_path_factory.mktemp(family)
-        model.save_pretrained(folder)
+        save_family(family, folder, **{**_NARROW.get(family, {}), **changes})
         return folder
 
     return save
@@ -145,6 +97,7 @@ def reference_attention() -> Callable[..., Tensor]:
         *,
         reach: tuple[int, int] = (-1, -1),
         scale: float | None = None,
+        softcap: float | None = None,
     ) -> Tensor:
         """Take [tokens, heads, head_dim]; -1 reaches without limit."""
         num_tokens, num_heads, head_dim = query.shape
@@ -152,12 +105,17 @@ def reference_attention() -> Callable[..., Tensor]:
         scale = head_dim**-0.5 if scale is None else scale
         segments = np.searchsorted(cu_seqlens.numpy(), np.arange(num_tokens), side="right")
         left, right = (num_tokens if steps < 0 else steps for steps in reach)
+
+        def weights(scores: Tensor) -> Tensor:
+            capped = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+            return torch.softmax(capped, 0)
+
         rows = []
         for token in range(num_tokens):
             near = range(max(token - left, 0), min(token + right + 1, num_tokens))
             seen = [other for other in near if segments[other] == segments[token]]
             heads = [
-                torch.softmax(key[seen, head // groups] @ query[token, head] * scale, 0)
+                weights(key[seen, head // groups] @ query[token, head] * scale)
                 @ value[seen, head // groups]
                 for head in range(num_heads)
             ]

@@ -121,3 +121,69 @@ def test_sum_is_additive_over_batches():
     torch.testing.assert_close(first[0] + second[0], whole[0])
     torch.testing.assert_close(first[2] + second[2], whole[2], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(torch.cat([first[1], second[1]]), whole[1])
+
+
+def full_problem(count: int):
+    generator = torch.Generator().manual_seed(count)
+    return (*problem(count), torch.randn(VOCAB, generator=generator))
+
+
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("count", [1, GROUP, 3 * GROUP + 5])
+def test_bias_and_cap_equal_plain_autograd(count, has_bias, softcap):
+    hidden, weight, labels, bias = full_problem(count)
+    leaves = [hidden, weight] + [bias] * has_bias
+    found = []
+    for is_ours in (True, False):
+        copies = [leaf.clone().requires_grad_() for leaf in leaves]
+        given = copies[2] if has_bias else None
+        if is_ours:
+            value = summed_cross_entropy(*copies[:2], labels, bias=given, softcap=softcap)
+        else:
+            logits = F.linear(copies[0], copies[1], given)
+            logits = logits if softcap is None else softcap * (logits / softcap).tanh()
+            value = F.cross_entropy(logits, labels, reduction="sum")
+        (value * 0.37).backward()
+        found.append([value.detach(), *(copy.grad for copy in copies)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_bias_and_cap_near_torch_in_bf16():
+    hidden, weight, labels, bias = (
+        part.bfloat16() if part.is_floating_point() else part for part in full_problem(29)
+    )
+    value = summed_cross_entropy(hidden, weight, labels, bias=bias, softcap=2.0)
+    logits = 2 * (F.linear(hidden.float(), weight.float(), bias.float()) / 2).tanh()
+    exact = F.cross_entropy(logits, labels, reduction="sum")
+    torch.testing.assert_close(value, exact, rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("trained", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_only_what_is_trained_gets_a_gradient(trained, monkeypatch):
+    calls = []
+    original = module.product
+
+    def counted(left, right, bias=None):
+        calls.append(1)
+        return original(left, right, bias)
+
+    monkeypatch.setattr(module, "product", counted)
+    hidden, weight, labels, bias = full_problem(3 * GROUP)
+    leaves = [hidden, weight, bias]
+    for index in trained:
+        leaves[index].requires_grad_()
+    summed_cross_entropy(leaves[0], leaves[1], labels, bias=bias).backward()
+    assert [leaf.grad is not None for leaf in leaves] == [index in trained for index in range(3)]
+    # Three groups: their logits, and a product for each of the two gradients that need one.
+    assert len(calls) == 3 * (1 + sum(index < 2 for index in trained))
+
+
+def test_nothing_supervised_is_no_loss_and_no_gradient():
+    hidden, weight, labels, bias = full_problem(4)
+    leaves = [part.requires_grad_() for part in (hidden, weight, bias)]
+    value = summed_cross_entropy(hidden[:0], weight, labels[:0], bias=bias)
+    value.backward()
+    assert float(value.detach()) == 0
+    assert not any(leaf.grad.any() for leaf in leaves)

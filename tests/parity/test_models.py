@@ -22,8 +22,8 @@ from biphasic.model import attention
 from biphasic.model.attention import register_attention
 from biphasic.model.contract import check_contract
 from biphasic.model.forward import hidden_states
-from biphasic.objectives.clm import ClmPhase
-from biphasic.objectives.mlm import MlmPhase
+from biphasic.objectives.clm import Clm
+from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.optimizer import MasterWeights, Precision, set_precision
 from biphasic.training.supervised import summed_loss
@@ -385,12 +385,9 @@ VOCABULARY = Vocabulary(size=97, mask_id=3, special_ids=frozenset({0, 1, 2, 3}))
 
 def supervise(batch: RowBatch, objective: str) -> Supervision:
     """Label a batch."""
-    phase = (
-        ClmPhase(objective="clm", steps=1)
-        if objective == "clm"
-        else MlmPhase(objective="mlm", steps=1, mlm_probability=0.4)
-    )
-    return phase.supervise(batch, VOCABULARY, mask_seed=0)
+    chosen = Clm(objective="clm") if objective == "clm" else Mlm(objective="mlm")
+    (supervision,) = chosen.supervise(batch, VOCABULARY, mask_seed=0)
+    return supervision
 
 
 class TestLoss:
@@ -409,7 +406,7 @@ class TestLoss:
             expected += theirs(input_ids=tokens, labels=tokens).loss * (end - start - 1)
         supervision = supervise(batch, "clm")
         assert len(supervision.labels) == sum(len(each) - 1 for each in token_documents)
-        ours = summed_loss(model, batch, supervision, causal=True)
+        ours = summed_loss(model, supervision)
         assert_close(ours, expected, atol=0, rtol=1e-5)
         self.assert_same_gradients(model, ours, theirs, expected)
 
@@ -424,7 +421,7 @@ class TestLoss:
         labels[supervision.positions] = supervision.labels
         expected, count = torch.zeros(()), 0
         for start, end in batch.packed.spans:
-            shown = torch.from_numpy(supervision.input_ids.reshape(-1)[start:end])[None]
+            shown = torch.from_numpy(supervision.rows.input_ids.reshape(-1)[start:end])[None]
             wanted = torch.from_numpy(labels[start:end])[None]
             masked = int((wanted != -100).sum())
             assert masked == int((shown == VOCABULARY.mask_id).sum())
@@ -432,7 +429,7 @@ class TestLoss:
                 expected += theirs(input_ids=shown, labels=wanted).loss * masked
             count += masked
         assert count == len(supervision.labels) > 10
-        ours = summed_loss(model, batch, supervision, causal=False)
+        ours = summed_loss(model, supervision)
         assert_close(ours, expected, atol=0, rtol=1e-5)
         self.assert_same_gradients(model, ours, theirs, expected)
 
@@ -466,7 +463,7 @@ class TestAccumulation:
             weights = set_precision(model, precision)
             for batch in batches:
                 supervision = supervise(batch, objective)
-                loss = summed_loss(model, batch, supervision, causal=objective == "clm")
+                loss = summed_loss(model, supervision)
                 (loss / total).backward()
                 weights.gather_gradients()
             gradients.append(gradient_by_name(weights))

@@ -10,8 +10,9 @@ import pytest
 
 from biphasic.files import read_json
 from biphasic.training import state as state_module
-from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
-from biphasic.training.recipe import Lineage
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}

@@ -13,8 +13,9 @@ Three backends compute the same function; device, precision and dropout alone de
 
 - `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
 - `dense`: scores written out, on a CPU in bf16, where torch's fused kernel converts every tile to
-  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms), and
-  wherever weights are dropped on a CPU, where torch's draws slowly (`dropout.py`);
+  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms),
+  wherever weights are dropped on a CPU, where torch's draws slowly (`dropout.py`), and on any
+  device where a model caps its scores (Gemma 2), which neither kernel can;
 - `sdpa`: torch's fused kernel, elsewhere.
 
 Everything else about the model stays transformers' own. Hugging Face's own packing by
@@ -69,11 +70,15 @@ def attention_arguments(
     }
 
 
-def backend(device: torch.device, dtype: torch.dtype, *, drops: bool = False) -> str:
+def backend(
+    device: torch.device, dtype: torch.dtype, *, drops: bool = False, caps: bool = False
+) -> str:
     """Return which backend serves a device and precision: `varlen`, `dense` or `sdpa`.
 
-    `drops` is whether attention weights are dropped.
+    `drops` is whether attention weights are dropped, `caps` whether scores are capped.
     """
+    if caps:
+        return "dense"
     if device.type == "cuda" and dtype in {torch.bfloat16, torch.float16}:
         return "varlen"
     return "dense" if device.type == "cpu" and (dtype == torch.bfloat16 or drops) else "sdpa"
@@ -106,6 +111,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
     causal: bool | None = None,
@@ -124,6 +130,7 @@ def packed_attention(
         dropout: Chance to drop an attention weight.
         sliding_window: A token sees others less than this many positions away, as transformers'
             flash-attention path reads it (ModernBERT passes its half window plus one).
+        softcap: Scores become `softcap * tanh(scores / softcap)` before anything is hidden.
         cu_seqlens: See the module's docstring; so for the three that follow.
         max_seqlen: Length of the longest segment.
         causal: True for CLM.
@@ -139,20 +146,23 @@ def packed_attention(
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
-            f"{type(module).__name__} was called without cu_seqlens, max_seqlen and causal; call "
-            "the model through biphasic.model.forward, or load it with another attention"
+            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: call the model "
+            "through biphasic.model.forward; a family that does not pass them to its layers cannot "
+            "read packed rows, but can be fine-tuned with `batching: padded`"
         )
     if attention_mask is not None:
-        raise ModelError(f"{type(module).__name__}: packed rows take no attention_mask")
-    if unused.get("softcap") is not None or unused.get("s_aux") is not None:
+        raise ModelError(f"{_name(module)}: packed rows take no attention_mask")
+    if unused.get("s_aux") is not None:
         raise ModelError(
-            f"{type(module).__name__} caps its scores or has attention sinks, which packed "
-            "attention does not compute; fine-tune it with `batching: padded`"
+            f"{_name(module)} has attention sinks, which packed attention does not compute; "
+            "fine-tune it with `batching: padded`"
         )
+    if block_mask is None and softcap is not None:
+        block_mask = _mask_for(query, cu_seqlens, causal=causal)
     if block_mask is None:
         if dropout:
             raise ModelError(
-                f"{type(module).__name__} drops attention weights (dropout {dropout:g}), which "
+                f"{_name(module)} drops attention weights (dropout {dropout:g}), which "
                 "torch's variable-length kernel cannot; fine-tune it with `batching: padded`, or "
                 "in fp32"
             )
@@ -164,9 +174,21 @@ def packed_attention(
     if sliding_window is not None:
         block_mask = block_mask + _window_mask(query, sliding_window)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
-    is_dense = backend(query.device, query.dtype, drops=dropout > 0) == "dense"
-    attend = _dense if is_dense else _fused
-    return attend(query, key, value, block_mask, scaling=scaling, dropout=dropout), None
+    options: dict[str, Any] = {"scaling": scaling, "dropout": dropout}
+    chosen = backend(query.device, query.dtype, drops=dropout > 0, caps=softcap is not None)
+    if chosen == "dense":
+        return _dense(query, key, value, block_mask, softcap=softcap, **options), None
+    return _fused(query, key, value, block_mask, **options), None
+
+
+def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
+    return block_mask(cu_seqlens, row_length=query.shape[2], causal=causal, dtype=query.dtype)
+
+
+def _name(module: nn.Module) -> str:
+    """Say which attention layer something is about."""
+    index = getattr(module, "layer_idx", None)
+    return type(module).__name__ if index is None else f"layer {index} ({type(module).__name__})"
 
 
 def _fused(
@@ -192,15 +214,18 @@ def _dense(
     *,
     scaling: float | None,
     dropout: float,
+    softcap: float | None = None,
 ) -> Tensor:
     num_rows, num_heads, row_length, head_dim = query.shape
     flat = (num_rows * num_heads, row_length)
-    scores = torch.baddbmm(
-        mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length),
-        query.reshape(*flat, head_dim),
-        key.reshape(*flat, head_dim).transpose(1, 2),
-        alpha=head_dim**-0.5 if scaling is None else scaling,
-    )
+    hidden = mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length)
+    queries = query.reshape(*flat, head_dim)
+    keys = key.reshape(*flat, head_dim).transpose(1, 2)
+    factor = head_dim**-0.5 if scaling is None else scaling
+    if softcap is None:
+        scores = torch.baddbmm(hidden, queries, keys, alpha=factor)
+    else:
+        scores = (torch.bmm(queries, keys) * (factor / softcap)).tanh() * softcap + hidden
     weights = scores.softmax(-1)  # in fp32 within
     if dropout:
         weights = drop(weights, dropout)

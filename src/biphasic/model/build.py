@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from torch import Tensor
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     EuroBertConfig,
     EuroBertForMaskedLM,
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING
-from transformers.utils import logging
 
-from biphasic.errors import ModelError
-from biphasic.model.attention import ATTENTION_NAME, register_attention
+from biphasic.model.attention import register_attention
+from biphasic.model.directions import close_again, open_both_ways
 from biphasic.model.dropout import speed_up_dropout
 from biphasic.model.forward import Batching
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
+from biphasic.model.reading import (
+    LOADING,
+    PACKED,
+    body_class,
+    language_model_class,
+    loading,
+    read_config,
+    refuse_missing,
+    refuse_unfit,
+    require_packing,
+)
 from biphasic.seeds import derive_seed
 
 
@@ -74,34 +76,17 @@ def preset_config(preset: str, **shared: Any) -> EuroBertConfig:
 
 
 def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
-    """Return a model in fp32 with random weights that depend on `init_seed` alone."""
-    register_attention()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed("init", init_seed))
-        options = {"attn_implementation": ATTENTION_NAME, "dtype": torch.float32}
-        if isinstance(config, EuroBertConfig):
-            model = EuroBertForMaskedLM._from_config(config, **options)
-        else:
-            model = _language_model_class(config).from_config(config, **options)
-    speed_up_linear_layers(model)
-    return model
-
-
-def load_model(folder: Path | str) -> PreTrainedModel:
-    """Load a model with its language-model head, in fp32, behind our attention function.
+    """Return a model in fp32 with random weights that depend on `init_seed` alone.
 
     Raises:
-        ModelError: transformers cannot load it as a language model, or weights are missing.
+        ModelError: The family has no language-model head, or cannot be given our attention.
     """
     register_attention()
-    config = _read_config(folder)
-    with _loading(folder):
-        model, report = _language_model_class(config).from_pretrained(
-            folder, attn_implementation=ATTENTION_NAME, **_LOADING
-        )
-    # An encoder may come without a head.
-    body = f"{model.base_model_prefix}."
-    _refuse_missing(folder, [key for key in report["missing_keys"] if key.startswith(body)])
+    kind = language_model_class(config.model_type, config)
+    require_packing(config.model_type, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed("init", init_seed))
+        model = kind._from_config(config, dtype=torch.float32, **PACKED)
     speed_up_linear_layers(model)
     return model
 
@@ -120,23 +105,22 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
             encoder or cannot read packed rows.
     """
     register_attention()
-    config = _read_config(folder)
-    body = _body_class(folder, config)
+    config = read_config(folder)
+    body = body_class(folder, config)
     options: dict[str, Any] = {}
     if batching == "padded":
-        _open_both_ways(config)
-    elif body._supports_attention_backend:
-        options["attn_implementation"] = ATTENTION_NAME
+        open_both_ways(config)
     else:
-        raise ModelError(
-            f"{folder}: {body.__name__} attends by a function of its own, which would see beyond "
-            "a packed document; set `batching: padded` in the fine-tuning protocol"
-        )
+        remedy = "; set `batching: padded` in the fine-tuning protocol"
+        require_packing(folder, config, remedy=remedy)
+        close_again(config)
+        options |= PACKED
     if "add_pooling_layer" in inspect.signature(body).parameters:
         options["add_pooling_layer"] = False
-    with _loading(folder):
-        model, report = body.from_pretrained(folder, config=config, **options, **_LOADING)
-    _refuse_missing(folder, report["missing_keys"])
+    with loading(folder):
+        model, report = body.from_pretrained(folder, config=config, **options, **LOADING)
+    refuse_missing(folder, report["missing_keys"])
+    refuse_unfit(folder, report["mismatched_keys"])
     speed_up_linear_layers(model)
     speed_up_dropout(model)
     return model
@@ -148,73 +132,10 @@ def empty_body(folder: Path | str) -> PreTrainedModel:
     Raises:
         ModelError: transformers does not know the model, or it cannot be an encoder.
     """
-    config = _read_config(folder)
-    body = _body_class(folder, config)
-    with _loading(folder), torch.device("meta"):
+    config = read_config(folder)
+    body = body_class(folder, config)
+    with loading(folder), torch.device("meta"):
         return body(config)
-
-
-# Weights of other formats are pickles, which can run code and which no identity covers.
-_LOADING = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
-
-
-def _read_config(folder: Path | str) -> PretrainedConfig:
-    with _loading(folder):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-
-
-def _body_class(folder: Path | str, config: PretrainedConfig) -> Any:
-    """Return the class of the body alone: what `AutoModel` would build."""
-    body = MODEL_MAPPING.get(type(config), None)
-    if config.is_encoder_decoder or not isinstance(body, type):
-        raise ModelError(
-            f"{folder}: a model of type '{config.model_type}' is not one stack of layers, so it "
-            "cannot be an encoder here"
-        )
-    if config.get_text_config() is not config:
-        raise ModelError(f"{folder}: a model of type '{config.model_type}' reads more than text")
-    return body
-
-
-def _open_both_ways(config: PretrainedConfig) -> None:
-    """Let transformers build masks that let every token see those after it too.
-
-    A decoder's window leaves out its border: a token sees those less than `sliding_window`
-    positions before it, and so it does on packed rows in both directions. transformers'
-    two-sided windows include the border.
-    """
-    config.use_cache = False  # decoders would copy every key and value into one
-    config.is_causal = False
-    is_decoder = type(config) not in MODEL_FOR_MASKED_LM_MAPPING
-    if is_decoder and getattr(config, "sliding_window", None) is not None:
-        config.sliding_window -= 1
-
-
-def _refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
-    """Raise where transformers would draw missing weights at random and go on."""
-    if missing:
-        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
-
-
-@contextmanager
-def _loading(folder: Path | str) -> Iterator[None]:
-    """Name the folder in errors; keep transformers from drawing bars and tables of its own."""
-    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bars:
-            logging.enable_progress_bar()
-
-
-def _language_model_class(config: PretrainedConfig) -> Any:
-    is_masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING
-    return AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
 
 
 def count_parameters(config: EuroBertConfig) -> dict[str, int]:
@@ -225,15 +146,3 @@ def count_parameters(config: EuroBertConfig) -> dict[str, int]:
     embedding = counts["model.embed_tokens.weight"]
     head = counts.get("lm_head.weight", 0)  # absent where it is tied
     return {"body": sum(counts.values()) - embedding - head, "embedding": embedding, "head": head}
-
-
-def head_weight(model: PreTrainedModel) -> Tensor:
-    """Return the language-model head's weight: [vocab_size, hidden_size].
-
-    Raises:
-        ModelError: The model has no such head.
-    """
-    head = model.get_output_embeddings()
-    if head is None:
-        raise ModelError(f"{type(model).__name__} has no language-model head")
-    return head.weight

@@ -49,7 +49,10 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
             def output(noisy: slice, layer: nn.Module = layer) -> Tensor:
                 return _layer_output(model, layer, noisy, causal=causal)
 
-            _check_layer(name, output, causal=causal, is_packed=batching_of(model) == "packed")
+            is_packed = batching_of(model) == "packed"
+            _check_layer(name, output, causal=causal, is_packed=is_packed)
+            if not is_packed and not causal:
+                _check_without_padding(name, model, layer)
         _check_padding(model, causal=causal)
     finally:
         model.train(was_training)
@@ -87,6 +90,19 @@ def _check_layer(
         )
 
 
+def _check_without_padding(name: str, model: PreTrainedModel, layer: nn.Module) -> None:
+    """Look again where nothing is padded: some models see both ways only where a mask says so."""
+    calm, after_last = (
+        _layer_output(model, layer, noisy, causal=False, has_padding=False)
+        for noisy in (_NOWHERE, _LAST_OF_FIRST)
+    )
+    if not bool((calm != after_last)[: _LAST_OF_FIRST.start].any(-1).all()):
+        raise ModelError(
+            f"{name}: stays causal where no row is padded; this model family cannot be used as an "
+            "encoder"
+        )
+
+
 def _check_padding(model: PreTrainedModel, *, causal: bool) -> None:
     tokens = _tokens(model, 3 * _LENGTH)
     short, long = tokens[:_LENGTH], tokens[_LENGTH:]
@@ -113,7 +129,12 @@ def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 
 
 def _layer_output(
-    model: PreTrainedModel, layer: nn.Module, noisy: slice, *, causal: bool
+    model: PreTrainedModel,
+    layer: nn.Module,
+    noisy: slice,
+    *,
+    causal: bool,
+    has_padding: bool = True,
 ) -> Tensor:
     """Return one layer's output for the probe's first row, with noise in some of its input."""
     captured: list[Tensor] = []
@@ -134,18 +155,19 @@ def _layer_output(
         layer.register_forward_hook(capture),
     ]
     try:
-        _run_probe(model, causal=causal)
+        _run_probe(model, causal=causal, has_padding=has_padding)
     finally:
         for hook in hooks:
             hook.remove()
     return captured[0][0]
 
 
-def _run_probe(model: PreTrainedModel, *, causal: bool) -> None:
+def _run_probe(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> None:
     tokens = _tokens(model, 2 * _LENGTH + _PADDING.stop)
     documents, longer = tokens[: 2 * _LENGTH], tokens[2 * _LENGTH :]
     if batching_of(model) == "padded":
-        padded_states(model, [documents, longer], pad_id=_pad_id(model))
+        sequences = [documents, longer] if has_padding else [documents]
+        padded_states(model, sequences, pad_id=_pad_id(model))
         return
     pair = [documents[_FIRST], documents[_SECOND]]
     batch = pack_sequences(pair, row_length=_PADDING.stop, pad_id=_pad_id(model))

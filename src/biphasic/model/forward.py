@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,12 +35,18 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
     Returns:
         [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
     """
+    output = model.base_model(**packed_arguments(model, batch, causal=causal))
+    return output.last_hidden_state.flatten(0, 1)
+
+
+def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> dict[str, Any]:
+    """Return what a model, or its body, is called with to read packed rows."""
     device = model.device
     positions = torch.from_numpy(batch.position_ids) + first_position(model)
-    output = model.base_model(
-        input_ids=torch.from_numpy(batch.input_ids).to(device),
-        position_ids=positions.to(device),
-        use_cache=False,  # decoders would copy every key and value into one
+    return {
+        "input_ids": torch.from_numpy(batch.input_ids).to(device),
+        "position_ids": positions.to(device),
+        "use_cache": False,  # decoders would copy every key and value into one
         **attention_arguments(
             torch.from_numpy(batch.cu_seqlens).to(device),
             max_seqlen=batch.max_seqlen,
@@ -48,8 +54,7 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
             causal=causal,
             dtype=activation_dtype(model),
         ),
-    )
-    return output.last_hidden_state.flatten(0, 1)
+    }
 
 
 def padded_states(

@@ -56,16 +56,17 @@ class _Product(torch.autograd.Function):
         )
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return `left @ right.T` by the faster library; outside of autograd.
+def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `left @ right.T + bias` by the faster library; outside of autograd.
 
     Args:
         left: [num_rows, width].
         right: [num_columns, width], of the same precision.
+        bias: [num_columns], of the same precision, or None.
     """
     if _is_faster(left) and torch.backends.mkldnn.is_available():
-        return _by_onednn(left, right)
-    return left @ right.T
+        return _by_onednn(left, right, bias)
+    return left @ right.T if bias is None else torch.addmm(bias, left, right.T)
 
 
 def _is_faster(input: Tensor) -> bool:

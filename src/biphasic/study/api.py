@@ -11,13 +11,15 @@ from rich.console import Console
 from biphasic.analysis.report import write_report
 from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
+from biphasic.files import is_complete
 from biphasic.study.config import StudyConfig
 from biphasic.study.display import job_bar
 from biphasic.study.jobs import TrainJob
-from biphasic.study.prepare import locate_corpus, prepare_corpus
+from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.run import DEFAULT_ROOT, STORE, StudyOutcome, execute_study
+from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
-from biphasic.training.recipe import Lineage, Recipe
+from biphasic.training.recipe import Recipe
 
 
 def run_study(
@@ -85,7 +87,8 @@ def pretrain(
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
 
-    transformers loads the folder as it is.
+    Training goes on from the latest state of the recipe that the store has. transformers loads the
+    folder as it is.
 
     Args:
         recipe: Model, phases, schedule, seeds.
@@ -108,19 +111,42 @@ def pretrain(
     if not isinstance(corpus, CorpusConfig):
         corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
     paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-    identity = Lineage(recipe, paths.open().ground).identities[-1]
+    return train_recipe(
+        recipe,
+        paths.extended([recipe]),
+        store,
+        checkpoint_every=checkpoint_every,
+        heldout_every=heldout_every,
+        console=console,
+    )
+
+
+def train_recipe(
+    recipe: Recipe,
+    paths: DataPaths,
+    store: Path,
+    *,
+    checkpoint_every: int,
+    heldout_every: int,
+    console: Console,
+) -> Path:
+    """Train a recipe on data that are there; as `pretrain`."""
+    identities = Lineage(recipe, paths.open().ground).identities
+    states = store / "states"
+    finished = (step for step, name in enumerate(identities) if is_complete(states / name))
+    start = max(finished, default=0)
     job = TrainJob(
-        id=identity,
-        label=f"pretraining {recipe.total_steps} steps",
+        id=identities[-1],
+        label=f"training {recipe.total_steps - start} steps",
         store=store,
         data=paths,
         recipe=recipe,
-        start=0,
+        start=start if start < recipe.total_steps else 0,
         end=recipe.total_steps,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
-        tensorboard=store / "tensorboard" / identity,
+        tensorboard=store / "tensorboard" / identities[-1],
     )
     with job_bar(console, job) as report:
         job.run(report)
-    return store / "states" / identity
+    return states / identities[-1]

@@ -12,6 +12,7 @@ from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
+from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
@@ -20,9 +21,15 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import split_source
-from biphasic.training.lr import LearningRateConfig, check_learning_rate
 from biphasic.training.optimizer import Precision
-from biphasic.training.recipe import OptimizerConfig, Recipe, Seeds
+from biphasic.training.recipe import (
+    OptimizerConfig,
+    PretrainedModel,
+    Recipe,
+    Seeds,
+    anchored_phases,
+)
+from biphasic.training.timeline import check_phases
 
 PAPER = "paper"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
@@ -31,14 +38,14 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
 class RecipeConfig(Config):
     """What all arms of a study share; see `Recipe`."""
 
-    model: PresetName | Architecture = "nano"
-    """A preset's name, or dimensions."""
+    model: PresetName | Architecture | PretrainedModel = "nano"
+    """A preset's name, dimensions, or a finished model."""
     max_seqlen: PositiveInt = 256
     """Capacity of a row, and longest sequence of the model, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows of the global batch."""
     learning_rate: LearningRateConfig
-    """Schedule over all phases together."""
+    """Schedule over all phases together, until one begins a schedule of its own."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW's constants."""
     precision: Precision = "bf16"
@@ -170,10 +177,8 @@ class StudyConfig(Config):
 
     def _check_schedule(self, arm: ArmConfig) -> None:
         # Here, so that it is known before any data are made.
-        steps = sum(phase.steps for phase in arm.phases)
         try:
-            if steps:
-                check_learning_rate(self.recipe.learning_rate, total_steps=steps)
+            check_phases(self.recipe_of(arm).placed_phases)
         except ConfigError as error:
             raise ValueError(f"arm '{arm.name}': {error}") from None
 
@@ -222,7 +227,17 @@ class StudyConfig(Config):
             )
             for task in self.tasks
         )
-        return self.model_copy(update={"corpus": self.corpus.anchored(folder), "tasks": tasks})
+        arms = tuple(
+            arm.model_copy(update={"phases": anchored_phases(arm.phases, folder)})
+            for arm in self.arms
+        )
+        recipe = self.recipe
+        if isinstance(recipe.model, PretrainedModel):
+            recipe = recipe.model_copy(update={"model": recipe.model.anchored(folder)})
+        corpus = self.corpus.anchored(folder)
+        return self.model_copy(
+            update={"corpus": corpus, "tasks": tasks, "arms": arms, "recipe": recipe}
+        )
 
 
 def merge_protocol(

@@ -18,12 +18,13 @@ from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json, verify_folder
-from biphasic.model.hub import ModelLimits, fetch_model, model_limits
+from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.study.display import job_bar
 from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.plan import (
+    FinetuneGroup,
     by_training,
     check_tasks,
     finetune_job,
@@ -144,12 +145,85 @@ def evaluate_all(
     Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
     `evaluate`; evaluations come as they are finished.
     """
-    _check_counts(num_workers=num_workers, num_threads=num_threads)
+    check_counts(num_workers=num_workers, num_threads=num_threads)
     if convention not in get_args(Convention):
         known = nearest(convention, get_args(Convention))
         raise ConfigError(f"convention: unknown value '{convention}'{known}")
-    tune_allocator()
     console = console or Console(stderr=True)
+    planned = plan_evaluation(
+        model,
+        tasks,
+        learning_rates=learning_rates,
+        seeds=seeds,
+        protocol=protocol,
+        libraries=libraries,
+        revision=revision,
+        root=root,
+        console=console,
+    )
+    for evaluations in by_training(planned.tasks):
+        group = planned.group(evaluations)
+        if missing_runs(group, planned.store):
+            run_finetunings(
+                planned.job(group),
+                num_workers=num_workers,
+                num_threads=num_threads,
+                console=console,
+            )
+        for task in evaluations:
+            runs = group.runs[task.info.name]
+            yield summarise(task, runs, planned.store, convention=convention)
+
+
+@dataclass(frozen=True)
+class PlannedEvaluation:
+    """An encoder and tasks, all checked, before anything is computed.
+
+    Attributes:
+        name: What progress displays call the encoder.
+        encoder: The encoder.
+        limits: What it can read.
+        tasks: The tasks.
+        finetuning: The grid.
+        store: Content store.
+    """
+
+    name: str
+    encoder: LocalModel
+    limits: ModelLimits
+    tasks: tuple[PlannedTask, ...]
+    finetuning: FinetuningConfig
+    store: Path
+
+    def group(self, evaluations: tuple[PlannedTask, ...]) -> FinetuneGroup:
+        """Return the fine-tunings that serve tasks with the same training."""
+        return plan_group(self.encoder.identity, evaluations, self.finetuning, name=self.name)
+
+    def job(self, group: FinetuneGroup) -> FinetuneJob:
+        """Return the job that does them."""
+        folder = self.encoder.folder
+        return finetune_job(group, store=self.store, tokenizer=folder, encoder=folder)
+
+
+def plan_evaluation(
+    model: Path | str,
+    tasks: Sequence[TaskConfig | Path | str],
+    *,
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
+    libraries: Sequence[str] | None,
+    revision: str | None,
+    root: Path | str,
+    console: Console,
+    shared: FinetuneProtocol | None = None,
+) -> PlannedEvaluation:
+    """Find an encoder and tasks, and check that they go together.
+
+    Arguments and errors as in `evaluate`; beside them `shared`, which holds where neither
+    `protocol` nor a task says otherwise.
+    """
+    tune_allocator()
     store = Path(root).resolve() / STORE
     encoder = fetch_model(model, revision=revision)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
@@ -165,7 +239,7 @@ def evaluate_all(
         store=store,
         libraries=None if libraries is None else tuple(libraries),
         protocol_of=lambda task, needed: merge_protocol(
-            PAPER if is_paper else FinetuneProtocol(),
+            PAPER if is_paper else shared or FinetuneProtocol(),
             needed,
             {**by_hand, **task.protocol},
             longest=limits.longest_input,
@@ -183,19 +257,15 @@ def evaluate_all(
     every = (*planned, *(task.training for task in planned))
     _check_fit(every, limits, tokenizer)
     check_tasks(every, tokenizer)
-    for evaluations in by_training(planned):
-        name = Path(model).name
-        # A state's folder is called by its identity, which is long.
-        name = name[:12] if name == encoder.identity else name
-        group = plan_group(encoder.identity, evaluations, finetuning, name=name)
-        job = finetune_job(group, store=store, tokenizer=encoder.folder, encoder=encoder.folder)
-        if missing_runs(group, store):
-            _finetune(job, num_workers=num_workers, num_threads=num_threads, console=console)
-        for task in evaluations:
-            yield _summarise(task, group.runs[task.info.name], store, convention=convention)
+    name = Path(model).name or encoder.folder.name
+    # A state's folder is called by its identity, which is long.
+    name = name[:12] if name == encoder.identity else name
+    return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
 
 
-def _finetune(job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console) -> None:
+def run_finetunings(
+    job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
+) -> None:
     """Do a job in this process, or its parts in several.
 
     Raises:
@@ -203,7 +273,7 @@ def _finetune(job: FinetuneJob, *, num_workers: int, num_threads: int, console: 
     """
     parts = job.split(num_workers)
     if len(parts) == 1:
-        with job_bar(console, job) as report, _threads(num_threads):
+        with job_bar(console, job) as report, compute_threads(num_threads):
             job.run(report)
         return
     failures = run_jobs(
@@ -219,7 +289,7 @@ def _finetune(job: FinetuneJob, *, num_workers: int, num_threads: int, console: 
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def compute_threads(number: int) -> Iterator[None]:
     """Compute on a number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
@@ -238,7 +308,12 @@ def _settings_of(
     return {} if protocol is None or protocol == PAPER else dict(protocol)
 
 
-def _check_counts(**counts: int) -> None:
+def check_counts(**counts: int) -> None:
+    """Check that there is at least one of each.
+
+    Raises:
+        ConfigError: There is not.
+    """
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name} must be 1 or more, not {count}")
@@ -291,9 +366,10 @@ def _name_of(place: Path) -> str:
     return place.resolve().name
 
 
-def _summarise(
+def summarise(
     task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
 ) -> Evaluation:
+    """Read the results of a task's runs, each checked, and estimate its score."""
     outcomes = [_outcome(run, store, task=task.info.name) for run in runs]
     selected = select(outcomes, metric=task.info.metric)
     scores = scores_on_test(selected, metric=task.info.metric)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,15 +16,24 @@ from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
-from biphasic.study.prepare import CorpusPaths
+from biphasic.study.keep import BestModel
+from biphasic.study.prepare import DataPaths
 from biphasic.tasks.encoding import EncodedTask
-from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
+from biphasic.tasks.finetune import (
+    FinetuneResult,
+    FinetuneRun,
+    Keep,
+    encode_task,
+    finetune_group,
+)
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.results import write_result
-from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import release_excess
-from biphasic.training.recipe import Lineage, Recipe
+from biphasic.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class TrainJob(Config):
     """What progress displays call it."""
     store: Path
     """Content store."""
-    data: CorpusPaths
+    data: DataPaths
     """Where the data are."""
     recipe: Recipe
     """A recipe that passes through the segment."""
@@ -136,6 +145,8 @@ class FinetuneJob(Config):
     """What is trained on."""
     evaluations: tuple[ScoredTask, ...]
     """What is scored: most often the same task, or others that have no training split."""
+    keep: Path | None = None
+    """Folder in which each part of this job keeps its best model; see `biphasic.study.keep`."""
 
     def run(self, report: Report) -> None:
         """Fine-tune what has a result missing."""
@@ -144,8 +155,25 @@ class FinetuneJob(Config):
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
                 for index in range(len(self.evaluations[0].runs))
             ]
-            if any(missing):
-                self._run_missing(missing, report)
+            points = [(index, scored) for index, scored in enumerate(missing) if scored]
+            if points:
+                keep = None if self.keep is None else BestModel(self.keep / self.id).offer
+                for index, scored, results in self._fit(points, report, keep=keep):
+                    for task, result in zip(scored, results, strict=True):
+                        self._write(task, task.runs[index], result)
+
+    def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
+        """Do one fine-tuning again, whether it has results or not; nothing is written.
+
+        Args:
+            run: One of the first scored task.
+            report: Told how far it is.
+            keep: Given the model.
+        """
+        scored = self.evaluations[0]
+        point = (scored.runs.index(run), [scored])
+        for _ in self._fit([point], report, keep=keep):
+            pass
 
     def split(self, count: int) -> list[FinetuneJob]:
         """Return jobs that do this one together, each a part of the grid; at most `count`."""
@@ -170,14 +198,15 @@ class FinetuneJob(Config):
     def _is_done(self, run: GridRun) -> bool:
         return is_complete(self._folder(run))
 
-    def _run_missing(self, missing: list[list[ScoredTask]], report: Report) -> None:
-        """Fine-tune once for each point of the grid that has results missing."""
+    def _fit(
+        self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
+    ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
+        """Fine-tune once for each point of the grid, and score the tasks that go with it."""
         if is_complete(self.encoder):
             verify_folder(self.encoder, remedy="delete the folder and run again")
         batching = self.training.protocol.batching
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)
-        points = [(index, scored) for index, scored in enumerate(missing) if scored]
         encode = self._encoder_of_tasks()
         runs = [self._plan_run(index, scored, encode) for index, scored in points]
         finished = 0
@@ -187,10 +216,9 @@ class FinetuneJob(Config):
             text = f"rate {run.learning_rate:g}  seed {run.seed}  loss {loss:.3f}"
             report(Progress(finished * num_steps + step, len(runs) * num_steps, text))
 
-        groups = finetune_group(model, runs, progress=forward)
+        groups = finetune_group(model, runs, progress=forward, keep=keep)
         for (index, scored), results in zip(points, groups, strict=True):
-            for task, result in zip(scored, results, strict=True):
-                self._write(task, task.runs[index], result)
+            yield index, scored, results
             finished += 1
 
     def _plan_run(
@@ -239,7 +267,7 @@ def _exclusive(store: Path, job_id: str) -> FileLock:
 # frozen records can be hashed; hashes of content stand beside paths, for what may lie there anew.
 @lru_cache(maxsize=1)
 def _open(paths: str, _content: tuple[str, ...]) -> TrainingData:
-    return CorpusPaths.model_validate_json(paths).open()
+    return DataPaths.model_validate_json(paths).open()
 
 
 @lru_cache(maxsize=8)

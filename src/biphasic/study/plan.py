@@ -20,7 +20,8 @@ from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.tasks.protocol import FINETUNING_VERSION
 from biphasic.tasks.qa import check_room
-from biphasic.training.recipe import Ground, Lineage, Recipe
+from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.recipe import Recipe
 from biphasic.training.state import Progress
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from biphasic.data.pydocs import (
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
+from biphasic.model.hub import LocalModel
+from biphasic.study.pretrained import locate_pretrained
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
-from biphasic.training.loop import TrainingData
+from biphasic.training.data import TrainingData, vocabulary_of
+from biphasic.training.recipe import Recipe
 
 
-class CorpusPaths(Config):
-    """Where a study's text is."""
+class DataPaths(Config):
+    """Where the text of a run is, and the finished model that it may begin with."""
 
     tokenizer: Path
     """Folder of the tokenizer."""
@@ -38,6 +41,10 @@ class CorpusPaths(Config):
     """Folder of the corpus to pretrain on."""
     heldout: Path
     """Folder of the corpus to watch losses on."""
+    corpora: tuple[Path, ...] = ()
+    """Folders of the corpora of single phases."""
+    pretrained: LocalModel | None = None
+    """The finished model that recipes begin with."""
 
     def origin(self) -> dict[str, Any]:
         """Return what the corpus was made from."""
@@ -45,8 +52,9 @@ class CorpusPaths(Config):
 
     def content(self) -> tuple[str, ...]:
         """Return hashes that change with the content of any part."""
-        folders = (self.tokenizer, self.train, self.heldout)
-        return tuple(file_sha256(folder / MANIFEST) for folder in folders)
+        folders = (self.tokenizer, self.train, self.heldout, *map(_training_part, self.corpora))
+        hashes = tuple(file_sha256(folder / MANIFEST) for folder in folders)
+        return (*hashes, self.pretrained.identity) if self.pretrained else hashes
 
     def open(self) -> TrainingData:
         """Read tokenizer and corpora, checking every byte.
@@ -58,7 +66,28 @@ class CorpusPaths(Config):
             corpus=Corpus(self.train),
             heldout=Corpus(self.heldout),
             tokenizer=TextTokenizer.load(self.tokenizer),
+            pretrained=self.pretrained,
+            corpora={folder: Corpus(_training_part(folder)) for folder in self.corpora},
         )
+
+    def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
+        """Return the paths with all that recipes read beside: corpora of phases, a model.
+
+        Raises:
+            ConfigError: The recipes begin with different finished models, or an objective needs a
+                tokenizer of another kind.
+            DataError: There is no such corpus or model, or it has another tokenizer.
+            ModelError: The model cannot be gone on from as the recipes say.
+        """
+        recipes = list(recipes)
+        corpora = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
+        for folder in sorted(corpora):
+            _check_phase_corpus(folder, self.tokenizer)
+        vocabulary = vocabulary_of(TextTokenizer.load(self.tokenizer))
+        for phase in (phase for recipe in recipes for phase in recipe.phases):
+            phase.check_vocabulary(vocabulary)
+        pretrained = locate_pretrained(recipes, self.tokenizer)
+        return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
@@ -78,7 +107,7 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
 
 def prepare_corpus(
     config: CorpusConfig, folder: Path, store: Path, *, console: Console
-) -> CorpusPaths:
+) -> DataPaths:
     """Build the text that a study trains on, or find it built.
 
     Args:
@@ -96,9 +125,26 @@ def prepare_corpus(
             if not _is_built(folder):
                 with build_bar(console) as report:
                     build_corpus(config, folder, say=say_on(console), progress=report)
-    return CorpusPaths(
+    return DataPaths(
         tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
     )
+
+
+def _training_part(folder: Path) -> Path:
+    return folder / "train"
+
+
+def _check_phase_corpus(folder: Path, tokenizer: Path) -> None:
+    if not _is_built(folder):
+        raise DataError(
+            f"{folder}: no finished corpus here, though a phase reads one; make one with "
+            "'biphasic corpus build'"
+        )
+    if TextTokenizer.load(folder / "tokenizer").sha256 != TextTokenizer.load(tokenizer).sha256:
+        raise DataError(
+            f"{folder}: made with another tokenizer than the run's corpus; build it with "
+            f"'--tokenizer {tokenizer}'"
+        )
 
 
 def _is_built(folder: Path) -> bool:

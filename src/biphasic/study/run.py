@@ -29,11 +29,11 @@ from biphasic.study.plan import (
     missing_segments,
     plan_study,
 )
-from biphasic.study.prepare import CorpusPaths, locate_corpus, prepare_corpus
+from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.schedule import run_jobs
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
-from biphasic.training.loop import TrainingData
 
 DEFAULT_ROOT = "runs"
 STORE = "store"
@@ -84,6 +84,7 @@ def execute_study(
         corpus = locate_corpus(config.corpus, store)
         tasks = locate_tasks(config, store, say=say_on(console))
         paths = prepare_corpus(config.corpus, corpus, store, console=console)
+        paths = paths.extended(map(config.recipe_of, config.arms))
         data = paths.open()
         plan = plan_study(config, data.ground, tasks)
         check_tasks(plan.tasks, data.tokenizer)
@@ -251,7 +252,7 @@ def _segments_of(arm: PlannedArm, plan: Plan, store: Path) -> list[str]:
 
 
 def _jobs(
-    plan: Plan, config: StudyConfig, paths: CorpusPaths, store: Path, folder: Path
+    plan: Plan, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
 ) -> tuple[list[Job], dict[str, str | None]]:
     """Return the jobs that are missing, and the state that each waits for."""
     jobs: list[Job] = []
@@ -267,7 +268,7 @@ def _jobs(
 
 
 def _train_job(
-    segment: Segment, config: StudyConfig, paths: CorpusPaths, store: Path, folder: Path
+    segment: Segment, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
 ) -> TrainJob:
     return TrainJob(
         id=segment.id,
@@ -283,7 +284,7 @@ def _train_job(
     )
 
 
-def _finetune_job(group: FinetuneGroup, paths: CorpusPaths, store: Path) -> FinetuneJob:
+def _finetune_job(group: FinetuneGroup, paths: DataPaths, store: Path) -> FinetuneJob:
     return finetune_job(
         group, store=store, tokenizer=paths.tokenizer, encoder=store / "states" / group.state
     )

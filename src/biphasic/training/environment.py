@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from biphasic import __version__
-from biphasic.training.recipe import NUMERICS_VERSION
+from biphasic.training.lineage import NUMERICS_VERSION
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
 

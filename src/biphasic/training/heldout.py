@@ -5,15 +5,14 @@ Settings are constants, so that the numbers of all states can be compared.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers import PreTrainedModel
 
 from biphasic.data.corpus import Corpus
 from biphasic.data.rows import Leg, RowBatch, RowPlan, RowReader
-from biphasic.objectives.clm import ClmPhase
-from biphasic.objectives.mlm import MlmPhase
+from biphasic.objectives.clm import Clm
+from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.supervised import summed_loss
 
@@ -50,16 +49,17 @@ class HeldoutLoss:
     @torch.inference_mode()
     def evaluate(self, model: PreTrainedModel) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`."""
-        phases: dict[str, Any] = {
-            "clm": ClmPhase(objective="clm", steps=1),
-            "mlm": MlmPhase(objective="mlm", steps=1, mlm_probability=HELDOUT_MLM_PROBABILITY),
-        }
-        return {name: self._mean_loss(model, phase) for name, phase in phases.items()}
+        objectives = (
+            Clm(objective="clm"),
+            Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
+        )
+        return {each.objective: self._mean_loss(model, each) for each in objectives}
 
-    def _mean_loss(self, model: PreTrainedModel, phase: Any) -> float:
+    def _mean_loss(self, model: PreTrainedModel, objective: ObjectiveConfig) -> float:
         total, count = 0.0, 0
         for batch in self._batches:
-            supervision = phase.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
-            total += float(summed_loss(model, batch, supervision, causal=phase.causal))
-            count += len(supervision.labels)
+            parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
+            for supervision in parts:
+                total += float(summed_loss(model, supervision))
+                count += len(supervision.labels)
         return total / count

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
+from biphasic.data.packing import PackedBatch
 from biphasic.data.rows import RowBatch
-from biphasic.model.presets import Architecture
+from biphasic.model.shape import ModelShape
 
 _FORWARD_AND_BACKWARD = 3  # the backward pass costs two forward passes
 
@@ -67,25 +66,20 @@ class Ledger:
 
 
 def step_flops(
-    architecture: Architecture,
-    *,
-    vocab_size: int,
-    batch: RowBatch,
-    supervised_tokens: int,
-    causal: bool,
+    shape: ModelShape, *, rows: PackedBatch, supervised_tokens: int, causal: bool
 ) -> int:
     """Count the floating-point operations of matrix products in one update.
 
-    Two per multiply-add; backward twice forward; attention by the true lengths of the documents,
-    halved where it is causal; the head on supervised tokens only. Norms, softmax and the
-    optimizer are left out, as is usual (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+    Two per multiply-add; backward twice forward; attention by the true lengths of the documents
+    and the windows of the layers, halved where it is causal; the head on supervised tokens only.
+    Norms, softmax and the optimizer are left out, as is usual (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1). What is frozen is counted as if it were not.
+
+    Args:
+        shape: Of the model (`model_shape`, `config_shape`, `architecture_shape`).
+        rows: What the model reads; one part of a batch, where parts attend differently.
+        supervised_tokens: Tokens of these rows that are predicted.
+        causal: Whether tokens see only those before them.
     """
-    width = architecture.hidden_size
-    key_value_width = width // architecture.num_heads * architecture.num_key_value_heads
-    matrices = 2 * width * width + 2 * width * key_value_width
-    matrices += 3 * width * architecture.intermediate_size
-    lengths = batch.packed.spans[:, 1] - batch.packed.spans[:, 0]
-    pairs = int((lengths * (lengths + 1) // 2 if causal else lengths * lengths).sum())
-    per_layer = 2 * matrices * int(np.sum(lengths)) + 2 * 2 * width * pairs
-    head = 2 * width * vocab_size * supervised_tokens
-    return _FORWARD_AND_BACKWARD * (architecture.num_layers * per_layer + head)
+    forward = shape.forward_flops(rows, supervised_tokens=supervised_tokens, causal=causal)
+    return _FORWARD_AND_BACKWARD * forward

@@ -12,6 +12,7 @@ precision `paper`, for fine-tuning alone.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -101,20 +102,38 @@ class Optimizer:
         Raises:
             TrainingError: The gradient is not finite; the weights are as they were.
         """
+        decay = self.decay
+        norm = float(self.update(learning_rate))
+        if not math.isfinite(norm):
+            self.decay = decay
+            raise TrainingError("the gradient is not finite; lower the learning rate")
+        return norm
+
+    def update(self, learning_rate: float) -> Tensor:
+        """Do what `step` does without waiting for the device.
+
+        Returns:
+            The norm, a scalar on the device. Where it turns out not to be finite, weights and
+            moments are as they were.
+        """
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if not torch.isfinite(norm):
-            raise TrainingError("the gradient is not finite; lower the learning rate")
         if self._clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
+        # The fused kernel's own switch, which gradient scalers use: it does nothing where this is 1.
+        self._adamw.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self._adamw.step()
         self.decay *= 1 - learning_rate * self._weight_decay
         self._adamw.zero_grad(set_to_none=True)
         self.weights.publish()
-        return float(norm)
+        return norm
+
+    def forget(self) -> None:
+        """Begin with empty moments anew."""
+        self._adamw.state.clear()
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the moments by name; what a checkpoint keeps."""

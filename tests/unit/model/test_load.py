@@ -17,11 +17,12 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME
-from biphasic.model.build import load_encoder, load_model, new_model, preset_config
+from biphasic.model.build import load_encoder, new_model, preset_config
 from biphasic.model.forward import batching_of, hidden_states
+from biphasic.model.pretrained import load_pretrained
 
 WEIGHTS = "model.safetensors"
-LOADERS = pytest.mark.parametrize("load", [load_model, load_encoder])
+LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, model: PreTrainedModel) -> Path:
 
 
 def test_loads_what_was_saved(folder: Path, model: PreTrainedModel) -> None:
-    loaded = load_model(folder)
+    loaded = load_pretrained(folder)
     assert type(loaded) is type(model)
     assert loaded.config._attn_implementation == ATTENTION_NAME
     saved = model.state_dict()
@@ -48,7 +49,7 @@ def test_loads_what_was_saved(folder: Path, model: PreTrainedModel) -> None:
 
 def test_half_precision_is_widened(folder: Path, model: PreTrainedModel) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
-    assert {weight.dtype for weight in load_model(folder).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load_pretrained(folder).parameters()} == {torch.float32}
 
 
 def truncate(folder: Path) -> None:
@@ -114,14 +115,7 @@ def test_missing_weights_are_never_drawn_at_random(folder: Path) -> None:
     kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"weights are missing \(3, first model\.layers\.1\.mlp\."):
-        load_model(folder)
-
-
-def test_an_encoder_may_come_without_its_head(tmp_path: Path, model: PreTrainedModel) -> None:
-    model.base_model.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path)
-    embedding = model.get_input_embeddings().weight
-    assert torch.equal(loaded.get_input_embeddings().weight, embedding)
+        load_pretrained(folder)
 
 
 @pytest.fixture
@@ -211,8 +205,8 @@ def test_nothing_is_printed(
     capfd: pytest.CaptureFixture[str],
     log: list[str],
 ) -> None:
-    """transformers would draw a bar, and a table of the pooler and the head."""
-    transformers.BertModel(tiny_bert()).save_pretrained(tmp_path)
+    """transformers would draw a bar, and a table of the pooler and the second head."""
+    transformers.BertForPreTraining(tiny_bert()).save_pretrained(tmp_path)
     capfd.readouterr()
     load(tmp_path)
     assert capfd.readouterr() == ("", "")

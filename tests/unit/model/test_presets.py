@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from transformers.models.bert.modeling_bert import BertModel
 
 from biphasic.model.attention import ATTENTION_NAME
-from biphasic.model.build import count_parameters, head_weight, new_model, preset_config
+from biphasic.model.build import count_parameters, new_model, preset_config
+from biphasic.model.head import language_model_head
 from biphasic.model.presets import PRESETS
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
@@ -92,8 +93,8 @@ def test_new_models_are_ours_and_in_fp32() -> None:
     model = new_model(config(), init_seed=0)
     assert model.config._attn_implementation == ATTENTION_NAME
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-    assert head_weight(model).shape == (300, 64)
-    assert head_weight(model) is not model.get_input_embeddings().weight
+    assert language_model_head(model).weight.shape == (300, 64)
+    assert language_model_head(model).weight is not model.get_input_embeddings().weight
 
 
 def test_decoders_get_a_causal_head() -> None:
@@ -112,4 +113,4 @@ def test_model_without_head_is_named() -> None:
         num_attention_heads=2,
     )  # fmt: skip
     with pytest.raises(ModelError, match="BertModel has no language-model head"):
-        head_weight(BertModel(bert))
+        language_model_head(BertModel(bert))

@@ -13,9 +13,9 @@ from biphasic.files import complete_folder, write_json
 
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
-    from biphasic.study.prepare import CorpusPaths
+    from biphasic.study.prepare import DataPaths
     from biphasic.study.task_inputs import PlannedTask
-    from biphasic.training.loop import TrainingData
+    from biphasic.training.data import TrainingData
 
 
 def write_task(folder: Path, *, num_examples: int = 12) -> Path:
@@ -68,14 +68,14 @@ def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
 
 
 @pytest.fixture(scope="session")
-def prepared(training_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> CorpusPaths:
+def prepared(training_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     """The shared tiny data, as a study finds them."""
     from biphasic.data.tokenizer import write_tokenizer
-    from biphasic.study.prepare import CorpusPaths
+    from biphasic.study.prepare import DataPaths
 
     tokenizer = tmp_path_factory.mktemp("prepared") / "tokenizer"
     write_tokenizer(training_data.tokenizer, tokenizer)
-    return CorpusPaths(
+    return DataPaths(
         tokenizer=tokenizer,
         train=training_data.corpus.folder,
         heldout=training_data.heldout.folder,

@@ -142,7 +142,7 @@ def test_a_wrong_recipe_is_named(tmp_path, quiet):
 
 def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path, quiet):
     schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
-    with pytest.raises(ConfigError, match="exceed the run's 4 steps"):
+    with pytest.raises(ConfigError, match="exceed the 4 steps"):
         pretrain({**RECIPE, "learning_rate": schedule}, root=tmp_path, console=quiet)
 
 

@@ -19,7 +19,7 @@ from biphasic.study.plan import (
     plan_segments,
     plan_study,
 )
-from biphasic.training.recipe import Ground
+from biphasic.training.lineage import Ground
 
 GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 PEAK = {"peak": 1e-3}

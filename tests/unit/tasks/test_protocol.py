@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from biphasic.objectives.lr import check_learning_rate, learning_rate
 from biphasic.tasks.finetune import batch_indices
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.training.lr import check_learning_rate, learning_rate
 
 
 def test_defaults_are_the_studys():

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from biphasic.data.rows import Leg, RowPlan, RowReader
-from biphasic.model.build import new_model
-from biphasic.objectives.clm import ClmPhase
+from biphasic.objectives.clm import Clm
 from biphasic.training import heldout as module
+from biphasic.training.data import TrainingData
 from biphasic.training.heldout import HeldoutLoss
-from biphasic.training.loop import TrainingData, model_config
+from biphasic.training.run import first_model
 from biphasic.training.supervised import summed_loss
 
 
@@ -28,7 +28,7 @@ def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4)
 
 @pytest.fixture
 def model(training_data, make_recipe):
-    return new_model(model_config(make_recipe(), training_data.tokenizer), init_seed=0)
+    return first_model(make_recipe(), training_data)
 
 
 def test_untrained_model_is_as_good_as_chance(training_data, model):
@@ -47,13 +47,13 @@ def test_mean_is_over_tokens_not_batches(training_data, model):
         RowPlan(data.heldout.lengths, [Leg(32, 4, 2)], data_seed=module.HELDOUT_SEED),
         data.tokenizer.special_ids,
     )
-    phase = ClmPhase(objective="clm", steps=1)
+    objective = Clm(objective="clm")
     total = count = 0.0
     with torch.inference_mode():
         for step in range(2):
             batch = reader.batch(step)
-            supervision = phase.supervise(batch, data.vocabulary, mask_seed=0)
-            total += float(summed_loss(model, batch, supervision, causal=True))
+            [supervision] = objective.supervise(batch, data.vocabulary, mask_seed=0)
+            total += float(summed_loss(model, supervision))
             count += len(supervision.labels)
     assert sample(data).evaluate(model)["clm"] == pytest.approx(total / count, rel=1e-6)
 

@@ -10,6 +10,7 @@ from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.presets import Architecture
+from biphasic.model.shape import architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.ledger import Ledger, step_flops
 from biphasic.training.supervised import summed_loss
@@ -35,9 +36,8 @@ def batch_of(*lengths: int, row_length: int, starts: tuple[int, ...] = ()) -> Ro
 
 def flops(batch: RowBatch, *, causal: bool, supervised: int = 5, layers: int = 2) -> int:
     architecture = TINY.model_copy(update={"num_layers": layers})
-    return step_flops(
-        architecture, vocab_size=10, batch=batch, supervised_tokens=supervised, causal=causal
-    )
+    shape = architecture_shape(architecture, vocab_size=10)
+    return step_flops(shape, rows=batch.packed, supervised_tokens=supervised, causal=causal)
 
 
 def test_by_hand():
@@ -61,7 +61,7 @@ def test_agrees_with_torch_on_matrix_products():
     # torch counts padding and attention as its kernels do, so: one full row, layers apart.
     batch = batch_of(10, row_length=10)
     supervision = Supervision(
-        input_ids=batch.packed.input_ids, positions=np.arange(5), labels=np.arange(5)
+        rows=batch.packed, positions=np.arange(5), labels=np.arange(5), causal=False
     )
 
     def measured(layers: int) -> int:
@@ -73,7 +73,7 @@ def test_agrees_with_torch_on_matrix_products():
         )
         model = new_model(config, init_seed=0).double()  # oneDNN's fp32 products are not counted
         with FlopCounterMode(display=False) as counter:
-            summed_loss(model, batch, supervision, causal=False)
+            summed_loss(model, supervision)
         counts = counter.get_flop_counts()["Global"]
         names = {torch.ops.aten.mm, torch.ops.aten.addmm}
         return sum(count for name, count in counts.items() if name in names)

@@ -13,9 +13,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import CheckpointError, ModelError, TrainingError
 from biphasic.files import read_json, verify_folder
-from biphasic.training import loop
-from biphasic.training.loop import RunOptions, StepReport, TrainingData, train_segment
-from biphasic.training.recipe import Lineage, Recipe
+from biphasic.training import loop, run
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.recipe import Recipe
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}
@@ -62,7 +64,7 @@ def test_state_records_where_it_came_from(finished, training_data, make_recipe):
 
 def test_ledger_and_metrics_count_the_rows_that_were_read(finished, training_data, make_recipe):
     recipe, data = make_recipe(CLM, MLM), training_data
-    plan = RowPlan(data.corpus.lengths, recipe.legs, data_seed=0)
+    plan = RowPlan(data.corpus.lengths, recipe.legs_of(None), data_seed=0)
     reader = RowReader(data.corpus, plan, data.tokenizer.special_ids)
     batches = [reader.batch(step) for step in range(6)]
     ledger = read_json(finished / "state.json")["ledger"]
@@ -208,9 +210,9 @@ def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe
     seen: list[bool] = []
     original = loop.summed_loss
 
-    def spy(model, batch, supervision, *, causal):
-        seen.append(causal)
-        return original(model, batch, supervision, causal=causal)
+    def spy(model, supervision):
+        seen.append(supervision.causal)
+        return original(model, supervision)
 
     monkeypatch.setattr(loop, "summed_loss", spy)
     train(make_recipe(CLM, MLM), training_data, tmp_path)
@@ -225,7 +227,7 @@ def test_contract_is_probed_at_each_phase_switch(tmp_path, training_data, make_r
         if not causal:
             raise ModelError("layer 0: stays causal")
 
-    monkeypatch.setattr(loop, "check_contract", refuse)
+    monkeypatch.setattr(run, "check_contract", refuse)
     with pytest.raises(ModelError, match="stays causal"):
         train(make_recipe(CLM, MLM), training_data, tmp_path)
     assert seen == [True, False]
@@ -238,8 +240,8 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
     sums: list[tuple[float, int]] = []
     original = loop.summed_loss
 
-    def spy(model, batch, supervision, *, causal):
-        value = original(model, batch, supervision, causal=causal)
+    def spy(model, supervision):
+        value = original(model, supervision)
         sums.append((float(value.detach()), len(supervision.labels)))
         return value
 

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.training import recipe as module
-from biphasic.training.recipe import Ground, Lineage, Recipe, StepSpec
+from biphasic.model.presets import PRESETS
+from biphasic.training import lineage as module
+from biphasic.training.lineage import Ground, Lineage, StepSpec
+from biphasic.training.recipe import OptimizerConfig, Recipe
 
 GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 
 
-def clm(steps: int) -> dict:
-    return {"objective": "clm", "steps": steps}
+def clm(steps: int, **settings: object) -> dict:
+    return {"objective": "clm", "steps": steps, **settings}
 
 
 def mlm(steps: int, **settings: object) -> dict:
@@ -178,7 +180,7 @@ def test_mask_seed_matters_to_masked_updates_alone():
 
 
 def test_preset_equals_its_dimensions_written_out():
-    dimensions = module.PRESETS["pico"].model_dump()
+    dimensions = PRESETS["pico"].model_dump()
     assert identities(clm(2)) == identities(clm(2), model=dimensions)
     deeper = {**dimensions, "num_layers": 3}
     assert shared(identities(clm(2)), identities(clm(2), model=deeper)) == 0
@@ -254,7 +256,7 @@ def test_a_new_field_with_a_default_keeps_old_identities(monkeypatch):
 
 
 def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
-    class LaterOptimizer(module.OptimizerConfig):
+    class LaterOptimizer(OptimizerConfig):
         nesterov: bool = False
 
     before = lineage(clm(2))
@@ -264,7 +266,7 @@ def test_a_new_setting_of_the_optimizer_keeps_old_identities(monkeypatch):
 
 def test_schedule_longer_than_the_run_is_refused():
     schedule = {"peak": 1e-3, "warmup_steps": 3, "decay_steps": 2}
-    with pytest.raises(ConfigError, match=r"warmup_steps 3 \+ decay_steps 2 exceed the run's 4"):
+    with pytest.raises(ConfigError, match=r"warmup_steps 3 \+ decay_steps 2 exceed the 4 steps"):
         lineage(clm(4), learning_rate=schedule)
     lineage(clm(5), learning_rate=schedule)
     lineage(learning_rate=schedule)  # the untrained encoder has no schedule
@@ -273,7 +275,80 @@ def test_schedule_longer_than_the_run_is_refused():
 def test_phase_at():
     recipe = lineage(clm(2), mlm(3)).recipe
     assert recipe.total_steps == 5
-    found = [(index, phase.objective) for index, phase in map(recipe.phase_at, range(5))]
+    found = [(each.index, each.phase.objective) for each in map(recipe.phase_at, range(5))]
     assert found == [(0, "clm")] * 2 + [(1, "mlm")] * 3
-    with pytest.raises(IndexError):
-        recipe.phase_at(5)
+
+
+SCHEDULE = {"peak": 1e-3, "warmup_steps": 2, "decay_steps": 2}
+CONSTANT = {"peak": 5e-4}
+
+
+def test_a_continued_run_shares_all_of_the_decayed_one():
+    decayed = identities(clm(8), learning_rate=SCHEDULE)
+    continued = identities(clm(8), mlm(4, learning_rate=CONSTANT), learning_rate=SCHEDULE)
+    assert shared(decayed, continued) == 9
+    # One schedule for both phases decays at the end alone.
+    assert shared(decayed, identities(clm(8), mlm(4), learning_rate=SCHEDULE)) == 7
+
+
+def test_continued_runs_of_three_lengths_share_their_constant_trunk():
+    runs = [
+        identities(
+            clm(6),
+            mlm(steps, learning_rate={"peak": 5e-4, "decay_steps": 2}),
+            learning_rate=SCHEDULE,
+        )
+        for steps in (3, 8, 12)
+    ]
+    # After 6 decayed steps: 1 constant one before the short run decays, 6 before the middle one.
+    assert shared(runs[0], runs[1]) == shared(runs[0], runs[2]) == 6 + 1 + 1
+    assert shared(runs[1], runs[2]) == 6 + 6 + 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_difference"),
+    [
+        ({"learning_rate_scale": 0.5}, 4),
+        ({"optimizer_state": "reset"}, 4),
+        ({"freeze": ["lm_head.*"]}, 4),
+        ({"max_seqlen": 128}, 4),
+        ({"rows_per_step": 2}, 4),
+        ({"rope_theta": 160_000.0}, 4),
+        ({"learning_rate_scale": 1.0, "max_seqlen": 256, "rows_per_step": 8}, 8),  # as it was
+    ],
+)
+def test_settings_of_a_phase_change_identities_from_its_first_step(settings, first_difference):
+    plain = identities(clm(3), mlm(4))
+    changed = identities(clm(3), {**mlm(4), **settings})
+    assert shared(plain, changed) == first_difference
+
+
+def test_an_optimizer_that_begins_anew_does_so_once():
+    specs = list(lineage(clm(2), mlm(3, optimizer_state="reset")).steps())
+    assert [spec.resets_optimizer for spec in specs] == [False, False, True, False, False]
+
+
+def test_a_new_rope_theta_lasts():
+    specs = list(lineage(clm(1), clm(1, rope_theta=2e4), mlm(1)).steps())
+    assert [spec.rope_theta for spec in specs] == [None, 2e4, 2e4]
+
+
+def test_patterns_of_frozen_parameters_are_a_set():
+    one = identities(mlm(2, freeze=["a", "b"]))
+    assert one == identities(mlm(2, freeze=["b", "a", "b"]))
+
+
+def test_a_phase_may_read_another_corpus():
+    ground = dataclasses.replace(GROUND, corpora={"/other": "d" * 64})
+    specs = list(lineage(clm(1), mlm(2, corpus="/other"), clm(1), ground=ground).steps())
+    assert [spec.corpus_hash[0] for spec in specs] == ["c", "d", "d", "c"]
+
+
+def test_a_finished_model_is_the_root():
+    model = {"pretrained": "some/decoder"}
+    grounds = [dataclasses.replace(GROUND, pretrained=name * 64) for name in "ab"]
+    one, other = (lineage(mlm(2), ground=ground, model=model).identities for ground in grounds)
+    assert shared(one, other) == 0
+    # What it is called does not matter, its content does.
+    moved = lineage(mlm(2), ground=grounds[0], model={"pretrained": "/elsewhere"})
+    assert moved.identities == one

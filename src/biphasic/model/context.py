@@ -1,0 +1,109 @@
+"""Longer rows for a model with rotary positions: how many it has, and how fast they turn."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from biphasic.errors import ModelError
+from biphasic.model.forward import first_position
+
+_GLOBAL = "full_attention"
+_BY_LENGTH = ("dynamic", "longrope")  # one set of frequencies for short batches, one for long ones
+
+
+def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
+    """Refuse rows that hold sequences longer than a model can read the same way in every row.
+
+    Raises:
+        ModelError: Its positions end before, or its rotary frequencies depend on the longest
+            sequence of a batch, so that packing a document with a longer one would change it.
+    """
+    config = model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and limit > 0 and max_seqlen > limit - first_position(model):
+        raise ModelError(
+            f"{type(model).__name__} has positions for {limit - first_position(model)} tokens, "
+            f"not for max_seqlen {max_seqlen}"
+        )
+    for parameters in _rope_parameters(config):
+        original = int(parameters.get("original_max_position_embeddings") or limit or 0)
+        if parameters.get("rope_type") in _BY_LENGTH and max_seqlen > original:
+            raise ModelError(
+                f"{type(model).__name__} turns all positions of a batch differently as soon as one "
+                f"sequence is longer than {original} tokens (rope type "
+                f"'{parameters['rope_type']}'), so packed documents would change one another; set "
+                f"max_seqlen to {original} at most"
+            )
+
+
+def extend_config(
+    config: PretrainedConfig, *, max_seqlen: int, rope_theta: float | None = None
+) -> None:
+    """Let a configuration have positions for `max_seqlen` tokens, in place; never for fewer.
+
+    Args:
+        config: Of a family with rotary positions.
+        max_seqlen: Longest sequence to come, in tokens.
+        rope_theta: New base of the rotary frequencies; None leaves them. Where a family has one
+            for each type of layer (Gemma 3, ModernBERT), those of layers with full attention
+            change, as windows do not grow with the row.
+
+    Raises:
+        ModelError: The positions are not rotary, so there are no more than the model has.
+    """
+    parameters = _rope_parameters(config)
+    limit = getattr(config, "max_position_embeddings", None) or 0
+    if not parameters:
+        if max_seqlen <= limit and rope_theta is None:
+            return
+        raise ModelError(
+            f"a model of type '{config.model_type}' has no rotary positions: it reads {limit} "
+            "tokens at most, and has no rope_theta"
+        )
+    config.max_position_embeddings = max(limit, max_seqlen)
+    if rope_theta is not None:
+        for changed in parameters:
+            changed["rope_theta"] = float(rope_theta)
+
+
+def extend_context(
+    model: PreTrainedModel, *, max_seqlen: int, rope_theta: float | None = None
+) -> None:
+    """Let a live model read longer rows, in place, as if loaded with `extend_config`'s result.
+
+    Raises:
+        ModelError: The model's positions are not rotary and end before, or its frequencies depend
+            on the longest sequence of a batch (`check_length`).
+    """
+    if not _rope_parameters(model.config):
+        if rope_theta is not None:
+            extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
+        check_length(model, max_seqlen)
+        return
+    extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__.endswith("RotaryEmbedding"):
+                setattr(parent, name, _rebuilt(child, model))
+    check_length(model, max_seqlen)
+
+
+def _rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
+    """Return what extension may change: one set, or that of the layers with full attention."""
+    parameters = getattr(config, "rope_parameters", None)
+    if not parameters:
+        return []
+    if "rope_theta" in parameters or "rope_type" in parameters:
+        return [parameters]
+    return [parameters[_GLOBAL]] if parameters.get(_GLOBAL) else []
+
+
+def _rebuilt(rotary: nn.Module, model: PreTrainedModel) -> nn.Module:
+    kind = type(rotary)
+    if "config" not in inspect.signature(kind).parameters:
+        raise ModelError(f"{type(model).__name__}: {kind.__name__} cannot be built anew")
+    return kind(config=model.config).to(model.device).train(rotary.training)

@@ -1,0 +1,38 @@
+"""Llama-shaped decoders as EuroBERT, which has masked-LM and classification heads of its own."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from transformers import EuroBertConfig, LlamaConfig, PretrainedConfig
+
+_KEPT = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "initializer_range",
+    "rms_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings",
+    "attention_bias", "attention_dropout",
+)  # fmt: skip
+
+
+def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
+    """Return the EuroBERT configuration under which a model's weights mean the same, both ways.
+
+    The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs this
+    configuration alone.
+
+    Args:
+        config: Of any model; it stays as it is.
+
+    Returns:
+        None for any family but Llama, and where the feed-forward layers have biases: EuroBERT gives
+        its language-model head one too then, which a Llama has no weights for.
+    """
+    if type(config) is not LlamaConfig or config.mlp_bias:
+        return None
+    if getattr(config, "sliding_window", None) is not None:
+        return None
+    kept = {name: deepcopy(getattr(config, name)) for name in _KEPT}
+    mask = getattr(config, "mask_token_id", None)
+    if mask is not None:
+        kept["mask_token_id"] = mask
+    return EuroBertConfig(**kept, rope_parameters=deepcopy(config.rope_parameters))

@@ -1,0 +1,113 @@
+"""The language-model head of any family, applied to chosen positions.
+
+Decoders multiply by a matrix; encoders put a small transform before it and a bias behind it; Gemma
+2 caps the logits. What a head does beyond that is found by comparing with the model's own logits,
+and refused: it would be another function that we train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import pack_sequences
+from biphasic.errors import ModelError
+from biphasic.model.forward import hidden_states, packed_arguments
+from biphasic.seeds import stream
+
+_PROBE_TOKENS = 6
+_TOLERANCE = 1e-4  # of the largest logit, in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelHead:
+    """What turns final states into logits: `cap(transform(states) @ weight.T + bias)`.
+
+    Attributes:
+        weight: [vocab_size, hidden_size]; the input embeddings themselves where they are tied.
+        bias: [vocab_size], or None.
+        softcap: Largest absolute logit, `softcap * tanh(logit / softcap)`; None where uncapped.
+        transform: From and to [..., hidden_size]; None where states are taken as they are.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float | None
+    transform: Callable[[Tensor], Tensor] | None
+
+    def transformed(self, states: Tensor) -> Tensor:
+        """Return what the weight is multiplied with."""
+        return states if self.transform is None else self.transform(states)
+
+
+def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
+    """Return the parts of a model's head.
+
+    Raises:
+        ModelError: The model has no such head.
+    """
+    output = model.get_output_embeddings()
+    if output is None:
+        raise ModelError(f"{type(model).__name__} has no language-model head")
+    return LanguageModelHead(
+        weight=output.weight,
+        bias=getattr(output, "bias", None),
+        softcap=getattr(model.config, "final_logit_softcapping", None),
+        transform=_transform(model),
+    )
+
+
+@torch.no_grad()
+def check_head(model: PreTrainedModel) -> None:
+    """Compare the logits of `language_model_head` with the model's own on a few tokens.
+
+    Args:
+        model: In fp32, as loaded: with weights in two precisions only our head can be applied.
+
+    Raises:
+        ModelError: They differ: the family's head does more (Granite and Cohere scale logits).
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        draws = stream("head", 0).random_raw(_PROBE_TOKENS) % np.uint64(model.config.vocab_size)
+        tokens = [draws.astype(np.int64)]
+        batch = pack_sequences(tokens, row_length=_PROBE_TOKENS, pad_id=0)
+        theirs = model(**packed_arguments(model, batch, causal=True)).logits.flatten(0, 1)
+        ours = _logits(language_model_head(model), hidden_states(model, batch, causal=True))
+    finally:
+        model.train(was_training)
+    difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
+    if not difference <= _TOLERANCE:
+        raise ModelError(
+            f"{type(model).__name__}: its language-model head does more than a product with its "
+            f"weights (logits differ by {difference:.1e} of the largest), so this family cannot be "
+            "trained here"
+        )
+
+
+def _logits(head: LanguageModelHead, states: Tensor) -> Tensor:
+    transformed = head.transformed(states)
+    bias = None if head.bias is None else head.bias.to(transformed.dtype)
+    logits = functional.linear(transformed, head.weight.to(transformed.dtype), bias)
+    return logits if head.softcap is None else head.softcap * (logits / head.softcap).tanh()
+
+
+def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
+    """Return what a family puts between its body and the product with the vocabulary."""
+    for name in ("cls.predictions.transform", "head"):  # BERT; ModernBERT
+        try:
+            return model.get_submodule(name)
+        except AttributeError:
+            continue
+    layer = getattr(model, "lm_head", None)  # RoBERTa
+    if isinstance(dense := getattr(layer, "dense", None), nn.Module):
+        norm = layer.layer_norm  # type: ignore[union-attr]
+        return lambda states: norm(functional.gelu(dense(states)))
+    return None

@@ -1,0 +1,124 @@
+"""Reading a model's folder: its configuration, its class, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
+)
+from transformers.utils import logging
+
+from biphasic.errors import ModelError
+from biphasic.model.attention import ATTENTION_NAME
+
+# Weights of other formats are pickles, which can run code and which no identity covers. Shapes are
+# compared by `refuse_unfit`, in words of its own.
+LOADING = {
+    "dtype": torch.float32,
+    "use_safetensors": True,
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,
+}
+PACKED = {"attn_implementation": ATTENTION_NAME}
+
+
+def read_config(folder: Path | str) -> PretrainedConfig:
+    """Read a model's configuration; code that comes with it is never run."""
+    with loading(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+@contextmanager
+def loading(folder: Path | str) -> Iterator[None]:
+    """Name the folder in errors; keep transformers from drawing bars and tables of its own."""
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def body_class(where: Path | str, config: PretrainedConfig) -> Any:
+    """Return the class of the body alone: what `AutoModel` would build.
+
+    Raises:
+        ModelError: The model is not one stack of layers that reads text.
+    """
+    body = MODEL_MAPPING.get(type(config), None)
+    if config.is_encoder_decoder or not isinstance(body, type):
+        raise ModelError(
+            f"{where}: a model of type '{config.model_type}' is not one stack of layers, so it "
+            "cannot be an encoder here"
+        )
+    if config.get_text_config() is not config:
+        raise ModelError(f"{where}: a model of type '{config.model_type}' reads more than text")
+    return body
+
+
+def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
+    """Return the class with a language-model head: masked where there is one, else causal.
+
+    Raises:
+        ModelError: transformers has no such head for this type of model.
+    """
+    for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
+        found = mapping.get(type(config), None)
+        if isinstance(found, type):
+            return found
+    raise ModelError(
+        f"{where}: transformers has no language-model head for type '{config.model_type}'"
+    )
+
+
+def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:
+    """Refuse a family whose layers cannot be given an attention function.
+
+    Raises:
+        ModelError: They attend by one of their own; the first such layer is named.
+    """
+    body = body_class(where, config)
+    if body._supports_attention_backend:
+        return
+    with loading(where), torch.device("meta"):
+        modules = body(config).named_modules()
+    layer = next((name for name, module in modules if "Attention" in type(module).__name__), "")
+    raise ModelError(
+        f"{where}: {body.__name__} attends by a function of its own ({layer or 'every layer'}), "
+        f"which would see beyond a packed document{remedy}"
+    )
+
+
+def refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
+    """Raise where transformers would draw missing weights at random and go on."""
+    if missing:
+        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
+
+
+def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:
+    """Raise where weights have other shapes than the configuration says.
+
+    Args:
+        folder: Named in the error.
+        mismatched: Name, stored shape, expected shape, as transformers reports them.
+    """
+    if mismatched:
+        name, stored, expected = min(mismatched)
+        raise ModelError(
+            f"{folder}: cannot be loaded ({len(mismatched)} weights have other shapes than "
+            f"config.json says, first {name}: {list(stored)} stored, {list(expected)} expected)"
+        )

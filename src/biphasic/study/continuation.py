@@ -1,0 +1,93 @@
+"""Going on from a state of an earlier run as one run: its rows, its optimizer, its schedule.
+
+A state on other text than its own is a finished model like any other; on its own text the rows
+that it has read must not come again, and both arms of a comparison must read the same new ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.files import is_complete, read_json, verify_folder
+from biphasic.model.hub import LocalModel
+from biphasic.objectives.lr import LearningRateConfig
+from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A state, and the recipe that ends with it.
+
+    Attributes:
+        folder: Of the state.
+        identity: Of the state.
+        recipe: To be extended by the phases to come.
+    """
+
+    folder: Path
+    identity: str
+    recipe: Recipe
+
+    @property
+    def steps(self) -> int:
+        """Updates that led to the state."""
+        return self.recipe.total_steps
+
+    @property
+    def schedule(self) -> LearningRateConfig:
+        """Schedule of the learning rate that the state was trained with last."""
+        return self.recipe.placed_phases[-1].schedule
+
+    def bring_into(self, store: Path) -> None:
+        """Copy the state into a store, unless it is there."""
+        target = store / "states" / self.identity
+        if is_complete(target):
+            return
+        verify_folder(self.folder, remedy="take another copy of the state")
+        partial = target.with_name(f".partial-{self.identity}")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(self.folder, partial)
+        partial.rename(target)
+
+
+def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
+    """Return how a state's own run goes on; None if the model is no state, or of other text.
+
+    Args:
+        model: Any model on disk.
+        ground: The text that is to be read.
+    """
+    if not is_complete(model.folder) or not (model.folder / "optimizer.safetensors").is_file():
+        return None
+    state = read_json(model.folder / "state.json")
+    try:
+        recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
+        for candidate in _ending_at(recipe, int(state["step"])):
+            if Lineage(candidate, ground).identities[-1] == model.identity:
+                return Continuation(model.folder, model.identity, candidate)
+    except ConfigError:
+        # Of another version of the program, whose recipes have other settings.
+        return None
+    return None
+
+
+def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
+    """Return recipes that may end with the state after `step` updates.
+
+    Before its decay a run has the rates of one that never decays.
+    """
+    phases = []
+    for placed in recipe.placed_phases:
+        if placed.start < step:
+            steps = min(placed.phase.steps, step - placed.start)
+            phases.append(placed.phase.model_copy(update={"steps": steps}))
+    cut = recipe.model_copy(update={"phases": tuple(phases)})
+    if step == recipe.total_steps:
+        return [cut]
+    constant = recipe.learning_rate.model_copy(update={"decay_steps": 0})
+    return [cut, cut.model_copy(update={"learning_rate": constant})]

@@ -1,0 +1,62 @@
+"""What a recipe stands on: corpora, tokenizer, and the finished model that it may begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biphasic.data.corpus import Corpus
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.model.hub import LocalModel
+from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.lineage import Ground
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Everything outside a recipe that determines its states.
+
+    Attributes:
+        corpus: Text to train on.
+        heldout: Text to watch losses on.
+        tokenizer: Of both.
+        pretrained: The finished model that the recipe begins with; None for a new one.
+        corpora: Text of single phases, by folder.
+    """
+
+    corpus: Corpus
+    heldout: Corpus
+    tokenizer: TextTokenizer
+    pretrained: LocalModel | None = None
+    corpora: Mapping[Path, Corpus] = field(default_factory=dict)
+
+    @property
+    def ground(self) -> Ground:
+        """What identities know of it."""
+        return Ground(
+            corpus_hash=self.corpus.content_hash,
+            tokenizer_sha256=self.tokenizer.sha256,
+            vocab_size=self.tokenizer.vocab_size,
+            pretrained=self.pretrained.identity if self.pretrained else None,
+            corpora={str(path): corpus.content_hash for path, corpus in self.corpora.items()},
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What objectives know of the tokenizer."""
+        return vocabulary_of(self.tokenizer)
+
+    def corpus_of(self, folder: Path | None) -> Corpus:
+        """Return a phase's corpus; None stands for the run's own."""
+        return self.corpus if folder is None else self.corpora[folder]
+
+
+def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
+    """Return what objectives know of a tokenizer.
+
+    Raises:
+        DataError: It has no mask token.
+    """
+    special_ids = frozenset(tokenizer.special_ids.values())
+    return Vocabulary(tokenizer.vocab_size, tokenizer.mask_id, special_ids, tokenizer)

@@ -1,0 +1,137 @@
+"""Lineages: a recipe's expansion step by step, and the identities of its states.
+
+The identity of the state after step *s* is the hash of its step-by-step expansion up to *s*, never
+of the settings as written: recipes that agree up to *s* share that state, whatever their length,
+decay or later phases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
+from biphasic.files import canonical_json
+from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import check_phases
+
+NUMERICS_VERSION = 2
+"""Stands for our code: raised by hand whenever the same recipe would give other weights."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The data a recipe stands on: content hashes, and what the model must know of them."""
+
+    corpus_hash: str
+    tokenizer_sha256: str
+    vocab_size: int
+    pretrained: str | None = None
+    """Of the finished model that the recipe begins with."""
+    corpora: Mapping[str, str] = field(default_factory=dict)
+    """Content hashes of the corpora of single phases, by folder."""
+
+    def hash_of(self, corpus: Path | None) -> str:
+        """Return the content hash of a phase's corpus; None stands for the run's own."""
+        return self.corpus_hash if corpus is None else self.corpora[str(corpus)]
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """All that determines one update, given the state before it.
+
+    Fields without a default are always hashed. A field that is added later must have a default
+    that means "as before"; it is hashed only where it differs, so old identities stay.
+    """
+
+    objective: dict[str, Any]
+    learning_rate: float
+    optimizer: dict[str, Any]
+    precision: str
+    corpus_hash: str
+    data_seed: int
+    rows_per_step: int
+    max_seqlen: int
+    window_documents: int
+    row_plan_version: int
+    rope_theta: float | None = None
+    frozen: tuple[str, ...] = ()
+    resets_optimizer: bool = False
+
+    def determinants(self) -> dict[str, Any]:
+        """Return what is hashed."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.default is dataclasses.MISSING or getattr(self, field.name) != field.default
+        }
+
+
+class Lineage:
+    """Identities of the states that a recipe passes through on given data."""
+
+    def __init__(self, recipe: Recipe, ground: Ground) -> None:
+        """Check the recipe and prepare its expansion.
+
+        Raises:
+            ConfigError: The schedule does not fit the run.
+        """
+        check_phases(recipe.placed_phases)
+        self.recipe, self.ground = recipe, ground
+
+    @cached_property
+    def identities(self) -> list[str]:
+        """Identity after 0, 1, ... `total_steps` updates: 64 hexadecimal digits each."""
+        current = hashlib.sha256(canonical_json(self._root()).encode()).hexdigest()
+        chain = [current]
+        for spec in self.steps():
+            link = current + canonical_json(spec.determinants())
+            current = hashlib.sha256(link.encode()).hexdigest()
+            chain.append(current)
+        return chain
+
+    def steps(self) -> Iterator[StepSpec]:
+        """Expand the recipe, update by update."""
+        recipe = self.recipe
+        optimizer = recipe.optimizer.determinants()
+        for placed in recipe.placed_phases:
+            for step in range(placed.start, placed.end):
+                objective = placed.objective(step)
+                yield StepSpec(
+                    objective=objective.determinants(recipe.seeds.mask_seed),
+                    learning_rate=placed.learning_rate(step),
+                    optimizer=optimizer,
+                    precision=recipe.precision,
+                    corpus_hash=self.ground.hash_of(placed.corpus),
+                    data_seed=recipe.seeds.data_seed,
+                    rows_per_step=placed.leg.rows_per_step,
+                    max_seqlen=placed.leg.max_seqlen,
+                    window_documents=WINDOW_DOCUMENTS,
+                    row_plan_version=ROW_PLAN_VERSION,
+                    rope_theta=placed.rope_theta,
+                    frozen=tuple(sorted(set(placed.phase.freeze))),
+                    resets_optimizer=placed.resets_optimizer(step),
+                )
+
+    def _root(self) -> dict[str, Any]:
+        """Return what determines the state before the first update."""
+        shared = {
+            "numerics_version": NUMERICS_VERSION,
+            "vocab_size": self.ground.vocab_size,
+            "tokenizer_sha256": self.ground.tokenizer_sha256,
+            "init_seed": self.recipe.seeds.init_seed,
+        }
+        architecture = self.recipe.architecture
+        if architecture is None:
+            return {**shared, "pretrained": self.ground.pretrained}
+        return {
+            **shared,
+            "family": "eurobert",
+            "architecture": architecture.model_dump(),
+            "max_position_embeddings": self.recipe.max_seqlen,
+        }

@@ -1,0 +1,213 @@
+"""A run in progress: model, optimizer and records between two updates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from biphasic.errors import ModelError
+from biphasic.model.build import architecture_config, new_model
+from biphasic.model.compiled import compile_layers, uncompiled
+from biphasic.model.context import extend_context
+from biphasic.model.contract import check_contract
+from biphasic.model.device import on_compute_device
+from biphasic.model.memory_saving import recompute_activations
+from biphasic.model.pretrained import load_pretrained, load_weights
+from biphasic.model.reading import read_config
+from biphasic.model.shape import ModelShape, model_shape
+from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
+from biphasic.training.environment import environment
+from biphasic.training.frozen import freeze
+from biphasic.training.heldout import HeldoutLoss
+from biphasic.training.ledger import Ledger
+from biphasic.training.lineage import Lineage
+from biphasic.training.log import MetricsLog
+from biphasic.training.optimizer import Optimizer, set_precision
+from biphasic.training.pending import MeasuredStep
+from biphasic.training.recipe import Recipe
+from biphasic.training.state import (
+    STATE_FORMAT,
+    Progress,
+    Snapshot,
+    load_state,
+    metrics_lines,
+    save_state,
+)
+from biphasic.training.timeline import PlacedPhase
+
+
+@dataclass
+class Run:
+    """Everything that outlives one update."""
+
+    lineage: Lineage
+    data: TrainingData
+    compute: ComputeConfig
+    model: PreTrainedModel
+    optimizer: Optimizer
+    ledger: Ledger
+    log: MetricsLog
+    parent: str | None
+    step: int
+    rows_sha256: str
+    seconds: float
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What objectives know of the tokenizer."""
+        return self.data.vocabulary
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """What the model's FLOPs follow from."""
+        return model_shape(self.model)
+
+    def enter(self, phase: PlacedPhase) -> None:
+        """Make ready for a phase, at its first update or at a later one.
+
+        Raises:
+            ConfigError: A pattern of frozen parameters fits none, or fits all.
+            ModelError: The model breaks the attention contract, or cannot read rows as long.
+        """
+        extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
+        freeze(self.model, phase.phase.freeze)
+        if phase.resets_optimizer(self.step):
+            self.optimizer.forget()
+        with self._uncompiled():
+            for causal in sorted(phase.phase.directions):
+                check_contract(self.model, causal=causal)
+
+    def record(self, steps: Sequence[MeasuredStep]) -> None:
+        """Write down updates that have been read back, as far as they are finite.
+
+        Raises:
+            TrainingError: One is not; the first such step is named.
+        """
+        for each in steps:
+            each.refuse_fault()
+            self.seconds += each.seconds
+            self.log.write(each.record)
+
+    def watch(self, heldout: HeldoutLoss) -> None:
+        """Record the held-out losses; the same code computes them for every run."""
+        with self._uncompiled():
+            losses = heldout.evaluate(self.model)
+        self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
+
+    def save(self, folder: Path) -> None:
+        """Write the state that the run is in."""
+        heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
+        details = {
+            "format": STATE_FORMAT,
+            "identity": self.lineage.identities[self.step],
+            "step": self.step,
+            "parent": self.parent,
+            "recipe": self.lineage.recipe.model_dump(mode="json"),
+            "ground": asdict(self.lineage.ground),
+            "heldout": heldout[-1]["heldout"] if heldout else None,
+            "heldout_sha256": self.data.heldout.content_hash,
+            "rows_sha256": self.rows_sha256,
+            "ledger": self.ledger.dump(),
+            "seconds": self.seconds,
+            "environment": environment(),
+            "compute": self.compute.model_dump(mode="json"),
+        }
+        snapshot = Snapshot(
+            weights=self.optimizer.weights.masters,
+            moments=self.optimizer.state_tensors(),
+            details=details,
+            metrics=self.log.text(),
+        )
+        # Where it was loaded from is nobody's business, and would differ after a resume.
+        config = {**self.model.config.to_dict(), "_name_or_path": ""}
+        save_state(folder, snapshot, config=config, tokenizer=self.data.tokenizer)
+
+    def _uncompiled(self) -> AbstractContextManager[Any]:
+        return uncompiled() if self.compute.compile else nullcontext()
+
+
+def resume_or_start(
+    lineage: Lineage,
+    data: TrainingData,
+    store: Path,
+    progress: Progress,
+    *,
+    start: int,
+    tensorboard: Path | None,
+    compute: ComputeConfig,
+) -> Run:
+    """Load the latest checkpoint of a segment, or the state it starts from, or begin anew.
+
+    Raises:
+        CheckpointError: What is to be loaded is missing or damaged.
+        ModelError: The model cannot be loaded, or not be computed as wanted.
+    """
+    recipe, identities = lineage.recipe, lineage.identities
+    folder, lines, latest = None, [], progress.latest_step()
+    if latest is not None:
+        folder = progress.path(latest)
+        snapshot = load_state(folder, identity=identities[latest])
+        lines = metrics_lines(snapshot.metrics)
+    elif start:
+        folder = store / "states" / identities[start]
+        snapshot = load_state(folder, identity=identities[start])
+    else:
+        snapshot = Snapshot(weights={}, moments={}, details={}, metrics="")
+    model = first_model(recipe, data) if folder is None else _saved_model(folder, snapshot)
+    weights = set_precision(on_compute_device(model), recipe.precision)
+    optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
+    optimizer.load_state_tensors(snapshot.moments)
+    if compute.activation_checkpointing:
+        recompute_activations(model)
+    if compute.compile:
+        compile_layers(model)
+    details: dict[str, Any] = snapshot.details
+    step = details.get("step", 0)
+    return Run(
+        lineage=lineage,
+        data=data,
+        compute=compute,
+        model=model.train(),
+        optimizer=optimizer,
+        ledger=Ledger(details.get("ledger")),
+        log=MetricsLog(lines, tensorboard, next_step=step + 1),
+        parent=identities[start] if start else None,
+        step=step,
+        rows_sha256=details.get("rows_sha256", hashlib.sha256(b"").hexdigest()),
+        seconds=details["seconds"] if latest is not None else 0.0,
+    )
+
+
+def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
+    """Return the model that a recipe begins with, in fp32.
+
+    Raises:
+        ModelError: The finished model cannot be loaded, or cannot read rows as long.
+    """
+    if recipe.architecture is not None:
+        config = architecture_config(
+            recipe.architecture,
+            vocab_size=data.tokenizer.vocab_size,
+            max_seqlen=recipe.max_seqlen,
+            special_ids=data.tokenizer.special_ids,
+        )
+        return new_model(config, init_seed=recipe.seeds.init_seed)
+    if data.pretrained is None:
+        raise ModelError("the recipe begins with a finished model, but none was opened for it")
+    return load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
+
+
+def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
+    model = new_model(read_config(folder), init_seed=0)
+    load_weights(model, snapshot.weights)
+    return model

@@ -1,0 +1,122 @@
+"""Where each phase lies in a run, and what holds during it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.data.rows import Leg
+from biphasic.errors import ConfigError
+from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.phases import Phase
+
+
+@dataclass(frozen=True)
+class PlacedPhase:
+    """A phase, with all that comes before it accounted for.
+
+    Attributes:
+        index: Its number.
+        phase: Its settings.
+        start: Updates before it.
+        leg: Shape of the rows it reads.
+        longest: Longest rows so far, in tokens: what the model must have positions for.
+        rope_theta: Base of the rotary frequencies; None where no phase has changed it yet.
+        schedule: Of the learning rate.
+        schedule_start: Update with which the schedule begins.
+        schedule_end: Update before which it ends.
+    """
+
+    index: int
+    phase: Phase
+    start: int
+    leg: Leg
+    longest: int
+    rope_theta: float | None
+    schedule: LearningRateConfig
+    schedule_start: int
+    schedule_end: int
+
+    @property
+    def end(self) -> int:
+        """Updates after it."""
+        return self.start + self.phase.steps
+
+    @property
+    def corpus(self) -> Path | None:
+        """Folder of the corpus it reads; None for the run's own."""
+        return self.phase.corpus
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate of update `step` of the run."""
+        total = self.schedule_end - self.schedule_start
+        rate = learning_rate(self.schedule, step - self.schedule_start, total_steps=total)
+        return self.phase.learning_rate_scale * rate
+
+    def objective(self, step: int) -> ObjectiveConfig:
+        """Return what update `step` of the run trains for."""
+        return self.phase.at(step - self.start, num_steps=self.phase.steps)
+
+    def resets_optimizer(self, step: int) -> bool:
+        """Tell whether AdamW forgets its moments before update `step`."""
+        return step == self.start and self.phase.optimizer_state == "reset"
+
+
+def place_phases(
+    phases: Sequence[Phase],
+    learning_rate: LearningRateConfig,
+    *,
+    max_seqlen: int,
+    rows_per_step: int,
+) -> tuple[PlacedPhase, ...]:
+    """Lay phases end to end.
+
+    Args:
+        phases: In order.
+        learning_rate: Schedule until a phase begins one of its own.
+        max_seqlen: Capacity of a row where a phase sets none.
+        rows_per_step: Rows of the global batch where a phase sets none.
+    """
+    starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
+    restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]
+    placed: list[PlacedPhase] = []
+    rope_theta, longest = None, max_seqlen
+    for index, phase in enumerate(phases):
+        leg = Leg(phase.max_seqlen or max_seqlen, phase.rows_per_step or rows_per_step, phase.steps)
+        rope_theta = phase.rope_theta or rope_theta
+        longest = max(longest, leg.max_seqlen)
+        first = max((each for each in restarts if each <= index), default=0)
+        after = min((each for each in restarts if each > index), default=len(phases))
+        placed.append(
+            PlacedPhase(
+                index=index,
+                phase=phase,
+                start=starts[index],
+                leg=leg,
+                longest=longest,
+                rope_theta=rope_theta,
+                schedule=phases[first].learning_rate or learning_rate,
+                schedule_start=starts[first],
+                schedule_end=starts[after],
+            )
+        )
+    return tuple(placed)
+
+
+def check_phases(placed: Sequence[PlacedPhase]) -> None:
+    """Refuse phases that cannot be as they are set, whatever the data.
+
+    Raises:
+        ConfigError: A schedule does not fit the steps it lasts for, or an objective its phase.
+    """
+    for each in placed:
+        try:
+            if each.schedule_start == each.start:
+                total = each.schedule_end - each.schedule_start
+                check_learning_rate(each.schedule, total_steps=total)
+            each.phase.check(num_steps=each.phase.steps, rows_per_step=each.leg.rows_per_step)
+        except ConfigError as error:
+            where = f"phases.{each.index}." if each.index else ""
+            raise ConfigError(f"{where}{error}") from None

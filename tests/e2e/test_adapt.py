@@ -1,0 +1,239 @@
+"""`biphasic adapt`: from a decoder on disk to an encoder that others load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.files import read_json
+from biphasic.model import footprint
+from families import save_family
+
+SHORT = ("--steps", "4", "--rows-per-step", "2", "--max-seqlen", "32", "--precision", "fp32")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory, documents) -> Path:
+    """Documents as people have them."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [
+        json.dumps({"id": f"{name}/{number}", "text": f"{text} {number}"})
+        for name, text in documents
+        for number in range(8)
+    ]
+    (folder / "documents.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_mask(documents) -> TextTokenizer:
+    """A decoder's tokenizer: it declares no mask token, and has none that could be one."""
+    trained = train_tokenizer([text for _, text in documents], vocab_size=320)
+    renamed = json.loads(trained._tokenizer.to_str().replace("<|mask|>", "<|image|>"))
+    tokens = {role: token for role, token in trained.special_tokens.items() if role != "mask"}
+    return TextTokenizer(type(trained._tokenizer).from_str(json.dumps(renamed)), tokens)
+
+
+@pytest.fixture
+def decoder(tmp_path, without_mask) -> Path:
+    """A Qwen3 in the hub's format."""
+    special = without_mask.special_ids
+    ids = {f"{role}_token_id": special[role] for role in ("bos", "eos", "pad")}
+    folder = save_family("qwen3", tmp_path / "decoder", vocab_size=without_mask.vocab_size, **ids)
+    without_mask.save(folder)
+    return folder
+
+
+@pytest.fixture
+def adapt(cli, tmp_path, text):
+    def run(model: Path, *options: str, corpus: Path | str | None = None, out: str = "encoder"):
+        arguments = ("--corpus", str(corpus or text), "--root", tmp_path / "runs", *options)
+        return cli("adapt", str(model), *SHORT, "--out", tmp_path / out, *arguments)
+
+    return run
+
+
+def test_a_decoder_becomes_an_encoder(decoder, adapt, tmp_path):
+    code, out, err = adapt(decoder)
+    assert code == 0, err
+    folder = tmp_path / "encoder"
+    assert str(folder) in out
+    assert "held-out loss" in err
+    # As others load it: it sees both ways, and has a mask token that it was trained with.
+    model = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.mask_token_id == model.config.vocab_size - 1
+    assert model.get_input_embeddings().weight.shape[0] == tokenizer.mask_token_id + 1
+    with torch.no_grad():
+        one, other = (
+            model(**tokenizer(text, return_tensors="pt")).last_hidden_state
+            for text in ("rows tokens", "rows memory")
+        )
+    assert not torch.equal(one[0, 1], other[0, 1])  # a token of "rows" sees what comes after
+    assert SentenceTransformer(str(folder)).encode("rows of tokens").shape == (32,)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "mlm" in card.lower()
+
+
+def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
+    adapt(decoder, "--format", "hf")
+    [state] = (tmp_path / "runs" / "store" / "states").iterdir()
+    written = state.joinpath("state.json").stat().st_mtime_ns
+    code, _, err = adapt(decoder, "--format", "hf", out="again")
+    assert code == 0, err
+    assert state.joinpath("state.json").stat().st_mtime_ns == written
+    one, other = (load_file(tmp_path / each / "model.safetensors") for each in ("encoder", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def built(cli, tmp_path, text) -> Path:
+    folder = tmp_path / "corpus"
+    code, _, err = cli("corpus", "build", text, "--vocab-size", "320", "--out", folder)
+    assert code == 0, err
+    return folder
+
+
+def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
+    """New rows, the same optimizer: the very state that one run with two phases has."""
+    schedule = "{peak: 2.0e-3, warmup_steps: 1, decay_steps: 2}"
+    recipe = (
+        "model: pico\nmax_seqlen: 32\nrows_per_step: 2\nprecision: fp32\n"
+        f"learning_rate: {schedule}\nphases:\n- {{objective: clm, steps: 5}}\n"
+    )
+    (tmp_path / "clm.yaml").write_text(recipe)
+    second = "- {objective: mlm, steps: 4, learning_rate: {peak: 2.0e-3, warmup_steps: 1}}\n"
+    (tmp_path / "both.yaml").write_text(recipe + second)
+    states = {}
+    for name in ("clm", "both"):
+        arguments = ("--corpus", built, "--root", tmp_path / name)
+        code, out, err = cli("pretrain", tmp_path / f"{name}.yaml", *arguments)
+        assert code == 0, err
+        states[name] = Path(out.strip())
+    options = ("--warmup-steps", "1", "--decay-steps", "0")
+    # From another store, whence it is copied.
+    code, _, err = adapt(states["clm"], *options, corpus=built)
+    assert code == 0, err
+    assert "after its 5 steps" in err
+    adapted = tmp_path / "runs" / "store" / "states" / states["both"].name
+    one, other = (load_file(each / "model.safetensors") for each in (adapted, states["both"]))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert read_json(adapted / "state.json")["parent"] == states["clm"].name
+
+
+def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_path):
+    recipe = "model: pico\nmax_seqlen: 32\nrows_per_step: 2\nlearning_rate: {peak: 1.0e-3}\n"
+    (tmp_path / "recipe.yaml").write_text(recipe + "phases: [{objective: clm, steps: 2}]\n")
+    arguments = ("--corpus", built, "--root", tmp_path / "first")
+    _, out, _ = cli("pretrain", tmp_path / "recipe.yaml", *arguments)
+    other = tmp_path / "other.jsonl"
+    lines = [json.dumps({"text": f"stream {n} of other text, {n} after index"}) for n in range(400)]
+    other.write_text("\n".join(lines), encoding="utf-8")
+    code, _, err = adapt(Path(out.strip()), corpus=other)
+    assert code == 0, err
+    assert "going on" not in err
+
+
+def _no_weights(decoder: Path) -> None:
+    (decoder / "model.safetensors").unlink()
+
+
+def _wrong_shapes(decoder: Path) -> None:
+    weights = load_file(decoder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"][:-1].clone()
+    save_file(weights, decoder / "model.safetensors", {"format": "pt"})
+
+
+def _other_vocabulary(decoder: Path) -> None:
+    config = read_json(decoder / "config.json")
+    weights = load_file(decoder / "model.safetensors")
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:200].clone()
+    save_file(weights, decoder / "model.safetensors", {"format": "pt"})
+    (decoder / "config.json").write_text(json.dumps({**config, "vocab_size": 200}))
+
+
+def _no_tokenizer(decoder: Path) -> None:
+    (decoder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "message"),
+    [
+        (_no_weights, (), "no weights as safetensors"),
+        (_wrong_shapes, (), "model.norm.weight"),
+        (_other_vocabulary, (), "they do not belong together"),
+        (_no_tokenizer, (), "no tokenizer.json"),
+        (None, ("--mlm-probability", "0"), "mlm_probability: input should be greater than 0"),
+        (None, ("--mlm-probability", "1.5"), "mlm_probability: input should be less than or equal"),
+        (None, ("--objective", "clmm"), "unknown value 'clmm' (known: mlm, mntp)"),
+        (None, ("--learning-rate", "-1"), "learning_rate: input should be greater than 0"),
+        (None, ("--warmup-steps", "9"), "exceed the 4 steps"),
+        (None, ("--max-seqlen", "4096"), "exceeds the model's 64 positions"),
+        (None, ("--format", "onyx"), "did you mean 'onnx'?"),
+    ],
+)
+def test_bad_input_is_one_line_and_costs_nothing(
+    decoder, adapt, tmp_path, damage, options, message
+):
+    if damage:
+        damage(decoder)
+    code, out, err = adapt(decoder, *options)
+    assert code != 0
+    assert out == ""
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert not (tmp_path / "encoder").exists()
+    states = tmp_path / "runs" / "store" / "states"
+    assert not states.exists() or not list(states.iterdir())
+
+
+def test_an_output_folder_that_exists_is_left_as_it_is(decoder, adapt, tmp_path):
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "thesis.txt").write_text("precious")
+    code, _, err = adapt(decoder)
+    assert code == 2
+    assert "already there" in err
+    assert (tmp_path / "encoder" / "thesis.txt").read_text() == "precious"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_larger_than_memory_is_not_loaded(decoder, adapt, tmp_path, monkeypatch):
+    monkeypatch.setattr(footprint, "free_memory", lambda: 100_000.0)
+    code, _, err = adapt(decoder)
+    assert code == 1
+    assert "are free" in err
+    assert not (tmp_path / "encoder").exists()
+
+
+def test_a_family_that_stays_causal_is_refused_by_its_layer(adapt, tmp_path, tokenizer):
+    folder = save_family("stablelm", tmp_path / "stablelm", tokenizer=tokenizer)
+    code, _, err = adapt(folder)
+    assert code == 1
+    assert "error: " in err
+    assert "layer" in err or "StableLm" in err
+
+
+def test_the_corpus_must_be_made_with_the_models_tokenizer(decoder, adapt, built):
+    code, _, err = adapt(decoder, corpus=built)
+    assert code != 0
+    assert "token" in err.splitlines()[-1]
+
+
+def test_help_tells_the_defaults(cli):
+    code, out, _ = cli("adapt", "--help")
+    assert code == 0
+    for option in ("--mlm-probability", "--learning-rate", "--warmup-steps", "--out"):
+        assert option in out
+
+
+def test_the_decoder_itself_is_left_as_it_was(decoder, adapt):
+    before = {path.name: path.read_bytes() for path in decoder.iterdir()}
+    adapt(decoder, "--format", "hf")
+    assert {path.name: path.read_bytes() for path in decoder.iterdir()} == before

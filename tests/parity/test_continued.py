@@ -1,0 +1,209 @@
+"""Runs that go on from elsewhere, and phases that change more than the objective."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.rows import RowPlan, RowReader
+from biphasic.errors import ConfigError, ModelError
+from biphasic.files import read_json
+from biphasic.model.hub import fetch_model
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.recipe import Recipe
+from families import save_family
+
+CLM = {"objective": "clm", "steps": 3}
+MLM = {"objective": "mlm", "steps": 3}
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it."""
+
+
+@pytest.fixture(autouse=True)
+def small_heldout(monkeypatch):
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+
+
+def train(recipe: Recipe, data: TrainingData, store: Path, *, kill_at: int = 0, end=None) -> Path:
+    def report(done: StepReport) -> None:
+        if done.step == kill_at:
+            raise Killed
+
+    options = RunOptions(checkpoint_every=1, report=report)
+    end = recipe.total_steps if end is None else end
+    lineage = Lineage(recipe, data.ground)
+    return train_segment(lineage, data, store, start=0, end=end, options=options)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def moments(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "optimizer.safetensors")
+
+
+def changed(before: Path, after: Path) -> set[str]:
+    old, new = weights(before), weights(after)
+    return {name for name in old if not torch.equal(old[name], new[name])}
+
+
+@pytest.fixture(scope="module")
+def other_corpus(tmp_path_factory, documents, tokenizer) -> tuple[Path, Corpus]:
+    folder = tmp_path_factory.mktemp("other") / "corpus"
+    texts = [(f"other/{name}", " ".join(reversed(text.split()))) for name, text in documents[:20]]
+    write_corpus(folder / "train", texts, tokenizer, provenance={"source": "synthetic"})
+    return folder, Corpus(folder / "train")
+
+
+@pytest.fixture(scope="module")
+def data_with_other(training_data, other_corpus) -> TrainingData:
+    folder, corpus = other_corpus
+    return dataclasses.replace(training_data, corpora={folder: corpus})
+
+
+def test_frozen_parameters_and_their_moments_stay(tmp_path, training_data, make_recipe):
+    before = train(make_recipe(CLM), training_data, tmp_path)
+    frozen = {**MLM, "freeze": ["model.embed_tokens.*", "model.layers.0.*"]}
+    after = train(make_recipe(CLM, frozen), training_data, tmp_path)
+    names = set(weights(before))
+    expected = {n for n in names if n.startswith(("model.embed_tokens.", "model.layers.0."))}
+    assert changed(before, after) == names - expected
+    old, new = moments(before), moments(after)
+    for name in expected:
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(old[f"{name}.{key}"], new[f"{name}.{key}"])
+
+
+def test_the_next_phase_trains_what_was_frozen(tmp_path, training_data, make_recipe):
+    frozen = {**CLM, "freeze": ["model.embed_tokens.*"]}
+    before = train(make_recipe(frozen), training_data, tmp_path)
+    after = train(make_recipe(frozen, MLM), training_data, tmp_path)
+    assert changed(before, after) == set(weights(before))
+
+
+def test_a_head_may_be_frozen(tmp_path, training_data, make_recipe):
+    start = train(make_recipe(), training_data, tmp_path)
+    after = train(make_recipe({**CLM, "freeze": ["lm_head.*"]}), training_data, tmp_path)
+    assert changed(start, after) == set(weights(start)) - {"lm_head.weight"}
+
+
+def test_the_optimizer_begins_anew_where_told_to(tmp_path, training_data, make_recipe):
+    kept = train(make_recipe(CLM, MLM), training_data, tmp_path)
+    anew = train(make_recipe(CLM, {**MLM, "optimizer_state": "reset"}), training_data, tmp_path)
+    name = "model.norm.weight.step"
+    assert (float(moments(kept)[name]), float(moments(anew)[name])) == (6.0, 3.0)
+    assert changed(kept, anew)
+
+
+def test_a_longer_context_with_other_frequencies(tmp_path, training_data, make_recipe):
+    longer = {**MLM, "max_seqlen": 64, "rows_per_step": 2, "rope_theta": 40_000.0}
+    state = train(make_recipe(CLM, longer), training_data, tmp_path)
+    config = read_json(state / "config.json")
+    assert config["max_position_embeddings"] == 64
+    assert config["rope_parameters"]["rope_theta"] == 40_000.0
+    # The same rows with the old frequencies lead elsewhere.
+    slower = {name: value for name, value in longer.items() if name != "rope_theta"}
+    assert changed(state, train(make_recipe(CLM, slower), training_data, tmp_path))
+
+
+def test_each_corpus_is_read_on_where_it_was_left(
+    tmp_path, data_with_other, other_corpus, make_recipe, monkeypatch
+):
+    folder, corpus = other_corpus
+    read: list[bytes] = []
+    original = RowReader.batch
+
+    def spy(reader, step):
+        batch = original(reader, step)
+        read.append(batch.sha256())
+        return batch
+
+    monkeypatch.setattr(RowReader, "batch", spy)
+    recipe = make_recipe(CLM, {**MLM, "corpus": str(folder)}, CLM)
+    train(recipe, data_with_other, tmp_path)
+    seen = read[-9:]  # before come the rows of the held-out corpus
+    monkeypatch.undo()
+
+    def rows(corpus: Corpus, steps: range) -> list[bytes]:
+        plan = RowPlan(corpus.lengths, recipe.legs_of(None), data_seed=0)
+        reader = RowReader(corpus, plan, data_with_other.tokenizer.special_ids)
+        return [reader.batch(step).sha256() for step in steps]
+
+    own = rows(data_with_other.corpus, range(6))
+    assert seen == own[:3] + rows(corpus, range(3)) + own[3:]
+
+
+@pytest.fixture(scope="module", params=["qwen3", "gemma3", "roberta"])
+def pretrained(request, tmp_path_factory, training_data) -> TrainingData:
+    """A tiny finished model of some family whose tokenizer has a token more than it has rows."""
+    folder = tmp_path_factory.mktemp("pretrained") / request.param
+    size = training_data.tokenizer.vocab_size - 1
+    save_family(request.param, folder, vocab_size=size)
+    return dataclasses.replace(training_data, pretrained=fetch_model(folder))
+
+
+def test_a_finished_model_is_gone_on_from(tmp_path, pretrained, make_recipe):
+    recipe = make_recipe(MLM, model={"pretrained": "tiny"})
+    start = train(recipe, pretrained, tmp_path, end=0)
+    original = load_file(pretrained.pretrained.folder / "model.safetensors")
+    ours = weights(start)
+    grown = [name for name in ours if name in original and ours[name].shape != original[name].shape]
+    assert grown  # the tables, by the mask token's row
+    for name in set(ours) & set(original) - set(grown):
+        assert torch.equal(ours[name], original[name])
+    for name in grown:
+        assert torch.equal(ours[name][:-1], original[name])
+        assert torch.allclose(ours[name][-1], original[name].mean(0), atol=1e-6)
+    end = train(recipe, pretrained, tmp_path)
+    lines = (end / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    losses = [json.loads(line).get("loss") for line in lines]
+    assert losses[2] < losses[0]
+    assert read_json(end / "state.json")["ground"]["pretrained"] == pretrained.pretrained.identity
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 4])
+def test_interrupted_equals_uninterrupted(tmp_path, pretrained, make_recipe, kill_at):
+    phases = (
+        {**MLM, "freeze": ["*layers.0.*" if "layers" in _names(pretrained) else "*layer.0.*"]},
+        {**MLM, "optimizer_state": "reset", "learning_rate": {"peak": 1e-3, "decay_steps": 1}},
+    )
+    recipe = make_recipe(*phases, model={"pretrained": "tiny"}, precision="bf16")
+    whole = train(recipe, pretrained, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(recipe, pretrained, tmp_path / "parts", kill_at=kill_at)
+    resumed = train(recipe, pretrained, tmp_path / "parts")
+    assert not changed(whole, resumed)
+    for name in ("optimizer.safetensors", "config.json"):
+        assert (whole / name).read_bytes() == (resumed / name).read_bytes()
+
+
+def _names(data: TrainingData) -> str:
+    return " ".join(load_file(data.pretrained.folder / "model.safetensors"))
+
+
+def test_patterns_that_fit_nothing_stop_the_run_before_it_begins(
+    tmp_path, training_data, make_recipe
+):
+    recipe = make_recipe({**CLM, "freeze": ["model.layer.0.*"]})
+    with pytest.raises(ConfigError, match="no parameter's name fits"):
+        train(recipe, training_data, tmp_path)
+    assert not (tmp_path / "states").exists()
+
+
+def test_positions_that_cannot_grow_are_refused(tmp_path, training_data, make_recipe, tokenizer):
+    folder = save_family("roberta", tmp_path / "model", vocab_size=tokenizer.vocab_size)
+    data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
+    recipe = make_recipe({**MLM, "max_seqlen": 128}, model={"pretrained": "tiny"})
+    with pytest.raises(ModelError, match="positions"):
+        train(recipe, data, tmp_path / "store")

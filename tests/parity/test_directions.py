@@ -1,0 +1,199 @@
+"""Folders that say which way they see: written for transformers, and read back to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import EuroBertConfig, LlamaConfig, PreTrainedModel
+
+from biphasic.data.packing import pack_sequences
+from biphasic.model.build import load_encoder
+from biphasic.model.directions import close_again, is_open, open_both_ways
+from biphasic.model.eurobert import eurobert_config
+from biphasic.model.forward import hidden_states, padded_states
+from biphasic.model.pretrained import load_pretrained
+from families import FAMILIES, save_family, tiny_config
+
+Documents = list[NDArray[np.int64]]
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+TOLERANCE = 1e-5
+
+
+def write_open(source: Path, target: Path) -> Path:
+    """Copy a folder to one that says `is_causal: false`, as an export does."""
+    config = transformers.AutoConfig.from_pretrained(source)
+    open_both_ways(config)
+    kind = transformers.AutoModelForMaskedLM if "MaskedLM" in config.architectures[0] else None
+    kind = kind or transformers.AutoModelForCausalLM
+    kind.from_pretrained(source, config=config).save_pretrained(target)
+    return target
+
+
+@torch.no_grad()
+def packed_states(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
+    batch = pack_sequences(documents, row_length=24, pad_id=model.config.pad_token_id)
+    states = hidden_states(model.eval(), batch, causal=False)
+    return [states[start:end] for start, end in batch.spans]
+
+
+@torch.no_grad()
+def padded(model: PreTrainedModel, documents: Documents) -> list[Tensor]:
+    states, spans = padded_states(model.eval(), documents, pad_id=model.config.pad_token_id)
+    return [states[start:end] for start, end in spans]
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other, atol=TOLERANCE, rtol=0)
+
+
+@EVERY
+def test_an_open_folder_means_the_same_to_everyone(
+    family: str, tmp_path: Path, token_documents: Documents
+) -> None:
+    source = save_family(family, tmp_path / "source")
+    wanted = packed_states(load_pretrained(source), token_documents)
+    folder = write_open(source, tmp_path / "open")
+
+    plain = transformers.AutoModel.from_pretrained(folder)
+    assert_same(padded(plain, token_documents), wanted)
+    for document, states in zip(token_documents, wanted, strict=True):  # without a mask
+        with torch.no_grad():
+            alone = plain.eval()(input_ids=torch.from_numpy(document)[None]).last_hidden_state[0]
+        assert_close(alone, states, atol=TOLERANCE, rtol=0)
+
+    assert_same(padded(load_encoder(folder, batching="padded"), token_documents), wanted)
+    assert_same(packed_states(load_encoder(folder), token_documents), wanted)
+    again = load_pretrained(folder)
+    assert_same(packed_states(again, token_documents), wanted)
+    assert not is_open(again.config)
+    assert_same(
+        packed_states(load_pretrained(write_open(folder, tmp_path / "twice")), token_documents),
+        wanted,
+    )
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mistral", "gemma2", "gemma3", "phi3"])
+def test_opening_narrows_a_window_once_and_closing_widens_it(family: str) -> None:
+    config = tiny_config(family)
+    before, window = config.to_dict(), config.sliding_window
+    for _ in range(2):
+        open_both_ways(config)
+        assert (config.is_causal, config.sliding_window) == (False, window - 1)
+    for _ in range(2):
+        close_again(config)
+        assert config.sliding_window == window
+        assert not is_open(config)
+    assert config.to_dict() == {**before, "use_cache": False}
+
+
+def test_windows_of_encoders_stay() -> None:
+    config = tiny_config("modernbert")
+    open_both_ways(config)
+    assert config.local_attention == 10
+    close_again(config)
+    assert config.local_attention == 10
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_gemma_3_with_its_makers_switch(
+    switch: bool, tmp_path: Path, token_documents: Documents
+) -> None:
+    """`use_bidirectional_attention` halves the window in the file."""
+    source = save_family(
+        "gemma3", tmp_path / "source", use_bidirectional_attention=switch, sliding_window=8
+    )
+    wanted = packed_states(load_pretrained(source), token_documents)
+    folder = write_open(source, tmp_path / "open")
+    assert_same(padded(transformers.AutoModel.from_pretrained(folder), token_documents), wanted)
+    assert_same(packed_states(load_encoder(folder), token_documents), wanted)
+    assert_same(packed_states(load_pretrained(folder), token_documents), wanted)
+
+
+class TestEuroBert:
+    """Llama-shaped weights under EuroBERT's name."""
+
+    @pytest.mark.parametrize(
+        ("family", "changes"),
+        [
+            ("llama", {}),
+            ("llama", {"attention_bias": True}),
+            ("llama", {"head_dim": 16}),
+            ("llama", {"hidden_act": "gelu", "rms_norm_eps": 0.1}),
+            ("llama3", {}),
+            ("smollm2", {}),
+        ],
+    )
+    def test_same_states_and_logits(
+        self, family: str, changes: dict, tmp_path: Path, token_documents: Documents
+    ) -> None:
+        source = save_family(family, tmp_path / "source", **changes)
+        model = load_pretrained(source)
+        config = eurobert_config(model.config)
+        assert config is not None
+        assert config.model_type == "eurobert"
+        theirs, report = transformers.EuroBertForMaskedLM.from_pretrained(
+            source, config=config, output_loading_info=True
+        )
+        assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys"))
+        assert_same(padded(theirs, token_documents), packed_states(model, token_documents))
+        if config.tie_word_embeddings:
+            assert theirs.lm_head.weight is theirs.model.embed_tokens.weight
+        with torch.no_grad():
+            tokens = torch.from_numpy(token_documents[0])[None]
+            states = packed_states(model, token_documents)[0]
+            logits = theirs.eval()(input_ids=tokens).logits[0]
+        assert_close(model.lm_head(states), logits, atol=1e-4, rtol=0)
+
+    def test_nothing_of_the_configuration_is_lost(self) -> None:
+        """Every setting that both have is the same, but for those with other defaults."""
+        config = tiny_config("llama3", attention_dropout=0.1, initializer_range=0.3)
+        config.mask_token_id = 7
+        native = eurobert_config(config)
+        assert native is not None
+        ours, theirs = config.to_dict(), native.to_dict()
+        free = {"model_type", "architectures", "transformers_version", "pretraining_tp"}
+        for name in (ours.keys() & theirs.keys()) - free:
+            assert theirs[name] == ours[name], name
+        assert native.rope_parameters is not config.rope_parameters
+
+    @pytest.mark.parametrize(
+        "family", [family for family in FAMILIES if FAMILIES[family].config != "LlamaConfig"]
+    )
+    def test_other_families_are_none(self, family: str) -> None:
+        assert eurobert_config(tiny_config(family)) is None
+
+    def test_biases_of_the_feed_forward_layers_are_none(self) -> None:
+        """EuroBERT has a biased head then, which a Llama has no weights for."""
+        assert eurobert_config(tiny_config("llama", mlp_bias=True)) is None
+
+        class Other(LlamaConfig):
+            model_type = "other"
+
+        assert eurobert_config(Other()) is None
+        assert eurobert_config(EuroBertConfig()) is None
+
+
+@pytest.fixture
+def save_open(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda family: write_open(save_family(family, tmp_path / "s"), tmp_path / "o")
+
+
+def test_a_window_read_one_too_narrow_would_show(
+    save_open: Callable[[str], Path], token_documents: Documents
+) -> None:
+    """The equality of round trips would not hold for a window that is read as it is written."""
+    folder = save_open("mistral")
+    right = packed_states(load_encoder(folder), token_documents)
+    model = load_encoder(folder)
+    model.config.sliding_window -= 1
+    wrong = packed_states(model, token_documents)
+    assert float((right[0] - wrong[0]).abs().max()) > 0.1

@@ -1,0 +1,195 @@
+"""Every family, exported and read by transformers alone: our hidden states again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ModelError
+from biphasic.export import write
+from biphasic.export.check import Reloaded
+from biphasic.model.build import load_encoder
+from biphasic.tasks.encoding import Encoder
+from families import FAMILIES, PADDED_ONLY, record
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOLERANCE = 1e-5
+"""Absolute; the states are of size 1 to 4."""
+LENGTHS = (40, 17, 9, 3)
+"""In tokens; windows of the families are 5 or 6."""
+NATIVE = {"llama", "llama3", "smollm2"}
+"""Families whose weights become `eurobert`."""
+ENCODERS = {"eurobert", "modernbert", "bert", "roberta"}
+CAUSAL = ["gpt_neo", "nemotron", "stablelm"]
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the check of the export, in whose place this file looks for itself."""
+    reloaded = Reloaded(0.0, 0.0, None, None, "none")
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
+
+
+def sequences(tokenizer: TextTokenizer) -> list[np.ndarray]:
+    draw = np.random.default_rng(7)
+    inner = [draw.integers(4, tokenizer.vocab_size, length - 2) for length in LENGTHS]
+    return [np.array([tokenizer.bos_id, *ids, tokenizer.eos_id]) for ids in inner]
+
+
+def ours(folder: Path, inputs: list[np.ndarray], pad_id: int, *, batching: str) -> list[Tensor]:
+    encoder = Encoder(load_encoder(folder, batching=batching).eval(), pad_id)  # type: ignore[arg-type]
+    return [encoder.states([each])[0][: len(each)] for each in inputs]
+
+
+def alone(model: PreTrainedModel, inputs: list[np.ndarray]) -> list[Tensor]:
+    return [model(torch.from_numpy(each)[None]).last_hidden_state[0] for each in inputs]
+
+
+def padded(model: PreTrainedModel, inputs: list[np.ndarray], pad_id: int) -> list[Tensor]:
+    longest = max(map(len, inputs))
+    ids = torch.full((len(inputs), longest), pad_id)
+    mask = torch.zeros_like(ids)
+    for row, each in enumerate(inputs):
+        ids[row, : len(each)], mask[row, : len(each)] = torch.from_numpy(each), 1
+    states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return [states[row, : len(each)] for row, each in enumerate(inputs)]
+
+
+def largest(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.usefixtures("one_thread", "unchecked")
+class TestFamilies:
+    @torch.no_grad()
+    @pytest.mark.parametrize("family", [*FAMILIES, *PADDED_ONLY])
+    def test_reloaded_gives_our_hidden_states(
+        self,
+        family: str,
+        make_family: Callable[..., Path],
+        tokenizer: TextTokenizer,
+        tmp_path: Path,
+    ) -> None:
+        source = make_family(family)
+        out = write.export_model(source, tmp_path / "out")
+        # Frequencies of Phi-3's long context depend on the longest of a batch: no two lengths then.
+        inputs = sequences(tokenizer)[: 1 if family == "phi3" else None]
+        batching = "padded" if family in PADDED_ONLY else "packed"
+        expected = ours(source, inputs, tokenizer.pad_id, batching=batching)
+
+        model = AutoModel.from_pretrained(out).eval()
+        by_one = largest(alone(model, inputs), expected)
+        by_many = largest(padded(model, inputs, tokenizer.pad_id), expected)
+        if family in FAMILIES:
+            record(family, "export", max(by_one, by_many))
+        assert max(float(states.abs().max()) for states in expected) > 0.5
+        assert by_one <= TOLERANCE
+        assert by_many <= TOLERANCE
+
+    @torch.no_grad()
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_every_token_sees_later_ones(
+        self,
+        family: str,
+        make_family: Callable[..., Path],
+        tokenizer: TextTokenizer,
+        tmp_path: Path,
+    ) -> None:
+        out = write.export_model(make_family(family), tmp_path / "out")
+        model = AutoModel.from_pretrained(out).eval()
+        short = sequences(tokenizer)[3]
+        other = short.copy()
+        other[-1] = 5
+        [before], [after] = alone(model, [short]), alone(model, [other])
+        assert bool(((before - after)[:-1].abs().amax(-1) > 1e-3).all())
+
+    @torch.no_grad()
+    @pytest.mark.parametrize("family", sorted(NATIVE | ENCODERS))
+    def test_head_is_kept(
+        self,
+        family: str,
+        make_family: Callable[..., Path],
+        tokenizer: TextTokenizer,
+        tmp_path: Path,
+    ) -> None:
+        """The logits of a decoder's last token see all before it, whichever way it reads."""
+        import transformers
+
+        source = make_family(family)
+        out = write.export_model(source, tmp_path / "out")
+        ids = torch.from_numpy(sequences(tokenizer)[0])[None]
+        kind = json.loads((source / "config.json").read_text())["architectures"][0]
+        # The first layer alone would do for a decoder; one layer reads alike in both directions.
+        original = getattr(transformers, kind).from_pretrained(source, num_hidden_layers=1).eval()
+        exported = AutoModelForMaskedLM.from_pretrained(out, num_hidden_layers=1).eval()
+        assert torch.equal(
+            exported.get_output_embeddings().weight, original.get_output_embeddings().weight
+        )
+        difference = exported(ids).logits[0, -1] - original(ids).logits[0, -1]
+        assert float(difference.abs().max()) <= TOLERANCE
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_config_says_both_ways(
+        self, family: str, make_family: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        out = write.export_model(make_family(family), tmp_path / "out")
+        config = json.loads((out / "config.json").read_text())
+        card = (out / "README.md").read_text()
+        if family in NATIVE:
+            assert config["model_type"] == "eurobert"
+        if family in NATIVE | ENCODERS:
+            assert "is_causal" not in config
+            assert "Needs transformers 5.2" not in card
+        else:
+            assert config["is_causal"] is False
+            assert "Needs transformers 5.2" in card
+        assert not (out / "generation_config.json").exists()
+
+    @torch.no_grad()
+    @pytest.mark.parametrize("family", ["gemma3", "mistral", "llama"])
+    def test_exported_again_is_the_same(
+        self,
+        family: str,
+        make_family: Callable[..., Path],
+        tokenizer: TextTokenizer,
+        tmp_path: Path,
+    ) -> None:
+        """Windows are not narrowed twice; and we read an export as what it was made from."""
+        source = make_family(family)
+        once = write.export_model(source, tmp_path / "once")
+        twice = write.export_model(once, tmp_path / "twice")
+        assert (once / "config.json").read_text() == (twice / "config.json").read_text()
+        inputs = sequences(tokenizer)
+        expected = ours(source, inputs, tokenizer.pad_id, batching="packed")
+        found = ours(twice, inputs, tokenizer.pad_id, batching="packed")
+        assert largest(found, expected) <= TOLERANCE
+
+    @pytest.mark.parametrize("family", CAUSAL)
+    def test_refused_by_layer(
+        self, family: str, make_family: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        with pytest.raises(ModelError, match=r"\b(layers?|h)[. ]\d"):
+            write.export_model(make_family(family), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        assert not list(tmp_path.glob(".partial-*"))
+
+    def test_tokenizer_gives_the_ids_of_training(
+        self, make_family: Callable[..., Path], tokenizer: TextTokenizer, tmp_path: Path
+    ) -> None:
+        out = write.export_model(make_family("qwen3"), tmp_path / "out")
+        theirs = AutoTokenizer.from_pretrained(out)
+        text = "the array of rows"
+        expected = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+        assert theirs(text)["input_ids"] == expected
+        assert theirs.model_max_length == 64

@@ -1,0 +1,241 @@
+"""Fine-tuned folders: others compute the same with them, and `predict` what was scored."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from biphasic.errors import ConfigError, DataError
+from biphasic.export.fitted import FinetunedFolder, finetune
+from biphasic.tasks.encoding import encode_texts
+from biphasic.tasks.fitted import load_fitted, read_head
+from biphasic.tasks.inputs import open_input
+from biphasic.tasks.predict import predict_file
+from tiny_use import LABELS, read_jsonl, write_model, write_task
+
+PROTOCOL = {"max_steps": 20, "batch_size": 16, "max_question_tokens": 8, "window_overlap": 8}
+FORMS = {
+    ("eurobert", "sc"): "sequence-classification",
+    ("eurobert", "sr"): "sequence-classification",
+    ("eurobert", "tc"): "token-classification",
+    ("eurobert", "qa"): "separate-head",
+    ("eurobert", "ir"): "sentence-transformers",
+    ("eurobert", "zs"): "sentence-transformers",
+    ("llama", "sc"): "sequence-classification",
+    ("llama", "tc"): "token-classification",
+    ("qwen3", "sr"): "separate-head",
+    ("qwen3", "tc"): "token-classification",
+    ("bert", "sc"): "separate-head",
+    ("bert", "tc"): "token-classification",
+    ("bert", "qa"): "question-answering",
+    ("modernbert", "tc"): "separate-head",
+    ("modernbert", "ir"): "sentence-transformers",
+}
+# What somebody does who has never heard of this package.
+STRANGER = """
+import json, sys
+sys.modules["biphasic"] = None
+import torch, transformers
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+inputs = tokenizer(texts, padding=True, return_tensors="pt")
+kind = getattr(transformers, sys.argv[3])
+model = kind.from_pretrained(folder).eval()
+with torch.no_grad():
+    output = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+names = [model.config.id2label[n] for n in range(model.config.num_labels)]
+print(json.dumps({"logits": output.logits.tolist(), "names": names}))
+"""
+
+
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory):
+    """Fine-tune a family on a kind of task, each once."""
+    base = tmp_path_factory.mktemp("fitted")
+    made: dict[tuple[str, str], FinetunedFolder] = {}
+
+    def get(family: str, kind: str) -> FinetunedFolder:
+        if (family, kind) not in made:
+            model, task = base / family, base / f"task-{kind}"
+            if not model.exists():
+                write_model(model, family)
+            if not task.exists():
+                write_task(task, kind)
+            made[family, kind] = finetune(
+                model,
+                task,
+                base / f"{family}-{kind}",
+                learning_rates=[1e-3, 3e-3],
+                protocol=PROTOCOL,
+                root=base / "root",
+                console=Console(file=io.StringIO()),
+            )
+        return made[family, kind]
+
+    return get
+
+
+def scores_of(made: FinetunedFolder) -> list[dict]:
+    """Return the recorded scores of the kept run on test, by example."""
+    record = made.record
+    [run] = [
+        result
+        for result in made.evaluation.results
+        if (result.learning_rate, result.seed) == (record.learning_rate, record.seed)
+    ]
+    rows = pq.read_table(made.evaluation.folder / run.id / "scores.parquet").to_pylist()
+    return [row for row in rows if row["split"] == "test"]
+
+
+def task_of(made: FinetunedFolder) -> Path:
+    return made.folder.parent / f"task-{made.record.kind}"
+
+
+@pytest.mark.parametrize(("family", "kind"), FORMS)
+def test_a_folder_has_the_best_form_and_agrees_with_transformers(one_thread, make, family, kind):
+    made = make(family, kind)
+    assert made.record.form == FORMS[family, kind]
+    assert made.difference < 2e-6
+    assert read_head(made.folder) == made.record
+    assert (made.folder / "README.md").read_text(encoding="utf-8").startswith("---\nlibrary_name: ")
+    assert str(made.folder.parent) not in (made.folder / "README.md").read_text(encoding="utf-8")
+    config = json.loads((made.folder / "config.json").read_text())
+    assert config["model_type"] == ("eurobert" if family == "llama" else family)
+    assert config.get("is_causal", False) is False
+    assert (made.folder / "head.safetensors").exists() == (made.record.form == "separate-head")
+
+
+@pytest.mark.parametrize(("family", "kind"), [key for key in FORMS if key[1] not in {"ir", "zs"}])
+def test_predict_gives_what_was_scored(one_thread, make, tmp_path, family, kind):
+    made = make(family, kind)
+    out = tmp_path / "predicted.jsonl"
+    summary = predict_file(made.folder, open_input(str(task_of(made) / "test.jsonl")), out)
+    assert (summary.num_examples, summary.num_cut, summary.num_empty) == (24, 0, 0)
+    rows, scored = read_jsonl(out), scores_of(made)
+    assert [row["id"] for row in rows] == [score["id"] for score in scored]
+    ours = {
+        "sc": lambda row: row["label"],
+        "sr": lambda row: row["score"],
+        "qa": lambda row: row["answer"],
+        "tc": lambda row: len(row["entities"]),
+    }[kind]
+    theirs = "num_predicted" if kind == "tc" else "predicted"
+    assert [ours(row) for row in rows] == [score[theirs] for score in scored]
+    if kind == "tc":
+        expected = read_jsonl(task_of(made) / "test.jsonl")
+        right = [
+            sum(entity in _entities(example["tags"]) for entity in _predicted(row))
+            for row, example in zip(rows, expected, strict=True)
+        ]
+        assert right == [score["num_right"] for score in scored]
+
+
+def _entities(tags):
+    return [(tag[2:], n, n + 1) for n, tag in enumerate(tags) if tag != "O"]  # all of one word
+
+
+def _predicted(row):
+    return [(entity["type"], entity["start"], entity["end"]) for entity in row["entities"]]
+
+
+@pytest.mark.parametrize("kind", ["sc", "sr", "tc"])
+def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make, kind):
+    made = make("eurobert", kind)
+    texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
+    name = "AutoModelForTokenClassification" if kind == "tc" else "AutoModelForSequenceClassification"
+    ended = subprocess.run(
+        [sys.executable, "-c", STRANGER, made.folder, json.dumps(texts), name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    fitted = load_fitted(made.folder)
+    sequences, _ = encode_texts(texts, fitted.tokenizer, max_seqlen=64)
+    with torch.inference_mode():
+        if kind == "tc":
+            states, spans = fitted.encoder.states(sequences)
+            ours = [fitted.head(states[slice(*span)]).numpy() for span in spans.tolist()]
+            assert found["names"] == LABELS
+        else:
+            ours = fitted.head(fitted.encoder.pooled(sequences)).numpy()
+            ours = ours * fitted.record.deviation + fitted.record.mean
+    for mine, logits in zip(ours, found["logits"], strict=True):
+        theirs = np.array(logits)[: len(mine)]
+        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6)
+    assert (found["names"] == ["cat", "dog"]) == (kind == "sc")
+
+
+def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
+    from sentence_transformers import SentenceTransformer
+
+    made = make("modernbert", "ir")
+    model = SentenceTransformer(str(made.folder), device="cpu")
+    fitted = load_fitted(made.folder)
+    for theirs, prefix in ((model.encode_query, "Query: "), (model.encode_document, "Document: ")):
+        sequences, _ = encode_texts([f"{prefix}cat", f"{prefix}dog"], fitted.tokenizer, max_seqlen=64)
+        with torch.inference_mode():
+            ours = fitted.encoder.pooled(sequences).numpy()
+        np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)
+
+
+def test_weights_of_an_earlier_run_are_made_again_bit_by_bit(one_thread, make, tmp_path):
+    made = make("eurobert", "sc")
+    told = io.StringIO()
+    again = finetune(
+        made.folder.parent / "eurobert",
+        task_of(made),
+        tmp_path / "again",
+        learning_rates=[1e-3, 3e-3],
+        protocol=PROTOCOL,
+        root=made.folder.parent / "root",
+        console=Console(file=told, width=400),
+    )
+    assert "2 runs, 2 of them done before" in told.getvalue()
+    assert "it is done once more" in told.getvalue()
+    assert "other scores" not in told.getvalue()
+    assert again.record == made.record
+    first, second = (load_file(x.folder / "model.safetensors") for x in (made, again))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+
+
+def test_the_best_on_validation_is_kept(one_thread, make):
+    made = make("eurobert", "sr")
+    by_rate = {r.learning_rate: (r.validation or {})["spearman"] for r in made.evaluation.results}
+    assert len(by_rate) == 2
+    assert by_rate[made.record.learning_rate] == max(by_rate.values())
+    assert made.record.validation["spearman"] == max(by_rate.values())
+
+
+def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(ConfigError, match="already there"):
+        finetune(tmp_path / "model", "sst2", out)
+    with pytest.raises(DataError, match="no such folder, and not a hub id"):
+        finetune(tmp_path / "a model", "sst2", tmp_path / "new", root=tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_no_fine_tuned_model_is_refused(make, tmp_path):
+    made = make("eurobert", "sc")
+    with pytest.raises(DataError, match="no fine-tuned model here"):
+        read_head(made.folder.parent / "eurobert")
+    with pytest.raises(DataError, match="no such folder"):
+        read_head(tmp_path / "none")
+    source = open_input(str(task_of(make("eurobert", "ir")) / "queries.jsonl"))
+    with pytest.raises(DataError, match="biphasic encode"):
+        predict_file(make("eurobert", "ir").folder, source, None)

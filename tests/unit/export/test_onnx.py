@@ -1,0 +1,226 @@
+"""ONNX folders: what is in them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, ModelError
+from biphasic.export import onnx
+from biphasic.export.onnx import write_onnx
+from biphasic.model.directions import open_both_ways
+from families import save_family
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+ONE_LAYER = {"num_hidden_layers": 1}
+
+
+def open_folder(family: str, folder: Path, **changes: Any) -> Path:
+    """Write a small model of a family that reads both ways."""
+    save_family(family, folder, **changes)
+    config = AutoConfig.from_pretrained(folder)
+    open_both_ways(config)
+    config.save_pretrained(folder)
+    return folder
+
+
+def tokens(lengths: list[int], *, left: bool = False) -> dict[str, np.ndarray]:
+    places = np.arange(max(lengths))[:: -1 if left else 1]
+    is_token = places < np.array(lengths)[:, None]
+    draws = np.random.default_rng(5).integers(4, 97, is_token.shape)
+    return {"input_ids": draws * is_token, "attention_mask": is_token.astype(np.int64)}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> Path:
+    """A folder as people have them: sharded or not, tokenizer, pooling, card, odds and ends."""
+    folder = open_folder("qwen3", tmp_path_factory.mktemp("hf") / "encoder", **ONE_LAYER)
+    tokenizer.save(folder)
+    modules = [{"path": ""}, {"path": "1_Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    (folder / "README.md").write_text("# A card\n", "utf-8")
+    (folder / "optimizer.pt").write_bytes(b"a pickle")
+    (folder / "checkpoints").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(encoder: Path) -> Path:
+    write_onnx(encoder, encoder.parent / "out" / "graph")
+    return encoder.parent / "out" / "graph"
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """The smallest model, and the quickest to trace."""
+    return open_folder("bert", tmp_path / "bert", **ONE_LAYER)
+
+
+class TestGraph:
+    def test_inputs_and_outputs(self, exported: Path) -> None:
+        session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
+        axes = ["batch_size", "sequence_length"]
+        assert {i.name: (i.type, i.shape) for i in session.get_inputs()} == {
+            "input_ids": ("tensor(int64)", axes),
+            "attention_mask": ("tensor(int64)", axes),
+        }
+        assert {o.name: (o.type, o.shape) for o in session.get_outputs()} == {
+            "last_hidden_state": ("tensor(float)", [*axes, 32]),
+            "sentence_embedding": ("tensor(float)", ["batch_size", 32]),
+        }
+
+    @pytest.mark.parametrize("left", [False, True])
+    @pytest.mark.parametrize("lengths", [[1], [64], [2, 1], [5, 30, 8, 1, 30]])
+    def test_states_and_mean(
+        self, encoder: Path, exported: Path, lengths: list[int], left: bool
+    ) -> None:
+        inputs = tokens(lengths, left=left)
+        session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
+        states, embeddings = session.run(["last_hidden_state", "sentence_embedding"], inputs)
+        model = AutoModel.from_pretrained(encoder).eval()
+        with torch.no_grad():
+            output = model(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+        expected = output.last_hidden_state.numpy()
+        for row, is_token in enumerate(inputs["attention_mask"] == 1):
+            np.testing.assert_allclose(states[row][is_token], expected[row][is_token], atol=1e-4)
+            mean = expected[row][is_token].mean(0)
+            np.testing.assert_allclose(embeddings[row], mean, atol=1e-4)
+
+    def test_no_pooling(self, bert: Path, tmp_path: Path) -> None:
+        write_onnx(bert, tmp_path / "graph", pooling=False)
+        session = onnxruntime.InferenceSession(tmp_path / "graph" / "onnx" / "model.onnx")
+        assert [output.name for output in session.get_outputs()] == ["last_hidden_state"]
+
+    def test_large_weights_lie_beside(self, bert: Path, tmp_path: Path) -> None:
+        write_onnx(bert, tmp_path / "graph", inline_bytes=0)
+        graph, data = (tmp_path / "graph" / "onnx" / f"model.onnx{end}" for end in ("", "_data"))
+        stored = AutoModel.from_pretrained(bert).embeddings.word_embeddings.weight
+        assert stored.detach().numpy().tobytes() in data.read_bytes()
+        assert stored.detach().numpy().tobytes() not in graph.read_bytes()
+
+
+class TestFolder:
+    def test_layout(self, encoder: Path, exported: Path) -> None:
+        kept = ["1_Pooling/config.json", "README.md", "config.json", "modules.json"]
+        for name in (*kept, "tokenizer.json", "tokenizer_config.json"):
+            assert (exported / name).read_bytes() == (encoder / name).read_bytes()
+        names = {path.name for path in exported.rglob("*")}
+        assert not names & {"model.safetensors", "optimizer.pt", "checkpoints", "model.onnx_data"}
+
+    def test_nothing_else_is_left(self, exported: Path) -> None:
+        assert [path.name for path in exported.parent.iterdir()] == ["graph"]
+
+    def test_existing_folder_is_refused(self, bert: Path, tmp_path: Path) -> None:
+        (tmp_path / "graph").mkdir()
+        with pytest.raises(ConfigError, match="already"):
+            write_onnx(bert, tmp_path / "graph")
+        assert not list((tmp_path / "graph").iterdir())
+
+    def test_it_says_nothing(
+        self, bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        capfd.readouterr()
+        write_onnx(bert, tmp_path / "graph")
+        assert capfd.readouterr() == ("", "")
+
+
+class TestWrongGraph:
+    """A graph that computes something else is not handed over."""
+
+    def test_other_weights(
+        self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        export = onnx._export
+
+        def damage(encoder: Any, file: Path, **options: Any) -> None:
+            weight = encoder.body.encoder.layer[0].output.dense.weight
+            with torch.no_grad():
+                weight[3, 5] += 0.01
+                export(encoder, file, **options)
+                weight[3, 5] -= 0.01
+
+        monkeypatch.setattr(onnx, "_export", damage)
+        with pytest.raises(ModelError, match=r"differ by .*e-0[34] in last_hidden_state"):
+            write_onnx(bert, tmp_path / "out" / "graph")
+        assert not list((tmp_path / "out").iterdir())
+
+    def test_not_a_number(self) -> None:
+        """A graph may fail on padding alone, and spoil whole rows with it."""
+        states, mask = np.zeros((1, 2, 3), np.float32), np.ones((1, 2), np.int64)
+        assert not onnx._difference(states, states * np.nan, mask) <= onnx.TOLERANCE
+
+
+class TestRefused:
+    def refuse(self, folder: Path, kind: type[Exception], words: str, **options: Any) -> None:
+        out = folder.parent / "graph"
+        with pytest.raises(kind, match=words) as caught:
+            write_onnx(folder, out, **options)
+        assert "\n" not in str(caught.value)
+        assert not out.exists()
+
+    def test_missing_packages(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        find = onnx.find_spec
+        monkeypatch.setattr(
+            onnx, "find_spec", lambda name: None if name == "onnxscript" else find(name)
+        )
+        self.refuse(bert, ConfigError, r"needs onnxscript; .*pip install 'biphasic\[onnx\]'")
+
+    def test_no_folder(self, tmp_path: Path) -> None:
+        self.refuse(tmp_path / "nowhere", ConfigError, "no config.json there")
+
+    def test_decoder(self, tmp_path: Path) -> None:
+        folder = save_family("llama", tmp_path / "llama")
+        self.refuse(folder, ModelError, "a decoder .llama; .*is_causal")
+
+    def test_causal_after_all(self, tmp_path: Path) -> None:
+        """StableLM heeds `is_causal` of its configuration only where there is padding."""
+        folder = open_folder("stablelm", tmp_path / "stablelm")
+        self.refuse(folder, ModelError, "stablelm: StableLmModel: padding changes hidden states")
+
+    def test_missing_weights(self, bert: Path) -> None:
+        weights = load_file(bert / "model.safetensors")
+        del weights["bert.encoder.layer.0.attention.self.key.weight"]
+        save_file(weights, bert / "model.safetensors", {"format": "pt"})
+        self.refuse(bert, ModelError, "weights are missing")
+
+    def test_dynamic_rope(self, tmp_path: Path) -> None:
+        rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+        folder = open_folder("llama", tmp_path / "llama", rope_parameters=rope)
+        self.refuse(folder, ModelError, r"rope of type dynamic \(llama\)")
+
+    def test_torch_fails(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise torch.onnx.OnnxExporterError("long\nstory") from ValueError("no such op\nat all")
+
+        monkeypatch.setattr(torch.onnx, "export", fail)
+        self.refuse(bert, ModelError, r"cannot export BertModel .*\(ValueError: no such op\)")
+
+    @pytest.mark.parametrize(
+        ("settings", "mode"),
+        [
+            ({"pooling_mode": "cls"}, "cls"),
+            ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token and"),
+        ],
+    )
+    def test_other_pooling(self, bert: Path, settings: dict[str, Any], mode: str) -> None:
+        (bert / "1_Pooling").mkdir()
+        (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
+        self.refuse(bert, ConfigError, f"pools by {mode}.*would be a mean")
+
+
+def test_mean_pooling_by_its_old_name(bert: Path) -> None:
+    settings = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (bert / "1_Pooling").mkdir()
+    (bert / "1_Pooling" / "config.json").write_text(json.dumps(settings), "utf-8")
+    assert onnx._pooling_mode(bert) == "mean"

@@ -1,0 +1,318 @@
+"""Exports as a whole: checked in a fresh process, or not there."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from export_states import write_state
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, ModelError
+from biphasic.export import check, write
+from biphasic.export.check import Reloaded
+from biphasic.export.write import export_model
+from biphasic.files import MANIFEST, write_json
+from biphasic.model.build import load_encoder
+from biphasic.tasks.encoding import Encoder, encode_texts
+
+TEXTS = ["the rows of an array", "model", "each value was read in order " * 4]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the fresh process, which takes seconds."""
+    reloaded = Reloaded(0.0, 0.0, None, None, "none")
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check in this process: quicker, and the same but for the isolation."""
+
+    def ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+            write_json(Path(name, "request.json"), request)
+            patch.setattr(sys, "argv", [str(check._SCRIPT), name])
+            patch.setitem(sys.modules, "biphasic", sys.modules["biphasic"])  # barred by the script
+            patch.setenv("HF_HUB_OFFLINE", "1")
+            runpy.run_path(str(check._SCRIPT), run_name="__main__")
+            report = json.loads(Path(name, "found.json").read_text())
+            return {**report, "has_biphasic": False}, load_file(Path(name, "found.safetensors"))
+
+    monkeypatch.setattr(check, "_ask", ask)
+
+
+def nothing_written(out: Path) -> bool:
+    return not out.exists() and not list(out.parent.glob(".partial-*"))
+
+
+@pytest.fixture(scope="module")
+def made(
+    tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path, list[str]]:
+    """A state, what it was exported to, and what was said meanwhile."""
+    folder = tmp_path_factory.mktemp("state")
+    state, said = write_state(folder / "store", tokenizer), list[str]()
+    out = export_model(state, folder / "mine", format="sentence-transformers", say=said.append)
+    return state, out, said
+
+
+class TestState:
+    """A state of ours, as sentence-transformers and transformers read it."""
+
+    def test_was_checked_elsewhere(self, made: tuple[Path, Path, list[str]]) -> None:
+        assert "in a process of its own" in made[2][-1]
+        assert "embeddings" in (made[1] / "README.md").read_text().rpartition("Checked when")[2]
+
+    def test_holds_nothing_of_ours(self, made: tuple[Path, Path, list[str]]) -> None:
+        names = {path.relative_to(made[1]).as_posix() for path in made[1].rglob("*")}
+        assert names == {
+            *("README.md", "config.json", "model.safetensors"),
+            *("tokenizer.json", "tokenizer_config.json"),
+            *("modules.json", "1_Pooling", "1_Pooling/config.json"),
+            *("sentence_bert_config.json", "config_sentence_transformers.json"),
+        }
+
+    def test_sentence_transformers_averages_as_we_do(
+        self, made: tuple[Path, Path, list[str]], tokenizer: TextTokenizer
+    ) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        texts = [*TEXTS, "spells <|mask|> and <|eos|>"]
+        sequences, num_cut = encode_texts(texts, tokenizer, max_seqlen=64)
+        assert num_cut == 1
+        encoder = Encoder(load_encoder(made[0]).eval(), tokenizer.pad_id)
+        with torch.no_grad():
+            expected = encoder.pooled(sequences)
+        model = SentenceTransformer(str(made[1]), device="cpu")
+        assert model.max_seq_length == 64
+        found = model.encode(texts, convert_to_tensor=True)
+        assert_close(found, expected, atol=1e-5, rtol=0)
+
+    def test_fills_masks(self, made: tuple[Path, Path, list[str]]) -> None:
+        fill = pipeline("fill-mask", model=str(made[1]), device="cpu")
+        answers = fill(f"the {fill.tokenizer.mask_token} of rows")
+        assert len(answers) == 5
+
+    def test_classes_of_an_encoder(self, made: tuple[Path, Path, list[str]]) -> None:
+        batch = AutoTokenizer.from_pretrained(made[1])(TEXTS, padding=True, return_tensors="pt")
+        whole = AutoModelForSequenceClassification.from_pretrained(made[1], num_labels=3)
+        each = AutoModelForTokenClassification.from_pretrained(made[1], num_labels=5)
+        assert whole(**batch).logits.shape == (3, 3)
+        assert each(**batch).logits.shape == (*batch["input_ids"].shape, 5)
+
+    def test_card_runs_as_written(self, made: tuple[Path, Path, list[str]]) -> None:
+        blocks = (made[1] / "README.md").read_text().split("```python\n")[1:]
+        assert len(blocks) == 3
+        names: dict[str, Any] = {}
+        for block in blocks:
+            code = block.partition("```")[0].replace("OWNER/mine", str(made[1]))
+            exec(code, names)  # noqa: S102 - what we wrote ourselves
+            if "embeddings" in names:
+                assert names.pop("embeddings").shape == (2, 64)
+
+
+class TestPrecision:
+    @pytest.mark.usefixtures("unchecked")
+    def test_bfloat16_rounds_once(self, state: Path, tmp_path: Path) -> None:
+        out = export_model(state, tmp_path / "out", dtype="bfloat16")
+        stored, exact = load_file(out / "model.safetensors"), load_file(state / "model.safetensors")
+        assert all(torch.equal(stored[name], exact[name].bfloat16()) for name in stored)
+        assert stored.keys() == exact.keys()
+        assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+
+    @pytest.mark.usefixtures("here")
+    def test_bfloat16_passes_the_check(
+        self, make_family: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        out = export_model(make_family("qwen3"), tmp_path / "out", dtype="bfloat16")
+        assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_large_weights_are_split(self, state: Path, tmp_path: Path) -> None:
+        out = export_model(state, tmp_path / "out", max_shard_size="100KB")
+        assert (out / "model.safetensors.index.json").is_file()
+        assert len(list(out.glob("model-*-of-*.safetensors"))) > 3
+        expected = load_encoder(state).state_dict()
+        found = AutoModel.from_pretrained(out).state_dict()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+class TestHead:
+    @pytest.mark.usefixtures("unchecked")
+    def test_body_alone_stays_without_a_head(
+        self, make_family: Callable[..., Path], tokenizer: TextTokenizer, tmp_path: Path
+    ) -> None:
+        """A head drawn at random is not exported as if it had been learnt."""
+        body = AutoModel.from_pretrained(make_family("bert"), add_pooling_layer=False)
+        body.save_pretrained(tmp_path / "body")
+        tokenizer.save(tmp_path / "body")
+        out = export_model(tmp_path / "body", tmp_path / "out")
+        assert json.loads((out / "config.json").read_text())["architectures"] == ["BertModel"]
+        assert not any("predictions" in name for name in load_file(out / "model.safetensors"))
+        assert "fill-mask" not in (out / "README.md").read_text()
+
+
+class TestCheck:
+    """What is wrong with an export is found, and the export is not there."""
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            ("causal", "runs the exported model causally"),
+            ("window", "differs from ours: alone"),
+            ("weights", "differs from ours: alone"),
+            ("head", "differs from ours: logits"),
+            ("tokenizer", "AutoTokenizer gives other ids for 'An encoder"),
+        ],
+    )
+    @pytest.mark.usefixtures("here")
+    def test_found(
+        self, damage: str, words: str, make_family: Callable[..., Path], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Files are spoilt between writing and checking."""
+        write_tokenizer = write.write_tokenizer
+
+        def spoil(tokenizer: TextTokenizer, folder: Path, **options: Any) -> None:
+            write_tokenizer(tokenizer, folder, **options)
+            config = json.loads((folder / "config.json").read_text())
+            weights = load_file(folder / "model.safetensors")
+            if damage == "causal":
+                config["is_causal"] = True
+            elif damage == "window":
+                config["sliding_window"] += 1
+            elif damage == "weights":
+                weights["model.layers.1.mlp.up_proj.weight"][0] += 0.01
+            elif damage == "head":
+                weights["lm_head.weight"][7] += 0.01
+            elif damage == "tokenizer":
+                tokenizer.save(folder)
+            save_file(weights, folder / "model.safetensors", {"format": "pt"})
+            write_json(folder / "config.json", config)
+
+        monkeypatch.setattr(write, "write_tokenizer", spoil)
+        out = tmp_path / "out"
+        family = make_family("mistral", tie_word_embeddings=False)
+        with pytest.raises(ModelError, match=words):
+            export_model(family, out)
+        assert nothing_written(out)
+
+    def test_what_cannot_be_loaded(
+        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(write, "write_tokenizer", lambda *_, **__: None)
+        with pytest.raises(ModelError, match="cannot use the exported folder") as caught:
+            export_model(make_family("qwen3"), tmp_path / "out")
+        assert "\n" not in str(caught.value)
+        assert nothing_written(tmp_path / "out")
+
+    def test_our_package_would_be_noticed(
+        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The script cannot import biphasic, whatever asks for it."""
+        script = tmp_path / "reload.py"
+        text = check._SCRIPT.read_text().replace(
+            "import torch\n", "import torch\nimport biphasic\n", 1
+        )
+        script.write_text(text)
+        monkeypatch.setattr(check, "_SCRIPT", script)
+        with pytest.raises(ModelError, match="biphasic"):
+            export_model(make_family("qwen3"), tmp_path / "out")
+        assert nothing_written(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestBadInput:
+    """One clear line each, and nothing is written."""
+
+    def refuse(
+        self, model: Path | str, out: Path, kind: type[BiphasicError], words: str, **options: Any
+    ) -> None:
+        with pytest.raises(kind, match=words) as caught:
+            export_model(model, out, **options)
+        assert "\n" not in str(caught.value)
+        assert nothing_written(out)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"format": "hff"}, r"format: unknown value 'hff' \(did you mean 'hf'\?\)"),
+            ({"dtype": "float16"}, "dtype: unknown value 'float16'"),
+            ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is no size"),
+            ({"format": "onnx", "dtype": "bfloat16"}, "ONNX is float32"),
+        ],
+    )
+    def test_setting(
+        self, options: dict[str, str], words: str, state: Path, tmp_path: Path
+    ) -> None:
+        self.refuse(state, tmp_path / "out", ConfigError, words, **options)
+
+    def test_output_exists(self, state: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "file").write_text("precious")
+        with pytest.raises(ConfigError, match="out: already there"):
+            export_model(state, tmp_path / "out")
+        assert (tmp_path / "out" / "file").read_text() == "precious"
+
+    def test_no_model(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        self.refuse(tmp_path / "empty", tmp_path / "out", DataError, "no model here")
+
+    def test_no_weights(self, make_family: Callable[..., Path], tmp_path: Path) -> None:
+        folder = make_family("bert")
+        (folder / "model.safetensors").unlink()
+        self.refuse(folder, tmp_path / "out", DataError, "bert: no weights here")
+
+    def test_no_mask_token(self, make_family: Callable[..., Path], tmp_path: Path) -> None:
+        folder = make_family("qwen3")
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        del settings["mask_token"]
+        write_json(folder / "tokenizer_config.json", settings)
+        self.refuse(folder, tmp_path / "out", DataError, "the tokenizer has no mask token")
+
+    def test_tokenizer_of_another_model(
+        self, make_family: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        folder = make_family("qwen3", vocab_size=200)
+        words = "ids up to 319, the model rows for 200 only; they do not belong together"
+        self.refuse(folder, tmp_path / "out", DataError, words)
+
+    def test_weights_of_other_shapes(
+        self, make_family: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        folder = make_family("qwen3")
+        config = json.loads((folder / "config.json").read_text())
+        write_json(folder / "config.json", {**config, "intermediate_size": 56})
+        self.refuse(folder, tmp_path / "out", ModelError, "other shapes")
+
+    def test_damaged_state(self, state: Path, tmp_path: Path) -> None:
+        weights = state / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        assert (state / MANIFEST).is_file()
+        self.refuse(state, tmp_path / "out", CheckpointError, "SHA-256 differs")
+
+    def test_hub_id_out_of_reach(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        self.refuse("some-owner/some-model", tmp_path / "out", DataError, "some-owner/some-model")

@@ -1,0 +1,111 @@
+"""The shape of every family against what its layers are really called with and multiply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from biphasic.data.packing import pack_sequences
+from biphasic.model import attention
+from biphasic.model.attention import register_attention
+from biphasic.model.build import architecture_config, new_model
+from biphasic.model.forward import hidden_states
+from biphasic.model.presets import PRESETS
+from biphasic.model.shape import ModelShape, architecture_shape, config_shape, model_shape
+from biphasic.objectives.supervision import Supervision
+from biphasic.training.supervised import summed_loss
+from families import FAMILIES, tiny_config
+
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+CAUSAL = pytest.mark.parametrize("causal", [True, False])
+
+
+@pytest.fixture
+def calls() -> Iterator[list[tuple[int, int | None]]]:
+    """Record width and reach of each call of our attention."""
+    recorded: list[tuple[int, int | None]] = []
+    original = attention.packed_attention
+
+    def record(module: object, query: Tensor, *states: Any, **options: Any) -> Any:
+        window = options.get("sliding_window")
+        reach = None if window is None else window - 1
+        recorded.append((query.shape[1] * query.shape[3], reach))
+        return original(module, query, *states, **options)
+
+    attention.packed_attention = record
+    register_attention()
+    yield recorded
+    attention.packed_attention = original
+    register_attention()
+
+
+@EVERY
+def test_widths_and_reaches_are_those_of_the_layers(
+    family: str, calls: list[tuple[int, int | None]]
+) -> None:
+    model = new_model(tiny_config(family), init_seed=0)
+    shape = model_shape(model)
+    batch = pack_sequences([np.arange(4, 12)], row_length=8, pad_id=0)
+    hidden_states(model, batch, causal=False)
+    assert {width for width, _ in calls} == {shape.attention_width}
+    assert Counter(reach for _, reach in calls) == Counter(dict(shape.reaches))
+
+
+@EVERY
+def test_weights_are_those_that_torch_multiplies(family: str) -> None:
+    """One full row: torch counts padding; attention is left to other operations."""
+    model = new_model(tiny_config(family), init_seed=0).double()  # oneDNN is not counted
+    shape = model_shape(model)
+    batch = pack_sequences([np.arange(4, 20)], row_length=16, pad_id=0)
+    supervision = Supervision(batch, np.arange(5), np.arange(5), causal=False)
+    with FlopCounterMode(display=False) as counter:
+        summed_loss(model, supervision)
+    counted = counter.get_flop_counts()["Global"]
+    products = sum(counted.get(name, 0) for name in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    # The loss makes the head's gradients at once: two more products of the same size.
+    gradients = 2 * 2 * 97 * 32 * 5
+    assert products - gradients == 2 * (shape.body * 16 + shape.head * 5)
+
+
+@EVERY
+def test_a_configuration_is_enough(family: str) -> None:
+    built = model_shape(new_model(tiny_config(family), init_seed=0))
+    assert config_shape(tiny_config(family)) == built
+
+
+@pytest.mark.parametrize("preset", ["pico", "nano", "micro", "210m"])
+def test_presets_by_arithmetic(preset: str) -> None:
+    special_ids = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    config = architecture_config(
+        PRESETS[preset], vocab_size=300, max_seqlen=64, special_ids=special_ids
+    )
+    assert architecture_shape(PRESETS[preset], vocab_size=300) == config_shape(config)
+
+
+@CAUSAL
+@pytest.mark.parametrize("reach", [None, 0, 1, 3, 6, 7, 50])
+@pytest.mark.parametrize("lengths", [(1,), (7,), (2, 9, 1, 4)])
+def test_pairs_are_those_that_see_each_other(
+    lengths: tuple[int, ...], reach: int | None, causal: bool
+) -> None:
+    shape = ModelShape(body=0, head=0, attention_width=1, reaches=((reach, 2), (None, 1)))
+    rows = pack_sequences([np.arange(each) for each in lengths], row_length=9, pad_id=0)
+
+    def pairs(window: int | None) -> int:
+        return sum(
+            1
+            for length in lengths
+            for one in range(length)
+            for other in range(length)
+            if (window is None or abs(one - other) <= window) and not (causal and other > one)
+        )
+
+    wanted = 4 * (2 * pairs(reach) + pairs(None))
+    assert shape.forward_flops(rows, supervised_tokens=0, causal=causal) == wanted
