@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from biphasic import __version__
+from biphasic.cli.adapt import adapt_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
@@ -28,6 +29,7 @@ study_app = typer.Typer(help="Run and report studies.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
+app.command("adapt")(adapt_command)
 
 _INTERRUPTED = 130
 _WIDEST = 10_000  # characters; no table is wider
@@ -125,7 +127,7 @@ def pretrain_command(
         text = CorpusConfig(folder=corpus.resolve())
     elif corpus is not None:
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
-    recipe = load_config(Recipe, file, overrides or ())
+    recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
     typer.echo(_shown(pretrain(recipe, corpus=text, root=root)))
 
 

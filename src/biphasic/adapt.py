@@ -1,0 +1,246 @@
+"""Any decoder, or encoder, to a text encoder: trained on, exported, checked.
+
+The cheapest road to a strong encoder that is known is a finished decoder that trains on by masked
+language modelling (arXiv 2507.00994, section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from rich.console import Console
+
+from biphasic.config import Config, nearest, parse_config
+from biphasic.data.build_display import say_on
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.errors import ConfigError
+from biphasic.export.output import refuse_existing
+from biphasic.export.write import Format, export_model
+from biphasic.files import read_json
+from biphasic.model.hub import LocalModel, fetch_model, model_limits
+from biphasic.objectives.lr import LearningRateConfig
+from biphasic.study.api import train_recipe
+from biphasic.study.continuation import Continuation, find_continuation
+from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.pretrained import check_model
+from biphasic.study.run import DEFAULT_ROOT, STORE
+from biphasic.training.memory import tune_allocator
+from biphasic.training.optimizer import Precision
+from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import check_phases
+
+PEAK = 5e-4
+"""Learning rate of a model whose own is not known; how it was chosen: docs/adapt.md."""
+WARMUP_SHARE = 0.05
+"""Of all steps: moments that begin anew must not wreck finished weights."""
+DECAY_SHARE = 0.1
+"""Of all steps, at the end."""
+MAX_SEQLEN = 512
+"""Capacity of a row by default, in tokens, where the model reads as many."""
+ROWS_PER_STEP = 32
+"""Rows of a batch by default."""
+
+LEAST_TOKENS = 1 << 20
+"""Of text to look at, however short the training: some of it is held out."""
+
+
+class AdaptConfig(Config):
+    """How a finished model is trained on. What is None follows the model."""
+
+    steps: PositiveInt = 2000
+    """Optimizer steps."""
+    objective: Literal["mlm", "mntp"] = "mlm"
+    """Masked language modelling, or masked next-token prediction."""
+    mlm_probability: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Chance that a token is hidden."""
+    learning_rate: PositiveFloat | None = None
+    """Peak; that of a state's own run, else `PEAK`."""
+    warmup_steps: NonNegativeInt | None = None
+    """Linear warm-up; a twentieth of the steps."""
+    decay_steps: NonNegativeInt | None = None
+    """Final linear decay; a tenth of the steps."""
+    optimizer_state: Literal["keep", "reset"] = "keep"
+    """Whether a state's moments go on or begin anew; other models have none."""
+    max_seqlen: PositiveInt | None = None
+    """Capacity of a row in tokens; a state's own, else 512 or what the model reads."""
+    rows_per_step: PositiveInt | None = None
+    """Rows of a batch; a state's own, else 32."""
+    precision: Precision | None = None
+    """Of the computation; a state's own, else bf16. Weights are kept in fp32."""
+    seed: NonNegativeInt | None = None
+    """Of masks and of the order of the text; a state's own, else 0."""
+
+    @property
+    def schedule(self) -> LearningRateConfig:
+        """The learning rate, as far as it does not follow the model."""
+        warmup, decay = self.warmup_steps, self.decay_steps
+        return LearningRateConfig(
+            peak=self.learning_rate or PEAK,
+            warmup_steps=round(WARMUP_SHARE * self.steps) if warmup is None else warmup,
+            decay_steps=round(DECAY_SHARE * self.steps) if decay is None else decay,
+        )
+
+    @property
+    def phase(self) -> dict[str, Any]:
+        """The one phase of the training to come."""
+        return {
+            "objective": self.objective,
+            "steps": self.steps,
+            "mlm_probability": self.mlm_probability,
+        }
+
+
+def adapt(
+    model: Path | str,
+    out: Path | str,
+    *,
+    corpus: CorpusConfig | Mapping[str, Any] | str,
+    settings: AdaptConfig | Mapping[str, Any] | None = None,
+    format: Format = "sentence-transformers",
+    revision: str | None = None,
+    root: Path | str = DEFAULT_ROOT,
+    checkpoint_every: int = 200,
+    console: Console | None = None,
+) -> Path:
+    """Train a finished model on as an encoder, and write it so that it works without biphasic.
+
+    A state of an earlier run on the same corpus goes on as that run: it reads new rows, and keeps
+    its optimizer unless told otherwise. A call that was interrupted goes on where it was.
+
+    Args:
+        model: Folder of a decoder, an encoder or a state; or an id on the hub.
+        out: Folder to write.
+        corpus: Text: a source such as `hf:HuggingFaceFW/fineweb-edu` or a folder of files; a folder
+            that `biphasic corpus build` made for the model's tokenizer; or settings of a corpus.
+        settings: How to train.
+        format: As in `export_model`.
+        revision: Of a model on the hub.
+        root: Folder of the store.
+        checkpoint_every: Updates between checkpoints; 0 for none.
+        console: Where progress is shown; standard error when None.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ConfigError: A setting is wrong, or `out` exists.
+        DataError: Model or text are missing or damaged.
+        ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
+            fit into memory.
+        TrainingError: The loss is not finite.
+    """
+    out = Path(out).expanduser()
+    if format not in get_args(Format):
+        raise ConfigError(f"format: unknown value '{format}'{nearest(format, get_args(Format))}")
+    refuse_existing(out)
+    if not isinstance(settings, AdaptConfig):
+        settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    console = console or Console(stderr=True)
+    say, store = say_on(console), Path(root).resolve() / STORE
+    tune_allocator()
+    local = fetch_model(model, revision=revision)
+    recipe = _first_run(local, settings)
+    check_phases(recipe.placed_phases)
+    say("checking the model")
+    check_model(local, recipe, name=str(model))
+    paths = _text(corpus, local, settings, store, console=console)
+    earlier = find_continuation(local, paths.open().ground)
+    if earlier:
+        recipe = _going_on(earlier, settings)
+        earlier.bring_into(store)
+        say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
+    state = train_recipe(
+        recipe,
+        paths.extended([recipe]),
+        store,
+        checkpoint_every=checkpoint_every,
+        heldout_every=0,
+        console=console,
+    )
+    _report(state, say)
+    return export_model(state, out, format=format, say=say)
+
+
+def _text(
+    corpus: CorpusConfig | Mapping[str, Any] | str,
+    model: LocalModel,
+    settings: AdaptConfig,
+    store: Path,
+    *,
+    console: Console,
+) -> DataPaths:
+    """Build the text, by the model's own tokenizer and no more of it than is read; or find it."""
+    if isinstance(corpus, str):
+        is_built = (Path(corpus).expanduser() / "train").is_dir()
+        corpus = {"folder" if is_built else "sources": corpus if is_built else [corpus]}
+    if not isinstance(corpus, CorpusConfig):
+        corpus = parse_config(CorpusConfig, corpus, where="corpus")
+    if corpus.folder is None and corpus.vocab_size:
+        raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
+    if corpus.folder is None:
+        shape = _shape(model, settings)
+        tokens = settings.steps * shape["max_seqlen"] * shape["rows_per_step"]
+        most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
+        own = {"tokenizer": str(model.folder), "max_tokens": most}
+        corpus = corpus.model_copy(update=own)
+    return prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+
+
+def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:
+    longest = min(MAX_SEQLEN, model_limits(model.folder).longest_input)
+    return {
+        "max_seqlen": settings.max_seqlen or longest,
+        "rows_per_step": settings.rows_per_step or ROWS_PER_STEP,
+    }
+
+
+def _first_run(model: LocalModel, settings: AdaptConfig) -> Recipe:
+    """Return the recipe of a model whose past is not known."""
+    seed = settings.seed or 0
+    raw = {
+        "model": {"pretrained": str(model.folder)},
+        "phases": [settings.phase],
+        "learning_rate": settings.schedule.model_dump(),
+        "precision": settings.precision or "bf16",
+        "seeds": {"data_seed": seed, "mask_seed": seed},
+        **_shape(model, settings),
+    }
+    return parse_config(Recipe, raw, where="adapt")
+
+
+def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
+    """Return the recipe of a state, with one phase more.
+
+    Raises:
+        ConfigError: Precision or seed are to change, which would be another run from its start.
+    """
+    recipe = earlier.recipe
+    for name, old in (("precision", recipe.precision), ("seed", recipe.seeds.mask_seed)):
+        if getattr(settings, name) not in {None, old}:
+            raise ConfigError(
+                f"adapt: {name}: the state's run has {old}, and goes on with it; leave it away"
+            )
+    schedule = settings.schedule.model_dump()
+    if settings.learning_rate is None:
+        schedule["peak"] = earlier.schedule.peak
+    phase = {
+        **settings.phase,
+        "learning_rate": schedule,
+        "optimizer_state": settings.optimizer_state,
+        "max_seqlen": settings.max_seqlen,
+        "rows_per_step": settings.rows_per_step,
+    }
+    raw = recipe.model_dump(mode="json")
+    return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
+
+
+def _report(state: Path, say: Callable[[str], None]) -> None:
+    """Say what was trained and where it led."""
+    details = read_json(state / "state.json")
+    tokens = sum(phase["tokens"] for phase in details["ledger"])
+    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in details["heldout"].items())
+    say(f"trained on {tokens:,} tokens; held-out loss in nats per token: {losses}")
+    say(f"state: {state}")

@@ -1,0 +1,95 @@
+"""What `biphasic adapt` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def adapt_command(
+    model: Annotated[
+        str, typer.Argument(help="Folder of a decoder, an encoder or a state; or a hub id.")
+    ],
+    corpus: Annotated[
+        str,
+        typer.Option(
+            help="Text: a file or folder, hf:DATASET, builtin:pydocs; a folder made by 'biphasic "
+            "corpus build'; or a corpus file (YAML)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 2000,
+    mlm_probability: Annotated[
+        float | None, typer.Option(help="Chance that a token is hidden. Default: 0.4.")
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(help="mlm, or mntp (masked next-token prediction).")
+    ] = "mlm",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Peak. Default: that of a state's own run, 5e-4 for other models."),
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(help="Linear warm-up. Default: a twentieth of the steps.")
+    ] = None,
+    decay_steps: Annotated[
+        int | None, typer.Option(help="Final linear decay. Default: a tenth of the steps.")
+    ] = None,
+    reset_optimizer: Annotated[
+        bool, typer.Option("--reset-optimizer", help="Begin with empty moments also from a state.")
+    ] = False,
+    max_seqlen: Annotated[
+        int | None,
+        typer.Option(help="Row in tokens. Default: a state's own, else 512 or the model's limit."),
+    ] = None,
+    rows_per_step: Annotated[
+        int | None, typer.Option(help="Rows of a batch. Default: a state's own, else 32.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="bf16 or fp32. Default: a state's own, else bf16.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of masks and order. Default: a state's own, else 0.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
+    ] = "sentence-transformers",
+    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+) -> None:
+    """Train a finished decoder (or encoder) on as an encoder, and export it."""
+    from typing import cast
+
+    from biphasic.adapt import adapt
+    from biphasic.config import load_config
+    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.export.write import Format
+
+    options: dict[str, Any] = {
+        "steps": steps,
+        "objective": objective,
+        "mlm_probability": mlm_probability,
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "decay_steps": decay_steps,
+        "optimizer_state": "reset" if reset_optimizer else None,
+        "max_seqlen": max_seqlen,
+        "rows_per_step": rows_per_step,
+        "precision": precision,
+        "seed": seed,
+    }
+    text: CorpusConfig | str = corpus
+    if Path(corpus).suffix in {".yaml", ".yml"}:
+        text = load_config(CorpusConfig, corpus).anchored(Path(corpus).resolve().parent)
+    folder = adapt(
+        model,
+        out,
+        corpus=text,
+        settings={name: value for name, value in options.items() if value is not None},
+        format=cast(Format, format),
+        revision=revision,
+        root=root,
+    )
+    typer.echo(f"encoder: {folder}")

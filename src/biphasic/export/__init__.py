@@ -1,0 +1,1 @@
+"""Encoders for others to use: folders that work without biphasic, cards, the hub."""

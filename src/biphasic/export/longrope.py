@@ -1,0 +1,70 @@
+"""Rotary positions that depend on the length of the input, in a form that a graph can hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+LONGROPE = "longrope"
+
+
+@contextmanager
+def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
+    """Let a model choose between its short and long frequencies within the graph, for a while.
+
+    transformers writes the chosen ones into a buffer. Some releases branch for it, which cannot be
+    traced (5.17); with others it depends on how torch traces whether the graph keeps the choice, or
+    only what it found in the buffer: it would be wrong, without a word, beyond the length that the
+    short ones are for (5.23 with gradients).
+
+    Args:
+        body: Changed only where its rotary positions are of type `longrope` (Phi-3, 128k).
+
+    Reference: Ding et al. 2024, "LongRoPE", arXiv:2402.13753, as in transformers.
+    """
+    found = {
+        name: module
+        for name, module in body.named_modules()
+        if getattr(module, "rope_type", None) == LONGROPE
+    }
+    for name, rotary in found.items():
+        body.set_submodule(name, _ByLength(rotary))
+    try:
+        yield
+    finally:
+        for name, rotary in found.items():
+            body.set_submodule(name, rotary)
+
+
+class _ByLength(nn.Module):
+    """Two rotary modules with fixed frequencies, and the choice between them."""
+
+    def __init__(self, rotary: Any) -> None:
+        super().__init__()
+        self.limit: int = rotary.config.rope_parameters["original_max_position_embeddings"]
+        self.short = _fixed(rotary, length=self.limit)
+        self.long = _fixed(rotary, length=self.limit + 1)
+
+    def forward(self, states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        is_long = position_ids.max() >= self.limit
+        short_cos, short_sin = self.short(states, position_ids)
+        long_cos, long_sin = self.long(states, position_ids)
+        return torch.where(is_long, long_cos, short_cos), torch.where(is_long, long_sin, short_sin)
+
+
+def _fixed(rotary: Any, *, length: int) -> nn.Module:
+    """Return a copy with the frequencies for inputs of one length, which never change."""
+    fixed = copy.deepcopy(rotary)
+    fixed.rope_type = "default"
+    frequencies, fixed.attention_scaling = ROPE_INIT_FUNCTIONS[LONGROPE](
+        rotary.config, torch.device("cpu"), seq_len=length
+    )
+    fixed.inv_freq = frequencies
+    return fixed

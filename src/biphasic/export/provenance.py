@@ -1,0 +1,105 @@
+"""Where a state's text came from, as its corpora tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biphasic.errors import DataError
+from biphasic.export.source import TrainedState
+from biphasic.files import read_json
+
+_CORPUS = "corpus.json"
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A part of a corpus.
+
+    Attributes:
+        name: Such as `hf:OWNER/NAME` or a folder's name.
+        documents: How many.
+        tokens: Of them, without special tokens.
+        licenses: How many documents are under which; empty where the source says nothing.
+    """
+
+    name: str
+    documents: int
+    tokens: int
+    licenses: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """A corpus that a state was trained on.
+
+    Attributes:
+        content_hash: Of its ordered content.
+        documents: How many; None where the corpus was not found.
+        tokens: Of them; None where the corpus was not found.
+        sources: Its parts; empty where they are not known.
+    """
+
+    content_hash: str
+    documents: int | None
+    tokens: int | None
+    sources: tuple[TextSource, ...]
+
+
+def corpora_of(state: TrainedState, *, store: Path) -> tuple[CorpusFacts, ...]:
+    """Return what is known of the corpora that a state's phases read, in order.
+
+    Args:
+        state: The state.
+        store: Where `data/` lies; corpora elsewhere are found by the recipe's own paths.
+    """
+    hashes: dict[str, Path | None] = {}
+    if "corpus_hash" in state.ground:
+        hashes[str(state.ground["corpus_hash"])] = None
+    for folder, content_hash in (state.ground.get("corpora") or {}).items():
+        hashes.setdefault(str(content_hash), Path(folder))
+    known = {facts.content_hash: facts for facts in _in_store(store)}
+    return tuple(
+        known.get(content_hash) or _at(folder, content_hash)
+        for content_hash, folder in hashes.items()
+    )
+
+
+def _in_store(store: Path) -> Iterator[CorpusFacts]:
+    for path in sorted(store.glob(f"data/*/train/{_CORPUS}")):
+        facts = _read(path)
+        if facts is not None:
+            yield facts
+
+
+def _at(folder: Path | None, content_hash: str) -> CorpusFacts:
+    for path in (folder / "train" / _CORPUS, folder / _CORPUS) if folder else ():
+        facts = _read(path) if path.is_file() else None
+        if facts is not None and facts.content_hash == content_hash:
+            return facts
+    return CorpusFacts(content_hash, None, None, ())
+
+
+def _read(path: Path) -> CorpusFacts | None:
+    """Read a corpus's description; None where it is damaged, as nothing hangs on it here."""
+    try:
+        details = read_json(path)
+        return CorpusFacts(
+            content_hash=details["content_hash"],
+            documents=details["num_documents"],
+            tokens=details["num_tokens"],
+            sources=tuple(_sources(details["provenance"])),
+        )
+    except (DataError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _sources(provenance: Mapping[str, Any]) -> Iterator[TextSource]:
+    for part in provenance.get("merged", ()):
+        yield from _sources(part["provenance"])
+    for name, counts in provenance.get("by_source", {}).items():
+        # A card is public; where a file lay on someone's machine is not.
+        shown = Path(name).name if Path(name).is_absolute() else name
+        yield TextSource(shown, counts["documents"], counts["tokens"], counts["licenses"])

@@ -1,0 +1,159 @@
+"""What an exported model must give again: our own hidden states, embeddings and token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ModelError
+from biphasic.export.source import Source
+from biphasic.export.tokenizer import pair_ids
+from biphasic.model.build import load_encoder
+from biphasic.model.contract import check_contract
+from biphasic.model.forward import Batching
+from biphasic.seeds import stream
+from biphasic.tasks.encoding import Encoder, encode_texts
+
+Dtype = Literal["float32", "bfloat16"]
+
+TEXTS = (
+    "An encoder reads a sentence in both directions.",
+    "Zwölf Boxkämpfer: 世界, naïve cafés & 3.14 😀",
+    "def add(a, b):\n    return a + b  # two\tspaces",
+    "again and again " * 800 + "the end",
+    "",
+)
+PAIR = ("Who reads it?", "An encoder reads it, in both directions.")
+_SHORT, _MIDDLE, _LONG = 5, 23, 48
+_LONGEST = 1024
+"""Windows that are longer are not looked beyond here: it would take minutes."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Our own reading of a model.
+
+    Attributes:
+        batching: How the model reads sequences here.
+        hidden_size: Width of its states.
+        sequences: Token ids, of several lengths; one is longer than any window of up to 1,015.
+        alone: The final states of each sequence by itself, fp32 [length, hidden_size].
+        many: The same of all in one batch. Where rotary frequencies depend on the longest sequence
+            of a batch (Phi-3's long context), they are others.
+        embeddings: Means of the states of each of `TEXTS`, fp32 [num_texts, hidden_size].
+        text_ids: Ids of each of `TEXTS`, cut to the longest input.
+        pair_ids: Ids of `PAIR`.
+        spelt: A text that spells the mask token.
+        spelt_ids: Its ids, as text.
+    """
+
+    batching: Batching
+    hidden_size: int
+    sequences: list[list[int]]
+    alone: list[Tensor] = field(repr=False)
+    many: list[Tensor] = field(repr=False)
+    embeddings: Tensor = field(repr=False)
+    text_ids: list[list[int]]
+    pair_ids: list[int]
+    spelt: str
+    spelt_ids: list[int]
+
+    @property
+    def probe(self) -> list[int]:
+        """The short sequence."""
+        return self.sequences[0]
+
+
+@torch.no_grad()
+def read_reference(source: Source, *, dtype: Dtype) -> Reference:
+    """Read a model as fine-tuning and evaluation do, and probe its attention.
+
+    Args:
+        source: The model.
+        dtype: Precision of the weights to be written; rounded to it, they are computed with in
+            fp32.
+
+    Raises:
+        ModelError: It cannot be an encoder; the layer that stays causal is named.
+    """
+    model, batching = _load(source)
+    round_weights(model, dtype)
+    tokenizer, limit = source.tokenizer, source.max_seqlen
+    encoder = Encoder(model.eval(), tokenizer.pad_id)
+    sequences = _sequences(tokenizer, model.config, limit=limit)
+    hidden, spans = encoder.states(sequences)
+    cut, _ = encode_texts(TEXTS, tokenizer, max_seqlen=source.limits.longest_input)
+    read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
+    spelt = f"a {tokenizer.special_tokens['mask']} b"
+    return Reference(
+        batching=batching,
+        hidden_size=hidden.shape[1],
+        sequences=[sequence.tolist() for sequence in sequences],
+        alone=[_part(*encoder.states([sequence]), 0) for sequence in sequences],
+        many=[_part(hidden, spans, number) for number in range(len(sequences))],
+        embeddings=encoder.pooled(cut),
+        text_ids=[ids.tolist() for ids in read],
+        pair_ids=pair_ids(tokenizer, *PAIR),
+        spelt=spelt,
+        spelt_ids=[tokenizer.bos_id, *tokenizer.encode(spelt), tokenizer.eos_id],
+    )
+
+
+@torch.no_grad()
+def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
+    """Round weights to a precision, in place; they stay fp32."""
+    if dtype == "float32":
+        return
+    for tensor in model.state_dict().values():  # shares memory with the model
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(getattr(torch, dtype)))
+
+
+def _part(hidden: Tensor, spans: NDArray[np.int64], number: int) -> Tensor:
+    """Return the states of one of several sequences."""
+    start, end = spans[number].tolist()
+    return hidden[start:end].clone()
+
+
+def _load(source: Source) -> tuple[PreTrainedModel, Batching]:
+    """Load a model for packed rows; one that cannot read them, for padded ones."""
+    try:
+        return _load_checked(source, "packed"), "packed"
+    except ModelError as error:
+        first = str(error)
+    try:
+        return _load_checked(source, "padded"), "padded"
+    except ModelError as error:
+        # Both: either may be the one that names the layer.
+        both = first if str(error) == first else f"{error}; on packed rows: {first}"
+        raise ModelError(both) from None
+
+
+def _load_checked(source: Source, batching: Batching) -> PreTrainedModel:
+    model = load_encoder(source.folder, batching=batching)
+    check_contract(model, causal=False)
+    return model
+
+
+def _sequences(
+    tokenizer: TextTokenizer, config: PretrainedConfig, *, limit: int | None
+) -> list[NDArray[np.int64]]:
+    """Draw token ids between BOS and EOS, in three lengths, the last beyond short windows."""
+    windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "local_attention")]
+    beyond = [window + 9 for window in windows if window + 9 <= _LONGEST]
+    lengths = [min(length, limit or length) for length in (_SHORT, _MIDDLE, max(_LONG, *beyond, 0))]
+    special = set(tokenizer.special_ids.values())
+    plain = np.array(sorted(set(tokenizer.vocabulary().values()) - special), dtype=np.int64)
+    sequences = []
+    for number, length in enumerate(lengths):
+        draws = stream("export", number).random_raw(length - 2) % np.uint64(len(plain))
+        inner = plain[draws.astype(np.int64)]
+        sequences.append(np.array([tokenizer.bos_id, *inner, tokenizer.eos_id], dtype=np.int64))
+    return sequences

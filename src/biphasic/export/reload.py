@@ -1,0 +1,108 @@
+"""A stranger's view of an exported folder; run as a script, never imported.
+
+It is given a working folder with `request.json`, loads the export with transformers alone, and
+writes what it finds to `found.safetensors` and `found.json` beside the request. biphasic is made
+unimportable first, so that nothing of ours can lend a hand.
+"""
+
+# ruff: noqa: E402 - what must not be imported is barred before anything is
+
+import sys
+
+sys.modules["biphasic"] = None  # type: ignore[assignment]  # importing it now raises
+
+import json
+import os
+from pathlib import Path
+
+# Where packages are installed for one user alone, an isolated interpreter does not find them.
+sys.path.extend(part for part in sys.argv[2:] if part not in sys.path)
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+WORK = Path(sys.argv[1])
+REQUEST = json.loads((WORK / "request.json").read_text(encoding="utf-8"))
+FOLDER = REQUEST["folder"]
+
+
+def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and attention mask of sequences, filled up on the right."""
+    longest = max(map(len, sequences))
+    ids = [[*sequence, *[pad_id] * (longest - len(sequence))] for sequence in sequences]
+    mask = [[1] * len(sequence) + [0] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(ids), torch.tensor(mask)
+
+
+@torch.no_grad()
+def states() -> dict[str, torch.Tensor]:
+    """Return hidden states alone, and in a padded batch; and those after a later token changed."""
+    model = transformers.AutoModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    found = {}
+    sequences = REQUEST["sequences"]
+    for number, sequence in enumerate(sequences):
+        alone = model(input_ids=torch.tensor([sequence])).last_hidden_state[0]
+        found[f"alone.{number}"] = alone
+    ids, mask = padded(sequences, REQUEST["pad_id"])
+    many = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    for number, sequence in enumerate(sequences):
+        found[f"many.{number}"] = many[number, : len(sequence)]
+    changed = torch.tensor([REQUEST["changed"]])
+    found["changed"] = model(input_ids=changed).last_hidden_state[0]
+    return found
+
+
+@torch.no_grad()
+def logits() -> torch.Tensor:
+    """Return the language-model head's logits for one sequence."""
+    kind = getattr(transformers, REQUEST["head"])
+    model = kind.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    return model(input_ids=torch.tensor([REQUEST["probe"]])).logits[0]
+
+
+def embeddings() -> torch.Tensor:
+    """Return what sentence-transformers makes of the texts."""
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - where it is asked for
+
+    model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": torch.float32})
+    return model.encode(REQUEST["texts"], convert_to_tensor=True)
+
+
+def ids_of_texts() -> dict[str, list[list[int]]]:
+    """Return the ids of texts and of a pair, by everyone's tokenizer."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
+    whole = transformers.AutoTokenizer.from_pretrained(FOLDER, split_special_tokens=True)
+    return {
+        "texts": [tokenizer(text, truncation=True)["input_ids"] for text in REQUEST["texts"]],
+        "pair": [tokenizer(*REQUEST["pair"])["input_ids"]],
+        "spelt": [whole(REQUEST["spelt"])["input_ids"]],
+        "roles": [[tokenizer.mask_token_id, tokenizer.pad_token_id]],
+    }
+
+
+def main() -> None:
+    """Answer the request."""
+    ids = ids_of_texts()
+    tensors = states()
+    if REQUEST["head"]:
+        tensors["logits"] = logits()
+    if REQUEST["embeddings"]:
+        tensors["embeddings"] = embeddings()
+    save_file(
+        {key: value.contiguous() for key, value in tensors.items()}, WORK / "found.safetensors"
+    )
+    report = {
+        "ids": ids,
+        "transformers": transformers.__version__,
+        "has_biphasic": any(
+            name.split(".")[0] == "biphasic" and module is not None
+            for name, module in sys.modules.items()
+        ),
+    }
+    (WORK / "found.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What is exported: a state of ours or any model folder, checked before work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import DataError
+from biphasic.files import is_complete, read_json, verify_folder
+from biphasic.model.footprint import check_memory
+from biphasic.model.hub import ModelLimits, fetch_model, model_limits
+from biphasic.records import StateRecord, parse_record
+
+STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
+"""What makes a folder a state of ours; none of it is for others."""
+_WEIGHTS = "model*.safetensors"
+_REMEDY = "delete the folder and train again"
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """What a state knows of its own making.
+
+    Attributes:
+        record: `state.json`, checked.
+        recipe: Settings of the training, as written.
+        ground: Hashes of the data that it stands on.
+    """
+
+    record: StateRecord
+    recipe: Mapping[str, Any]
+    ground: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to be exported.
+
+    Attributes:
+        folder: Where it lies.
+        name: What people call it: a hub id, or its folder's name.
+        identity: A state's own, else a hash of the folder's files.
+        tokenizer: With a mask token.
+        limits: What the model can read.
+        max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
+        state: Of states alone.
+    """
+
+    folder: Path
+    name: str
+    identity: str
+    tokenizer: TextTokenizer
+    limits: ModelLimits
+    max_seqlen: int | None
+    state: TrainedState | None
+
+
+def open_source(model: Path | str, *, revision: str | None = None) -> Source:
+    """Find a model and check that it can be exported, without reading its weights.
+
+    Args:
+        model: Folder of a state, or of any model in Hugging Face's format; or a hub id.
+        revision: Of a model on the hub.
+
+    Raises:
+        CheckpointError: A state is incomplete or damaged.
+        DataError: There is no such model, it has no weights, its tokenizer has no mask token, or
+            the two do not belong together.
+        ModelError: transformers does not know the model, it cannot be an encoder, or it is larger
+            than memory.
+    """
+    found = fetch_model(model, revision=revision)
+    folder = found.folder
+    if not any(folder.glob(_WEIGHTS)):
+        raise DataError(
+            f"{folder}: no weights here (no model.safetensors); other formats can run code when "
+            "they are read: convert them first"
+        )
+    state = _trained_state(folder)
+    tokenizer = TextTokenizer.load(folder)
+    check_memory(folder, use="load")
+    limits = model_limits(folder)
+    _check_vocabulary(folder, tokenizer, limits)
+    is_folder = Path(model).expanduser().is_dir()
+    return Source(
+        folder=folder,
+        name=folder.name if is_folder else str(model),
+        identity=found.identity,
+        tokenizer=tokenizer,
+        limits=limits,
+        max_seqlen=_max_seqlen(folder, limits),
+        state=state,
+    )
+
+
+def _trained_state(folder: Path) -> TrainedState | None:
+    path = folder / "state.json"
+    raw = read_json(path) if path.is_file() else None
+    # Other programs write files of this name too.
+    if not isinstance(raw, dict) or not str(raw.get("format")).startswith("biphasic.state/"):
+        return None
+    if is_complete(folder):
+        verify_folder(folder, remedy=_REMEDY)
+    return TrainedState(
+        record=parse_record(StateRecord, raw, where=str(path)),
+        recipe=raw.get("recipe") or {},
+        ground=raw.get("ground") or {},
+    )
+
+
+def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimits) -> None:
+    if "mask" not in tokenizer.special_tokens:
+        raise DataError(
+            f"{folder}: the tokenizer has no mask token, which an encoder needs; 'biphasic "
+            f"tokenizer check {folder}' says which to declare, and 'biphasic adapt' trains it"
+        )
+    if tokenizer.vocab_size > limits.num_embeddings:
+        raise DataError(
+            f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, the model rows for "
+            f"{limits.num_embeddings} only; they do not belong together"
+        )
+
+
+def _max_seqlen(folder: Path, limits: ModelLimits) -> int | None:
+    """Return the least of what model and tokenizer state; tokenizers write 1e30 for no limit."""
+    path = folder / "tokenizer_config.json"
+    stated = read_json(path).get("model_max_length") if path.is_file() else None
+    bounds = [int(bound) for bound in (limits.positions, stated) if bound and bound < 1e9]
+    return min(bounds, default=None)

@@ -1,0 +1,150 @@
+"""Exporting a model: read, written, checked by a stranger, and only then in place."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from biphasic.config import nearest
+from biphasic.errors import ConfigError
+from biphasic.export.card import Export, write_card
+from biphasic.export.check import check_export
+from biphasic.export.hf import MAX_SHARD_SIZE, write_model
+from biphasic.export.output import new_folder, refuse_existing
+from biphasic.export.reference import Dtype, read_reference
+from biphasic.export.sentence_transformers import write_sentence_transformers
+from biphasic.export.source import Source, open_source
+from biphasic.export.tokenizer import write_tokenizer
+
+Format = Literal["hf", "sentence-transformers", "onnx"]
+_SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
+
+
+def export_model(
+    model: Path | str,
+    out: Path | str,
+    *,
+    format: Format = "hf",
+    dtype: Dtype = "float32",
+    max_shard_size: str = MAX_SHARD_SIZE,
+    revision: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Write a model as a folder that works without biphasic, and prove that it does.
+
+    A fresh process that cannot import biphasic loads what was written; its hidden states, logits,
+    token ids and embeddings must be ours. If they are not, there is no folder.
+
+    Args:
+        model: Folder of a state, or of a model in Hugging Face's format; or a hub id.
+        out: The folder to make.
+        format: `hf` for transformers; `sentence-transformers` for that as well, with mean pooling;
+            `onnx` for onnxruntime as well.
+        dtype: Precision of the weights.
+        max_shard_size: Such as `5GB`; larger weights are split into several files.
+        revision: Of a model on the hub.
+        say: Told what is being done, one sentence at a time.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: A setting is wrong, or `out` is there already.
+        DataError: The model is missing, has no weights or no mask token, or its tokenizer belongs
+            to another.
+        CheckpointError: A state is damaged.
+        ModelError: The model cannot be an encoder, or the check failed.
+    """
+    settings = _Settings(format, dtype, max_shard_size)
+    settings.check()
+    say = say or (lambda _: None)
+    out = Path(out).expanduser()
+    refuse_existing(out)
+    source = open_source(model, revision=revision)
+    if format != "onnx":
+        with new_folder(out) as partial:
+            _write(source, partial, out.name, settings, say)
+        return out
+    from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=out.parent) as name:
+        staged = Path(name) / out.name
+        staged.mkdir()
+        export = _write(source, staged, out.name, settings, say)
+        say("exporting to ONNX")
+        difference = write_onnx(staged, out)
+    write_card(out, replace(export, onnx=difference))
+    return out
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How an export is written: see `export_model`."""
+
+    format: Format
+    dtype: Dtype
+    max_shard_size: str
+
+    def check(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ConfigError: Names the setting.
+        """
+        _known("format", self.format, Format)
+        _known("dtype", self.dtype, Dtype)
+        if not _SIZE.fullmatch(self.max_shard_size):
+            raise ConfigError(
+                f"max_shard_size: '{self.max_shard_size}' is no size such as 5GB or 500MB"
+            )
+        if self.format == "onnx" and self.dtype != "float32":
+            raise ConfigError(f"dtype: '{self.dtype}' is for weights alone; ONNX is float32 here")
+
+
+def _known(option: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        hint = nearest(value, get_args(choices))
+        raise ConfigError(f"{option}: unknown value '{value}'{hint}")
+
+
+def _write(
+    source: Source, folder: Path, name: str, settings: _Settings, say: Callable[[str], None]
+) -> Export:
+    """Write all files of an export and check them."""
+    has_pooling = settings.format != "hf"
+    say("reading the model")
+    reference = read_reference(source, dtype=settings.dtype)
+    say("writing")
+    written = write_model(
+        source,
+        folder,
+        dtype=settings.dtype,
+        max_shard_size=settings.max_shard_size,
+        probe=reference.probe,
+    )
+    write_tokenizer(source.tokenizer, folder, max_seqlen=source.max_seqlen)
+    if has_pooling:
+        write_sentence_transformers(
+            folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
+        )
+    say("checking in a fresh process")
+    found = check_export(
+        folder,
+        reference,
+        tokenizer_roles=source.tokenizer.special_ids,
+        head=written.architecture if written.has_head else None,
+        logits=written.logits,
+        has_pooling=has_pooling,
+    )
+    export = Export(source, name, settings.format, settings.dtype, written, found)
+    write_card(folder, export)
+    say(
+        f"hidden states as ours to {max(found.alone, found.many):.0e}, by transformers "
+        f"{found.transformers} in a process of its own"
+    )
+    return export
