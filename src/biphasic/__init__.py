@@ -9,19 +9,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from biphasic.adaptation import adapt
+    from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
     from biphasic.study.evaluation import evaluate
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "adapt": "biphasic.adaptation",
     "evaluate": "biphasic.study.evaluation",
+    "export_model": "biphasic.export.write",
     "pretrain": "biphasic.study.api",
     "report_study": "biphasic.study.api",
     "run_study": "biphasic.study.api",
 }
 
-__all__ = ["__version__", "evaluate", "pretrain", "report_study", "run_study"]
+__all__ = [
+    "__version__",
+    "adapt",
+    "evaluate",
+    "export_model",
+    "pretrain",
+    "report_study",
+    "run_study",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -62,7 +62,7 @@ def adapt_command(
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
 
-    from biphasic.adapt import adapt
+    from biphasic.adaptation import adapt
     from biphasic.config import load_config
     from biphasic.data.corpus_config import CorpusConfig
     from biphasic.export.write import Format

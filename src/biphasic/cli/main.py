@@ -15,6 +15,7 @@ import typer
 from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
 from biphasic.cli.corpus import corpus_app
+from biphasic.cli.export import export_command, push_command
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
 
@@ -30,6 +31,8 @@ app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.command("adapt")(adapt_command)
+app.command("export")(export_command)
+app.command("push")(push_command)
 
 _INTERRUPTED = 130
 _WIDEST = 10_000  # characters; no table is wider

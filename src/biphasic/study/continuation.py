@@ -17,6 +17,7 @@ from biphasic.model.hub import LocalModel
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import Ground, Lineage
 from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import check_phases
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,16 @@ def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
         model: Any model on disk.
         ground: The text that is to be read.
     """
-    if not is_complete(model.folder) or not (model.folder / "optimizer.safetensors").is_file():
+    if not is_complete(model.folder) or not (model.folder / "state.json").is_file():
         return None
     state = read_json(model.folder / "state.json")
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
-        for candidate in _ending_at(recipe, int(state["step"])):
-            if Lineage(candidate, ground).identities[-1] == model.identity:
-                return Continuation(model.folder, model.identity, candidate)
     except ConfigError:
-        # Of another version of the program, whose recipes have other settings.
-        return None
+        return None  # of another version of the program, whose recipes have other settings
+    for candidate in _ending_at(recipe, int(state["step"])):
+        if Lineage(candidate, ground).identities[-1] == model.identity:
+            return Continuation(model.folder, model.identity, candidate)
     return None
 
 
@@ -81,13 +81,31 @@ def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
 
     Before its decay a run has the rates of one that never decays.
     """
-    phases = []
-    for placed in recipe.placed_phases:
-        if placed.start < step:
-            steps = min(placed.phase.steps, step - placed.start)
-            phases.append(placed.phase.model_copy(update={"steps": steps}))
-    cut = recipe.model_copy(update={"phases": tuple(phases)})
-    if step == recipe.total_steps:
-        return [cut]
-    constant = recipe.learning_rate.model_copy(update={"decay_steps": 0})
-    return [cut, cut.model_copy(update={"learning_rate": constant})]
+    if not step:
+        return []
+    phases = [
+        placed.phase.model_copy(update={"steps": min(placed.phase.steps, step - placed.start)})
+        for placed in recipe.placed_phases
+        if placed.start < step
+    ]
+    whole = recipe.model_copy(update={"phases": tuple(phases)})
+    return [each for each in (whole, _without_decay(whole)) if _is_possible(each)]
+
+
+def _without_decay(recipe: Recipe) -> Recipe:
+    """Return a recipe whose last schedule stays at its peak."""
+    phases = list(recipe.phases)
+    constant = recipe.placed_phases[-1].schedule.model_copy(update={"decay_steps": 0})
+    own = [index for index, phase in enumerate(phases) if phase.learning_rate]
+    if not own:
+        return recipe.model_copy(update={"learning_rate": constant})
+    phases[own[-1]] = phases[own[-1]].model_copy(update={"learning_rate": constant})
+    return recipe.model_copy(update={"phases": tuple(phases)})
+
+
+def _is_possible(recipe: Recipe) -> bool:
+    try:
+        check_phases(recipe.placed_phases)
+    except ConfigError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     told = (
         f"{task.info.name}: {_runs(num_runs)}, {num_runs - num_missing} of them done before; each "
         f"of about {steps:,} steps of {protocol.batch_size}, {num_train:,} examples read "
-        f"{_times(steps * protocol.batch_size / num_train)}"
+        f"{_times(steps / math.ceil(num_train / protocol.batch_size))}"
     )
     if steps == protocol.max_steps:
         told += f"; max_steps={steps} ends it (--set max_steps=...)"

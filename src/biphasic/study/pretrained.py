@@ -26,16 +26,16 @@ def locate_pretrained(recipes: Iterable[Recipe], tokenizer: Path) -> LocalModel 
         DataError: There is no such model.
         ModelError: The tokenizer is not the model's.
     """
-    recipes = [recipe for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
-    models = {recipe.model for recipe in recipes if isinstance(recipe.model, PretrainedModel)}
+    beginning = [recipe for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
+    models = [recipe.model for recipe in beginning if isinstance(recipe.model, PretrainedModel)]
     if not models:
         return None
-    if len(models) > 1:
+    model, *others = models
+    if any(other != model for other in others):
         raise ConfigError("recipes that share their text must begin with the same finished model")
-    [model] = models
     local = fetch_model(model.pretrained, revision=model.revision)
     check_vocabulary(local.folder, TextTokenizer.load(tokenizer), name=model.pretrained)
-    for recipe in recipes:
+    for recipe in beginning:
         check_positions(recipe, local.folder)
     return local
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -55,7 +55,7 @@ class RunOptions:
     heldout_every: int = 0
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
 
     def saves_after(self, step: int) -> bool:
         """Tell whether a checkpoint is due."""

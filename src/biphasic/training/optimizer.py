@@ -123,7 +123,7 @@ class Optimizer:
             torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
-        # The fused kernel's own switch, which gradient scalers use: it does nothing where this is 1.
+        # The fused kernel's own switch, made for gradient scalers: 1 leaves all as it is.
         self._adamw.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self._adamw.step()
         self.decay *= 1 - learning_rate * self._weight_decay

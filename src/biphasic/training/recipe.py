@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -99,7 +98,7 @@ class Recipe(Config):
         """Optimizer steps of all phases."""
         return sum(phase.steps for phase in self.phases)
 
-    @cached_property
+    @property
     def placed_phases(self) -> tuple[PlacedPhase, ...]:
         """The phases, with all that comes before each accounted for."""
         return place_phases(

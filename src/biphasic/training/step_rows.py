@@ -21,9 +21,9 @@ class StepRows:
         Raises:
             ConfigError: Rows leave no room for text.
         """
-        self._recipe = recipe
+        self._phases = recipe.placed_phases
         self._readers: dict[Path | None, RowReader] = {}
-        for folder in {placed.corpus for placed in recipe.placed_phases}:
+        for folder in {placed.corpus for placed in self._phases}:
             corpus = data.corpus_of(folder)
             legs = recipe.legs_of(folder)
             plan = RowPlan(corpus.lengths, legs, data_seed=recipe.seeds.data_seed)
@@ -31,10 +31,10 @@ class StepRows:
 
     def batch(self, step: int) -> RowBatch:
         """Return what update `step` of the run reads."""
-        phase = self._recipe.phase_at(step)
+        phase = next(placed for placed in self._phases if step < placed.end)
         before = sum(
             placed.phase.steps
-            for placed in self._recipe.placed_phases[: phase.index]
+            for placed in self._phases[: phase.index]
             if placed.corpus == phase.corpus
         )
         return self._readers[phase.corpus].batch(before + step - phase.start)

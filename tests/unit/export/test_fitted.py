@@ -46,15 +46,16 @@ STRANGER = """
 import json, sys
 sys.modules["biphasic"] = None
 import torch, transformers
-folder, texts = sys.argv[1], json.loads(sys.argv[2])
-tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-inputs = tokenizer(texts, padding=True, return_tensors="pt")
-kind = getattr(transformers, sys.argv[3])
-model = kind.from_pretrained(folder).eval()
-with torch.no_grad():
-    output = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-names = [model.config.id2label[n] for n in range(model.config.num_labels)]
-print(json.dumps({"logits": output.logits.tolist(), "names": names}))
+found = []
+for folder, kind in json.loads(sys.argv[2]):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(json.loads(sys.argv[1]), padding=True, return_tensors="pt")
+    model = getattr(transformers, kind).from_pretrained(folder).eval()
+    with torch.no_grad():
+        output = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    names = [model.config.id2label[n] for n in range(model.config.num_labels)]
+    found.append({"logits": output.logits.tolist(), "names": names})
+print(json.dumps(found))
 """
 
 
@@ -148,33 +149,70 @@ def _predicted(row):
     return [(entity["type"], entity["start"], entity["end"]) for entity in row["entities"]]
 
 
-@pytest.mark.parametrize("kind", ["sc", "sr", "tc"])
-def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make, kind):
-    made = make("eurobert", kind)
+def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
     texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
-    name = "AutoModelForTokenClassification" if kind == "tc" else "AutoModelForSequenceClassification"
+    sequence, token = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
+    kinds = {"sc": sequence, "sr": sequence, "tc": token}
+    folders = [(str(make("eurobert", kind).folder), name) for kind, name in kinds.items()]
     ended = subprocess.run(
-        [sys.executable, "-c", STRANGER, made.folder, json.dumps(texts), name],
+        [sys.executable, "-c", STRANGER, json.dumps(texts), json.dumps(folders)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
+    all_found = json.loads(ended.stdout.splitlines()[-1])
+    names = [found["names"] for found in all_found]
+    assert names == [["cat", "dog"], ["LABEL_0"], LABELS]
+    for kind, found in zip(kinds, all_found, strict=True):
+        for mine, logits in zip(
+            _outputs(make("eurobert", kind), texts), found["logits"], strict=True
+        ):
+            np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
+
+
+def _outputs(made, texts):
+    """Return the outputs of the head, each text by itself."""
     fitted = load_fitted(made.folder)
     sequences, _ = encode_texts(texts, fitted.tokenizer, max_seqlen=64)
-    with torch.inference_mode():
-        if kind == "tc":
-            states, spans = fitted.encoder.states(sequences)
-            ours = [fitted.head(states[slice(*span)]).numpy() for span in spans.tolist()]
-            assert found["names"] == LABELS
-        else:
-            ours = fitted.head(fitted.encoder.pooled(sequences)).numpy()
-            ours = ours * fitted.record.deviation + fitted.record.mean
-    for mine, logits in zip(ours, found["logits"], strict=True):
-        theirs = np.array(logits)[: len(mine)]
-        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6)
-    assert (found["names"] == ["cat", "dog"]) == (kind == "sc")
+    outputs = []
+    for each in sequences:
+        with torch.inference_mode():
+            states, spans = fitted.encoder.states([each])
+            states = states[slice(*spans[0])]
+            if made.record.kind == "tc":
+                outputs.append(fitted.head(states).numpy())
+                continue
+            outputs.append(fitted.head(states.mean(0)).numpy())
+            outputs[-1] = outputs[-1] * made.record.deviation + made.record.mean
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("sr", {"precision": "bf16"}),
+        ("sr", {"precision": "paper"}),
+        ("qa", {"precision": "paper"}),
+        ("sr", {"batching": "padded"}),
+    ],
+)
+def test_predict_computes_as_the_model_was_scored(one_thread, make, tmp_path, kind, changes):
+    first = make("eurobert", kind)
+    made = finetune(
+        first.folder.parent / "eurobert",
+        task_of(first),
+        tmp_path / "model",
+        learning_rates=[3e-3],
+        protocol={**PROTOCOL, **changes},
+        root=tmp_path / "root",
+        console=Console(file=io.StringIO()),
+    )
+    out = tmp_path / "predicted.parquet"
+    predict_file(made.folder, open_input(str(task_of(made) / "test.jsonl")), out)
+    rows = pq.read_table(out).to_pylist()
+    column = "score" if kind == "sr" else "answer"
+    assert [row[column] for row in rows] == [score["predicted"] for score in scores_of(made)]
 
 
 def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
@@ -184,7 +222,9 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
     model = SentenceTransformer(str(made.folder), device="cpu")
     fitted = load_fitted(made.folder)
     for theirs, prefix in ((model.encode_query, "Query: "), (model.encode_document, "Document: ")):
-        sequences, _ = encode_texts([f"{prefix}cat", f"{prefix}dog"], fitted.tokenizer, max_seqlen=64)
+        sequences, _ = encode_texts(
+            [f"{prefix}cat", f"{prefix}dog"], fitted.tokenizer, max_seqlen=64
+        )
         with torch.inference_mode():
             ours = fitted.encoder.pooled(sequences).numpy()
         np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)

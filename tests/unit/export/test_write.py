@@ -220,7 +220,10 @@ class TestCheck:
     def test_what_cannot_be_loaded(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(write, "write_tokenizer", lambda *_, **__: None)
+        def lose(_: TextTokenizer, folder: Path, **__: Any) -> None:
+            (folder / "config.json").unlink()
+
+        monkeypatch.setattr(write, "write_tokenizer", lose)
         with pytest.raises(ModelError, match="cannot use the exported folder") as caught:
             export_model(make_family("qwen3"), tmp_path / "out")
         assert "\n" not in str(caught.value)

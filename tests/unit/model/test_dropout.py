@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from torch import nn
 
-from biphasic.model.build import load_encoder
+from biphasic.data.packing import pack_sequences
+from biphasic.model.build import load_encoder, new_model
 from biphasic.model.dropout import dropout, speed_up_dropout
+from biphasic.model.forward import hidden_states
+from biphasic.model.pretrained import load_pretrained
+from families import FAMILIES, save_family, tiny_config
 
 SIZE = 400_000
 
@@ -93,3 +98,27 @@ def test_encoders_drop_this_way(tmp_path: Path, monkeypatch):
     for layer in layers:
         with pytest.raises(BaseException, match="our own"):
             layer.train()(torch.ones(3))
+
+
+RATES = (
+    "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop",
+    "embd_pdrop", "embedding_dropout", "mlp_dropout",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["new", "loaded"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pretraining_drops_nothing(family, way, tmp_path):
+    config = tiny_config(family)
+    rates = {name: 0.5 for name in RATES if hasattr(config, name)}
+    assert rates
+    if way == "new":
+        model = new_model(tiny_config(family, **rates), init_seed=0)
+    else:
+        model = load_pretrained(save_family(family, tmp_path, **rates))
+    batch = pack_sequences([np.arange(4, 14)], row_length=12, pad_id=0)
+    trained, evaluated = (
+        hidden_states(each, batch, causal=False) for each in (model.train(), model.eval())
+    )
+    assert torch.equal(trained, evaluated)
+    assert all(getattr(model.config, name) == 0.5 for name in rates)  # for fine-tuning

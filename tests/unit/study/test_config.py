@@ -80,7 +80,7 @@ def recipe(**changes):
         ),
         (
             {"recipe": recipe(learning_rate={"peak": 1, "warmup_steps": 6, "decay_steps": 5})},
-            "arm 'mlm': learning_rate: warmup_steps 6 + decay_steps 5 exceed the 10 steps they are for",
+            "arm 'mlm': learning_rate: warmup_steps 6 + decay_steps 5 exceed the 10 steps",
         ),
         ({"name": "../s"}, "name"),
         ({"arms": [{"name": "A b"}]}, "arms.0.name"),

@@ -208,13 +208,13 @@ def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_re
 
 def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):
     seen: list[bool] = []
-    original = loop.summed_loss
+    original = loop.pass_loss
 
-    def spy(model, supervision):
-        seen.append(supervision.causal)
-        return original(model, supervision)
+    def spy(model, given):
+        seen.append(given.causal)
+        return original(model, given)
 
-    monkeypatch.setattr(loop, "summed_loss", spy)
+    monkeypatch.setattr(loop, "pass_loss", spy)
     train(make_recipe(CLM, MLM), training_data, tmp_path)
     assert seen == [True] * 3 + [False] * 3
 
@@ -238,14 +238,14 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
     tmp_path, training_data, make_recipe, monkeypatch
 ):
     sums: list[tuple[float, int]] = []
-    original = loop.summed_loss
+    original = loop.pass_loss
 
-    def spy(model, supervision):
-        value = original(model, supervision)
-        sums.append((float(value.detach()), len(supervision.labels)))
+    def spy(model, given):
+        value = original(model, given)
+        sums.append((float(value.detach()), len(given.labels)))
         return value
 
-    monkeypatch.setattr(loop, "summed_loss", spy)
+    monkeypatch.setattr(loop, "pass_loss", spy)
     lines = metrics(train(make_recipe(CLM, MLM), training_data, tmp_path))
     losses = [line["loss"] for line in lines if "loss" in line]
     expected = [total / count for total, count in sums]
@@ -254,7 +254,7 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, monkeypatch, poison):
-    original = loop.summed_loss
+    original = loop.pass_loss
     calls: list[int] = []
 
     def poisoned(*arguments, **options):
@@ -262,7 +262,7 @@ def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, mon
         value = original(*arguments, **options)
         return value * poison if len(calls) == 3 else value
 
-    monkeypatch.setattr(loop, "summed_loss", poisoned)
+    monkeypatch.setattr(loop, "pass_loss", poisoned)
     options = RunOptions(checkpoint_every=1)
     with pytest.raises(TrainingError, match="step 2: the loss is not finite; lower the learning"):
         train(make_recipe(CLM), training_data, tmp_path, options=options)

@@ -1,0 +1,238 @@
+"""Model cards: every number from records, what is not known marked to be filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from export_states import CORPUS_HASH, IDENTITY, LEDGER, RECIPE
+from scipy import stats
+
+from biphasic.export import write
+from biphasic.export.check import Reloaded
+from biphasic.export.results import scores_of_state
+from biphasic.export.write import export_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Add = Callable[..., None]
+Make = Callable[..., Path]
+Card = Callable[..., str]
+
+
+@pytest.fixture
+def card_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Card:
+    """Return what exports a model, without the check, and reads its card."""
+    reloaded = Reloaded(2e-7, 3e-7, 4e-7, None, "5.23.0")
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
+
+    def make(model: Path, **options: Any) -> str:
+        return (export_model(model, tmp_path / "my|en_coder", **options) / "README.md").read_text()
+
+    return make
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    _, block, _ = card.split("---\n", 2)
+    return yaml.safe_load(block)
+
+
+def rows(card: str, first: str) -> list[list[str]]:
+    """Return the cells of table rows whose first cell is `first`."""
+    lines = [line for line in card.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for row in cells if row[0] == first]
+
+
+class TestState:
+    def test_front_matter(self, state: Path, card_of: Card) -> None:
+        card = card_of(state)
+        front = front_matter(card)
+        assert front["license"] is None
+        assert front["language"] is None
+        assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "fill-mask")
+        assert "base_model" not in front
+        assert "# to fill in, e.g. apache-2.0" in card
+
+    def test_phases_and_totals(self, state: Path, card_of: Card) -> None:
+        card = card_of(state)
+        assert rows(card, "1") == [["1", "CLM", "–", "3", "30", "3 K", "1.2 K", "7.5 × 10⁹"]]
+        [second] = rows(card, "2")
+        assert second[1:4] == ["MLM", r"freeze model.embed\*, mlm\_probability 0.4", "5"]
+        # 8 steps of 10 documents, 1,000 tokens, 400 predicted, 2.5e9 operations.
+        assert rows(card, "all") == [["all", "", "", "8", "80", "8 K", "3.2 K", "2.0 × 10¹⁰"]]
+        assert IDENTITY in card
+        assert "from random weights" in card
+
+    def test_a_phase_cut_short(self, make_state: Make, card_of: Card) -> None:
+        card = card_of(make_state(step=5, ledger=[LEDGER[0], {**LEDGER[1], "steps": 2}]))
+        assert rows(card, "2")[0][3] == "2 of 5"
+
+    def test_losses(self, state: Path, card_of: Card) -> None:
+        card = card_of(state)
+        assert rows(card, "CLM") == [["CLM", "5.125"]]
+        assert rows(card, "MLM") == [["MLM", "4.500"]]
+
+    def test_untrained(self, make_state: Make, card_of: Card) -> None:
+        card = card_of(make_state(step=0, ledger=[], heldout={}))
+        assert "Nothing was trained" in card
+        assert "Held-out" not in card
+        assert front_matter(card)["pipeline_tag"] == "feature-extraction"
+
+    @pytest.mark.parametrize("objective", ["clm", "mntp"])
+    def test_a_head_for_next_tokens_fills_no_masks(
+        self, objective: str, make_state: Make, card_of: Card
+    ) -> None:
+        card = card_of(make_state(ledger=[{**LEDGER[0], "objective": objective}]))
+        assert 'pipeline("fill-mask"' not in card
+        assert front_matter(card)["pipeline_tag"] == "feature-extraction"
+
+    def test_begun_with_a_finished_model(self, make_state: Make, card_of: Card) -> None:
+        model = {"pretrained": "some-owner/decoder", "revision": "abc"}
+        card = card_of(make_state(recipe={**RECIPE, "model": model}))
+        assert "Goes on from `some-owner/decoder` at revision `abc`." in card
+        assert front_matter(card)["base_model"] == "some-owner/decoder"
+
+    def test_paths_of_a_machine_are_not_told(
+        self, make_state: Make, card_of: Card, tmp_path: Path
+    ) -> None:
+        phases = [{**phase, "corpus": "/home/me/secret/corpus"} for phase in RECIPE["phases"]]
+        recipe = {**RECIPE, "model": {"pretrained": "/home/me/decoder"}, "phases": phases}
+        ground = {"corpus_hash": CORPUS_HASH, "corpora": {"/home/me/secret/corpus": "b" * 64}}
+        card = card_of(make_state(recipe=recipe, ground=ground))
+        assert "/home" not in card
+        assert str(tmp_path) not in card
+        assert "Goes on from `decoder`." in card
+        assert "base_model" not in front_matter(card)
+        assert "b" * 64 in card
+
+    def test_names_are_no_markup(self, state: Path, card_of: Card) -> None:
+        assert "# my\\|en\\_coder" in card_of(state)
+
+
+class TestCorpus:
+    def test_sources_with_licences(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+        add_corpus()
+        card = card_of(state)
+        assert rows(card, "hf:some/text") == [["hf:some/text", "mit (1,200)", "1,200", "3.46 M"]]
+        assert CORPUS_HASH in card
+        assert "(To fill in.)" not in card
+
+    def test_merged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+        part = {"documents": 7, "tokens": 70, "licenses": {}}
+        parts = [{"provenance": {"by_source": {name: part}}} for name in ("a.txt", "/x/b.txt")]
+        add_corpus(provenance={"merged": parts})
+        card = card_of(state)
+        assert rows(card, "a.txt") == [["a.txt", "to fill in", "7", "70"]]
+        assert rows(card, "b.txt")
+
+    def test_elsewhere(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+        add_corpus(content_hash="f" * 64)
+        card = card_of(state)
+        assert "not recorded here. (To fill in.)" in card
+        assert "hf:some/text" not in card
+
+    def test_damaged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+        add_corpus(provenance=None)
+        assert "not recorded here. (To fill in.)" in card_of(state)
+
+
+class TestScores:
+    GRID = ((1e-3, 0, 0.8, 0.70), (1e-4, 0, 0.9, 0.60), (1e-3, 1, 0.7, 0.72), (1e-4, 1, 0.6, 0.99))
+
+    def test_selected_by_validation_with_student(
+        self, state: Path, add_result: Add, card_of: Card
+    ) -> None:
+        for rate, seed, validation, test in self.GRID:
+            add_result("reviews", rate, seed, validation, test)
+        # Seed 0 takes 1e-4 (test 0.60), seed 1 takes 1e-3 (test 0.72).
+        half = stats.t.ppf(0.975, 1) * (0.12 / math.sqrt(2)) / math.sqrt(2)
+        expected = f"66.00 (±{100 * half:.2f})"
+        assert rows(card_of(state), "reviews") == [
+            ["reviews", "accuracy", "2", "1e-4 and 1e-3", expected]
+        ]
+
+    def test_several_tasks_and_others_states(
+        self, state: Path, add_result: Add, card_of: Card
+    ) -> None:
+        add_result("reviews", 1e-3, 0, 0.8, 0.7)
+        add_result("news", 1e-3, 0, 0.8, 0.75)
+        add_result("foreign", 1e-3, 0, 0.8, 0.9, state="0" * 64)
+        card = card_of(state)
+        assert rows(card, "reviews")[0][-1] == "70.00"
+        assert rows(card, "news")[0][-1] == "75.00"
+        assert "foreign" not in card
+
+    def test_two_protocols_cannot_be_told_apart(self, add_result: Add, tmp_path: Path) -> None:
+        add_result("reviews", 1e-3, 0, 0.8, 0.7)
+        add_result("reviews", 1e-3, 0, 0.9, 0.8, steps=20)
+        found = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
+        assert found.scores == ()
+        assert found.left_out == ("reviews: fine-tuned under several protocols; see the reports",)
+
+    def test_diverged(self, state: Path, add_result: Add, card_of: Card) -> None:
+        add_result("reviews", 1e-3, 0, 0.8, 0.7)
+        add_result("reviews", 1e-2, 0, None, None)
+        add_result("news", 1e-2, 0, None, None)
+        card = card_of(state)
+        assert rows(card, "reviews")[0][3] == "1e-3 and 1e-2; 1 diverged"
+        assert "news: every fine-tuning diverged" in card
+
+    def test_zero_shot(self, state: Path, add_result: Add, card_of: Card) -> None:
+        add_result("lookup", 0.0, 0, None, 0.5, kind="zs")
+        assert rows(card_of(state), "lookup") == [
+            ["lookup", "accuracy", "–", "none (zero-shot)", "50.00"]
+        ]
+
+    def test_damaged_records_are_named(
+        self, state: Path, add_result: Add, card_of: Card, tmp_path: Path
+    ) -> None:
+        add_result("reviews", 1e-3, 0, 0.8, 0.7)
+        [path] = (tmp_path / "store" / "finetunes").glob("*/result.json")
+        path.write_text(path.read_text().replace("0.7", "0.9"))
+        card = card_of(state)
+        assert "its record is damaged" in card
+        assert "90.00" not in card
+
+    def test_none(self, state: Path, card_of: Card) -> None:
+        assert "## Scores" not in card_of(state)
+
+
+class TestOtherModels:
+    def test_decoder_by_birth(self, make_family: Make, card_of: Card) -> None:
+        card = card_of(make_family("qwen3"))
+        assert "Needs transformers 5.2 or newer" in card
+        assert "fill-mask" not in card
+        assert "Exported from `qwen3`. (To fill in.)" in card
+
+    def test_check_for_old_releases_runs(
+        self, make_family: Make, card_of: Card, tmp_path: Path
+    ) -> None:
+        """It is silent for a model that sees both ways, and speaks up for one that does not."""
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        card = card_of(make_family("qwen3"))
+        code = card.partition("earlier state:")[2].partition("```python\n")[2].partition("```")[0]
+        assert len(code.splitlines()) == 3
+        out = tmp_path / "my|en_coder"
+        names = {"tokenizer": AutoTokenizer.from_pretrained(out)}
+        exec(code, {**names, "model": AutoModel.from_pretrained(out)})  # noqa: S102
+        config = AutoConfig.from_pretrained(out)
+        config.is_causal = True
+        causal = AutoModel.from_pretrained(out, config=config)
+        with pytest.raises(AssertionError, match="runs causally"):
+            exec(code, {**names, "model": causal})  # noqa: S102
+
+    def test_raw_llama_fills_no_masks(self, make_family: Make, card_of: Card) -> None:
+        """Its head is one of a decoder, whatever the class says."""
+        card = card_of(make_family("llama"))
+        assert 'pipeline("fill-mask"' not in card
+        assert "AutoModelForMaskedLM" in card
+
+    def test_sentence_transformers(self, make_family: Make, card_of: Card) -> None:
+        front = front_matter(card_of(make_family("bert"), format="sentence-transformers"))
+        assert front["library_name"] == "sentence-transformers"
+        assert front["pipeline_tag"] == "sentence-similarity"

@@ -1,0 +1,72 @@
+"""Supervised rows divided into parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from biphasic.data.packing import PackedBatch, pack_sequences
+from biphasic.objectives.supervision import Supervision
+
+LENGTH = 8
+
+
+@pytest.fixture
+def supervision() -> Supervision:
+    """Five rows, in the last of which nothing is supervised."""
+    lengths = [8, 5, 3, 6, 4, 4, 7]
+    tokens = iter(range(100))
+    rows = pack_sequences(
+        [np.array([next(tokens) for _ in range(n)]) for n in lengths], row_length=LENGTH, pad_id=0
+    )
+    assert rows.num_rows == 5
+    positions = np.array([0, 3, 9, 15, 16, 23, 24, 31])
+    return Supervision(rows, positions, labels=positions * 10, causal=True)
+
+
+def segments(rows: PackedBatch) -> list[list[int]]:
+    """The tokens of each segment; borders are followed, not rows."""
+    flat = rows.input_ids.reshape(-1)
+    ends = zip(rows.cu_seqlens, rows.cu_seqlens[1:], strict=False)
+    return [flat[start:end].tolist() for start, end in ends]
+
+
+@pytest.mark.parametrize(
+    ("rows_per_part", "sizes"), [(1, [1, 1, 1, 1]), (2, [1, 2, 2]), (3, [2, 3]), (4, [2, 3])]
+)
+def test_parts_hold_all_that_was_there(supervision, rows_per_part, sizes):
+    parts = supervision.split(rows_per_part)
+    assert [part.rows.num_rows for part in parts] == sizes
+    assert all(part.causal for part in parts)
+    for name in ("input_ids", "position_ids"):
+        found = np.concatenate([getattr(part.rows, name) for part in parts])
+        assert np.array_equal(found, getattr(supervision.rows, name)[: len(found)])
+    assert np.concatenate([part.labels for part in parts]).tolist() == supervision.labels.tolist()
+    kept, whole = sum(sizes), segments(supervision.rows)
+    ours = [each for part in parts for each in segments(part.rows)]
+    assert ours == whole[: len(ours)]
+    assert sum(map(len, ours)) == kept * LENGTH
+    for part in parts:
+        assert part.rows.cu_seqlens[0] == 0
+        assert part.rows.cu_seqlens.dtype == np.int32
+        assert part.rows.cu_seqlens[-1] == part.rows.num_rows * LENGTH
+        assert (part.positions >= 0).all()
+        shown = [part.rows.input_ids.reshape(-1)[start:end] for start, end in part.rows.spans]
+        assert sum(map(len, shown)) == part.rows.num_tokens
+
+
+def test_labels_stay_with_their_tokens(supervision):
+    token = supervision.rows.input_ids.reshape(-1)
+    expected = dict(zip(token[supervision.positions], supervision.labels, strict=True))
+    found = {}
+    for part in supervision.split(2):
+        found |= dict(
+            zip(part.rows.input_ids.reshape(-1)[part.positions], part.labels, strict=True)
+        )
+    assert found == expected
+
+
+@pytest.mark.parametrize("rows_per_part", [None, 5, 9])
+def test_what_fits_stays_in_one_part(supervision, rows_per_part):
+    (part,) = supervision.split(rows_per_part)
+    assert part is supervision

@@ -1,0 +1,97 @@
+"""How a state's own run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from biphasic.errors import CheckpointError
+from biphasic.files import is_complete, verify_folder
+from biphasic.model.hub import fetch_model
+from biphasic.study.continuation import find_continuation
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, train_segment
+
+CLM = {"objective": "clm", "steps": 6}
+SCHEDULE = {"peak": 2e-3, "warmup_steps": 1, "decay_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def small_heldout(monkeypatch):
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+
+
+@pytest.fixture
+def state(tmp_path, training_data, make_recipe):
+    """Train to some step of a run and return the state's folder."""
+
+    def train(*phases, end: int):
+        lineage = Lineage(make_recipe(*phases, learning_rate=SCHEDULE), training_data.ground)
+        options = RunOptions(checkpoint_every=0)
+        return train_segment(lineage, training_data, tmp_path, start=0, end=end, options=options)
+
+    return train
+
+
+@pytest.mark.parametrize("end", [6, 5, 3, 1])
+def test_a_state_of_any_step_knows_the_recipe_that_ends_with_it(state, training_data, end):
+    folder = state(CLM, end=end)
+    found = find_continuation(fetch_model(folder), training_data.ground)
+    if end == 5:  # in the decay: no recipe of whole phases ends there
+        assert found is None
+        return
+    assert found is not None
+    assert found.steps == end
+    assert Lineage(found.recipe, training_data.ground).identities[-1] == folder.name
+    assert found.schedule.peak == 2e-3
+
+
+def test_a_state_within_a_later_phase(state, training_data):
+    folder = state(CLM, {"objective": "mlm", "steps": 6}, end=8)
+    found = find_continuation(fetch_model(folder), training_data.ground)
+    assert found is not None
+    assert [phase.steps for phase in found.recipe.phases] == [6, 2]
+
+
+def test_other_text_is_no_continuation(state, training_data):
+    model = fetch_model(state(CLM, end=6))
+    other = dataclasses.replace(training_data.ground, corpus_hash="0" * 64)
+    assert find_continuation(model, other) is None
+
+
+def test_a_recipe_of_another_version_is_no_continuation(state, training_data):
+    folder = state(CLM, end=6)
+    details = json.loads((folder / "state.json").read_text())
+    details["recipe"]["gone"] = True
+    (folder / "state.json").write_text(json.dumps(details))
+    assert find_continuation(fetch_model(folder), training_data.ground) is None
+
+
+def test_other_models_are_no_continuation(tmp_path, state, training_data):
+    folder = tmp_path / "plain"
+    shutil.copytree(state(CLM, end=6), folder)
+    (folder / "state.json").unlink()
+    assert find_continuation(fetch_model(folder), training_data.ground) is None
+
+
+def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
+    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.ground)
+    assert found is not None
+    found.bring_into(tmp_path / "other")
+    copied = tmp_path / "other" / "states" / found.identity
+    assert is_complete(copied)
+    verify_folder(copied, remedy="")
+    found.bring_into(tmp_path / "other")  # it is there
+
+
+def test_a_damaged_state_is_not_copied(tmp_path, state, training_data):
+    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.ground)
+    assert found is not None
+    weights = found.folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="truncated"):
+        found.bring_into(tmp_path / "other")
+    assert not (tmp_path / "other" / "states" / found.identity).exists()

@@ -1,0 +1,77 @@
+"""Which of a grid's models is kept, and found again."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from biphasic.errors import CheckpointError
+from biphasic.records import ResultRecord
+from biphasic.study.finetuning import best_result
+from biphasic.study.keep import BestModel, find_kept
+
+
+def fitted(score, *, learning_rate=1e-3, seed=0, number=0.0):
+    metrics = {"validation": SimpleNamespace(metrics={"accuracy": score})}
+    result = SimpleNamespace(
+        task=SimpleNamespace(metric="accuracy"),
+        scores=None if score is None else metrics,
+        learning_rate=learning_rate,
+        seed=seed,
+        steps=3,
+    )
+    weights = {"weight": torch.full((2,), number)}
+    return SimpleNamespace(results=(result,), weights=weights, head={"bias": torch.zeros(1)})
+
+
+def test_the_best_is_kept_whatever_the_order(tmp_path):
+    offers = [(0.5, 1e-4, 0), (0.7, 2e-4, 1), (0.7, 2e-4, 0), (0.7, 5e-4, 0), (None, 1e-2, 0)]
+    for turn in range(len(offers)):
+        folder = tmp_path / str(turn) / "part"
+        keeper = BestModel(folder)
+        for number, (score, rate, seed) in enumerate(offers[turn:] + offers[:turn]):
+            keeper.offer(fitted(score, learning_rate=rate, seed=seed, number=number))
+        kept = find_kept(folder.parent, learning_rate=2e-4, seed=0)
+        assert kept is not None
+        assert kept.metrics == {"validation": {"accuracy": 0.7}}
+        assert kept.body["weight"].tolist() == [(2 - turn) % len(offers)] * 2
+        assert find_kept(folder.parent, learning_rate=5e-4, seed=0) is None
+
+
+def test_all_diverged_keeps_nothing(tmp_path):
+    BestModel(tmp_path / "part").offer(fitted(None))
+    assert find_kept(tmp_path, learning_rate=1e-3, seed=0) is None
+
+
+def test_damage_is_named(tmp_path):
+    BestModel(tmp_path / "part").offer(fitted(0.5))
+    (tmp_path / "part/body.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"body\.safetensors: truncated"):
+        find_kept(tmp_path, learning_rate=1e-3, seed=0)
+
+
+def test_the_choice_among_results_is_the_same():
+    def result(score, rate, seed, status="finished"):
+        scores = None if score is None else {"accuracy": score}
+        return ResultRecord(
+            format="biphasic.finetune/1",
+            id=f"{rate}{seed}",
+            state="s",
+            task="t",
+            kind="sc",
+            metric="accuracy",
+            learning_rate=rate,
+            seed=seed,
+            status=status,
+            steps=1,
+            validation=scores,
+            test=scores,
+            seconds=1.0,
+        )
+
+    offers = [result(0.5, 1e-4, 0), result(0.7, 2e-4, 1), result(0.7, 2e-4, 0)]
+    offers += [result(0.7, 5e-4, 0), result(None, 1e-2, 0, "diverged")]
+    for turn in range(len(offers)):
+        best = best_result(offers[turn:] + offers[:turn], metric="accuracy")
+        assert best is offers[2]
+    assert best_result(offers[4:], metric="accuracy") is None

@@ -1,0 +1,229 @@
+"""Vectors of texts: equal to sentence-transformers, as a stream, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.export.sentence_transformers import write_sentence_transformers
+from biphasic.export.tokenizer import write_tokenizer
+from biphasic.tasks import encode
+from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
+from biphasic.tasks.encode import encode_file
+from biphasic.tasks.inputs import open_input
+from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
+
+LIMIT = 24
+PROMPTS = {"query": "Query: ", "empty": ""}
+
+
+def texts_of(number: int) -> list[str]:
+    """Texts of 2 to 39 words, so that the longest are cut; the first is empty."""
+    rng = np.random.default_rng(0)
+    return ["", *(" ".join(words(rng, 2, 40)) for _ in range(number - 1))]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("plain") / "bert", "bert")
+
+
+@pytest.fixture
+def sentence_model(plain, tmp_path):
+    """A sentence-transformers folder."""
+    folder = tmp_path / "sentences"
+    shutil.copytree(plain, folder)
+    write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
+    write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT, prompts=PROMPTS)
+    return folder
+
+
+def change(path: Path, **changes) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def add_normalize(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append(
+        {"idx": 2, "name": "2", "path": "2_N", "type": "sentence_transformers.models.Normalize"}
+    )
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "2_N").mkdir()
+
+
+def encoded(folder: Path, texts: list[str], tmp_path: Path, *choices, **settings):
+    """Return the vectors of a file of texts."""
+    source = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
+    out = tmp_path / "vectors.npy"
+    out.unlink(missing_ok=True)
+    chosen = embedding_settings(folder, *choices or [Choices()])
+    summary = encode_file(chosen, open_input(str(source)), out, **settings)
+    return np.load(out), summary
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_normalized", [False, True])
+@pytest.mark.parametrize("prompt", [None, "query"])
+def test_vectors_are_those_of_sentence_transformers(
+    one_thread, sentence_model, tmp_path, is_normalized, prompt
+):
+    from sentence_transformers import SentenceTransformer
+
+    if is_normalized:
+        add_normalize(sentence_model)
+    texts = texts_of(40)
+    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(
+        texts, prompt_name=prompt
+    )
+    ours, summary = encoded(sentence_model, texts, tmp_path, Choices(prompt=prompt))
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert 0 < summary.num_cut < 40
+    assert (summary.num_texts, summary.num_empty) == (40, 1)
+    assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6) == is_normalized
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_settings_of_the_folder_are_heeded(one_thread, sentence_model, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    change(sentence_model / "sentence_bert_config.json", do_lower_case=True)
+    change(sentence_model / "config_sentence_transformers.json", default_prompt_name="query")
+    texts = ["Paris with ANNA", "paris with anna"]
+    theirs = SentenceTransformer(str(sentence_model), device="cpu").encode(texts)
+    ours, _ = encoded(sentence_model, texts, tmp_path)
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    assert np.array_equal(ours[0], ours[1])
+    bare, _ = encoded(sentence_model, texts, tmp_path, Choices(prompt="empty"))
+    assert not np.allclose(bare, ours, atol=1e-3)
+
+
+def test_a_plain_model_is_read_as_in_fine_tuning(one_thread, plain, tmp_path):
+    from transformers import AutoModel
+
+    text = "the cat sat on the mat"
+    [vector], _ = encoded(plain, [text], tmp_path)
+    tokenizer = TextTokenizer.load(plain)
+    ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+    model = AutoModel.from_pretrained(plain, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        states = model(torch.tensor([ids])).last_hidden_state[0]
+    np.testing.assert_allclose(vector, states.mean(0).numpy(), atol=2e-6)
+
+
+def test_choices_are_heeded(one_thread, plain, tmp_path):
+    texts = texts_of(12)
+    usual, summary = encoded(plain, texts, tmp_path)
+    assert summary.num_cut == 0
+    short, summary = encoded(plain, texts, tmp_path, Choices(max_seqlen=8))
+    cut = [len(tiny_tokenizer().encode(text)) > 6 for text in texts]
+    assert summary.num_cut == sum(cut) > 0
+    different = np.abs(short - usual).max(axis=1) > 1e-4
+    assert different.tolist() == cut
+    unit, _ = encoded(plain, texts, tmp_path, Choices(normalize=True))
+    expected = usual / np.linalg.norm(usual, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected, atol=1e-6)
+    rounded, _ = encoded(plain, texts, tmp_path, precision="bfloat16")
+    assert rounded.dtype == np.float32
+    assert 0 < np.abs(rounded - usual).max() < 0.1
+    prefixed, _ = encoded(plain, texts, tmp_path, Choices(prefix="Query: "))
+    written, _ = encoded(plain, [f"Query: {text}" for text in texts], tmp_path)
+    assert np.array_equal(prefixed, written)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_windows_and_batches_do_not_change_what_is_written(
+    one_thread, plain, tmp_path, monkeypatch, suffix
+):
+    texts = texts_of(50)
+    whole, _ = encoded(plain, texts, tmp_path)
+    monkeypatch.setattr(encode, "_WINDOW_TEXTS", 16)
+    told = []
+    source = open_input(str(tmp_path / "texts.jsonl"))
+    out = tmp_path / f"parts{suffix}"
+    settings = embedding_settings(plain, Choices())
+    encode_file(settings, source, out, batch_tokens=40, report=lambda *at: told.append(at))
+    if suffix == ".npy":
+        parts = np.load(out, mmap_mode="r")
+    else:
+        table = pq.ParquetFile(out)
+        assert table.num_row_groups == 4
+        rows = table.read().to_pylist()
+        assert [row["id"] for row in rows] == [str(n) for n in range(1, 51)]
+        parts = np.array([row["embedding"] for row in rows], dtype=np.float32)
+    np.testing.assert_allclose(parts, whole, atol=2e-6)
+    assert told[-1] == (50, 50)
+    assert len({done for done, _ in told}) > 10
+
+
+def test_an_empty_text_without_special_tokens_is_zeros(one_thread, sentence_model):
+    settings = embedding_settings(sentence_model, Choices())
+    bare = settings.__class__(**{**vars(settings), "begin": (), "end": ()})
+    vectors, num_cut = load_embedder(bare).embed(["", "the cat"])
+    assert not vectors[0].any()
+    assert vectors[1].any()
+    assert num_cut == 0
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "lasttoken", "weightedmean"])
+def test_other_poolings_are_refused_by_name(sentence_model, mode):
+    key = f"pooling_mode_{mode}_tokens" if mode != "lasttoken" else "pooling_mode_lasttoken"
+    key = "pooling_mode_cls_token" if mode == "cls" else key
+    path = sentence_model / "1_Pooling/config.json"
+    change(path, pooling_mode_mean_tokens=False, **{key: True})
+    with pytest.raises(ModelError, match=f"it pools by '{mode}'; only the mean"):
+        embedding_settings(sentence_model, Choices())
+    path.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": [mode, "mean"]}))
+    with pytest.raises(ModelError, match=f"it pools by '{mode} and mean'"):
+        embedding_settings(sentence_model, Choices())
+
+
+def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
+    with pytest.raises(
+        ConfigError, match=r"--prompt qery: .* no such prompt \(did you mean 'query'"
+    ):
+        embedding_settings(sentence_model, Choices(prompt="qery"))
+    with pytest.raises(ConfigError, match="give one"):
+        embedding_settings(sentence_model, Choices(prompt="query", prefix="x"))
+    with pytest.raises(ConfigError, match="--max-seqlen 65 exceeds the model's 64 positions"):
+        embedding_settings(sentence_model, Choices(max_seqlen=65))
+    change(sentence_model / "1_Pooling/config.json", include_prompt=False)
+    embedding_settings(sentence_model, Choices())
+    with pytest.raises(ModelError, match="leaves the prompt out"):
+        embedding_settings(sentence_model, Choices(prompt="query"))
+    modules = json.loads((sentence_model / "modules.json").read_text())
+    modules.append({"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (sentence_model / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="its modules are Transformer, Pooling, Dense"):
+        embedding_settings(sentence_model, Choices())
+
+
+def test_a_causal_sentence_model_is_refused(tmp_path):
+    folder = write_model(tmp_path / "qwen3", "qwen3")
+    write_tokenizer(tiny_tokenizer(), folder, max_seqlen=64)
+    write_sentence_transformers(folder, hidden_size=32, max_seqlen=LIMIT)
+    with pytest.raises(ModelError, match="from left to right"):
+        embedding_settings(folder, Choices())
+    change(folder / "config.json", is_causal=False)
+    assert embedding_settings(folder, Choices()).max_seqlen == LIMIT
+
+
+def test_mistakes_are_named_before_the_model_is_loaded(plain, tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "load_embedder", lambda *_, **__: pytest.fail("loaded"))
+    settings = embedding_settings(plain, Choices())
+    source = write_jsonl(tmp_path / "t.jsonl", [{"text": "a"}, {"title": "b"}])
+    for field, message in (("text", "t.jsonl:2: no column 'text'"), ("x", "t.jsonl:1: no column")):
+        with pytest.raises(DataError, match=message):
+            encode_file(settings, open_input(str(source)), tmp_path / "o.npy", field=field)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DataError, match="empty; there is nothing to read"):
+        encode_file(settings, open_input(str(tmp_path / "empty.txt")), tmp_path / "o.npy")
+    assert not (tmp_path / "o.npy").exists()

@@ -1,0 +1,274 @@
+"""Predictions on people's files: columns, offsets, formats, and mistakes named before any work."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+from seqeval.scheme import IOB2, Entities
+
+from biphasic.errors import DataError
+from biphasic.tasks import predict
+from biphasic.tasks.fitted import HeadRecord
+from biphasic.tasks.inputs import open_input
+from biphasic.tasks.outputs import check_output, new_file
+from biphasic.tasks.predict import predict_file
+from biphasic.tasks.predictors import entity_borders, split_words
+from biphasic.tasks.protocol import FinetuneProtocol
+from tiny_use import LABELS, read_jsonl, write_jsonl, write_model
+
+NUM_OUTPUTS = {"sc": 2, "sr": 1, "tc": len(LABELS), "qa": 2}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("encoder") / "eurobert", "eurobert")
+
+
+@pytest.fixture
+def fitted(encoder, tmp_path):
+    """Write a model with a random head: `fitted("sc", fields=("text",))`."""
+
+    def write(kind, **settings):
+        folder = tmp_path / kind
+        shutil.copytree(encoder, folder)
+        generator = torch.Generator().manual_seed(1)
+        number = NUM_OUTPUTS[kind]
+        head = {
+            "weight": torch.randn(number, 32, generator=generator),
+            "bias": torch.randn(number, generator=generator),
+        }
+        save_file(head, folder / "head.safetensors")
+        protocol = FinetuneProtocol(max_seqlen=64, max_question_tokens=8, window_overlap=8)
+        record = {
+            "format": "biphasic.head/1",
+            "kind": kind,
+            "form": "separate-head",
+            "task": "t",
+            "title": "T",
+            "metric": "m",
+            "model": "eurobert",
+            "model_identity": "0",
+            "learning_rate": 1e-3,
+            "seed": 0,
+            "steps": 1,
+            "protocol": protocol.model_dump(mode="json"),
+            "head": {
+                "file": "head.safetensors",
+                "weight": "weight",
+                "bias": "bias",
+                "num_outputs": number,
+            },
+            "labels": {"sc": ("cat", "dog"), "tc": LABELS}.get(kind, ()),
+            **({"fields": ("text",)} if kind in {"sc", "sr"} else {}),
+            **settings,
+        }
+        record = HeadRecord.model_validate(record).model_dump(mode="json", exclude_none=True)
+        (folder / "head.json").write_text(json.dumps(record))
+        return folder
+
+    return write
+
+
+def run(folder: Path, source: Path | str, out: Path, **settings):
+    summary = predict_file(folder, open_input(str(source)), out, **settings)
+    return summary, read_jsonl(out) if out.suffix == ".jsonl" else None
+
+
+def test_formats_of_one_table_give_the_same(one_thread, fitted, tmp_path):
+    folder = fitted("sc")
+    texts = ["the cat sat", "a dog, ran", "on the mat"]
+    write_jsonl(tmp_path / "t.jsonl", [{"id": n, "text": t} for n, t in enumerate(texts, 1)])
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
+    (tmp_path / "t.tsv").write_text("text\n" + "\n".join(texts) + "\n")
+    with (tmp_path / "t.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["id", "text"], *enumerate(texts, 1)])
+    pq.write_table(pa.table({"id": [1, 2, 3], "text": texts}), tmp_path / "t.parquet")
+    found = {}
+    for suffix in ("jsonl", "txt", "csv", "parquet", "tsv"):
+        summary, found[suffix] = run(folder, tmp_path / f"t.{suffix}", tmp_path / f"{suffix}.jsonl")
+        assert summary.num_examples == 3
+    assert [row["id"] for row in found["jsonl"]] == ["1", "2", "3"]
+    # A header takes a line, so rows without an id are counted from 2.
+    assert [row["id"] for row in found["tsv"]] == ["2", "3", "4"]
+    assert found["jsonl"] == found["txt"] == found["csv"] == found["parquet"]
+    for row in found["jsonl"]:
+        assert math.isclose(sum(row["probabilities"].values()), 1, abs_tol=1e-12)
+        assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
+
+
+def test_outputs_hold_the_same_as_json_csv_and_parquet(one_thread, fitted, tmp_path):
+    folder = fitted("tc")
+    source = write_jsonl(tmp_path / "t.jsonl", [{"text": "Anna ran to Paris."}, {"text": ""}])
+    _, rows = run(folder, source, tmp_path / "o.jsonl")
+    run(folder, source, tmp_path / "o.csv")
+    run(folder, source, tmp_path / "o.parquet")
+    with (tmp_path / "o.csv").open(newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [json.loads(row["entities"]) for row in table] == [row["entities"] for row in rows]
+    stored = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert [row["entities"] for row in stored] == [row["entities"] for row in rows]
+    assert rows[1]["entities"] == []
+
+
+def test_windows_of_a_long_input_do_not_change_its_order(one_thread, fitted, tmp_path, monkeypatch):
+    folder = fitted("sr", mean=100.0, deviation=10.0)
+    texts = [" ".join(["cat"] * (1 + n % 7)) for n in range(20)]
+    source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
+    _, whole = run(folder, source, tmp_path / "whole.jsonl")
+    monkeypatch.setattr(predict, "_WINDOW", 6)
+    told = []
+    _, parts = run(
+        folder, source, tmp_path / "parts.jsonl", report=lambda *told_: told.append(told_)
+    )
+    assert [row["id"] for row in parts] == [str(n) for n in range(1, 21)]
+    assert np.allclose([r["score"] for r in whole], [r["score"] for r in parts], atol=1e-4)
+    assert told[-1] == (20, 20)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_entities_stand_where_their_offsets_say(one_thread, fitted, tmp_path):
+    folder = fitted("tc")
+    texts = ["Anna ran to Paris.", "the  dog\tsat (on) Zoë's naïve mat", "日本 and हिन्दी"]
+    source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
+    _, rows = run(folder, source, tmp_path / "o.jsonl")
+    entities = [(text, e) for text, row in zip(texts, rows, strict=True) for e in row["entities"]]
+    assert entities
+    for text, entity in entities:
+        assert text[entity["start"] : entity["end"]] == entity["text"]
+        assert entity["text"] == entity["text"].strip()
+        assert 0 < entity["score"] <= 1
+
+
+def test_words_of_a_text():
+    cut = split_words("Zoë's (1.5)  naïve\nहिन्दी—x")
+    assert cut.words == ("Zoë", "'", "s", "(", "1", ".", "5", ")", "naïve", "हिन्दी", "—", "x")
+    for word, start in zip(cut.words, cut.starts, strict=True):
+        assert "Zoë's (1.5)  naïve\nहिन्दी—x"[start : start + len(word)] == word
+    assert split_words(" \n").words == ()
+
+
+def test_given_tokens_get_tags_and_borders_in_words(one_thread, fitted, tmp_path):
+    folder = fitted("tc")
+    tokens = ["Anna", "ran", "to", "Paris", "with", "Anna"]
+    source = write_jsonl(tmp_path / "t.jsonl", [{"tokens": tokens}, {"tokens": ["x"] * 90}])
+    summary, rows = run(folder, source, tmp_path / "o.jsonl")
+    assert summary.num_cut == 1
+    assert [len(row["tags"]) for row in rows] == [6, 90]
+    assert rows[1]["tags"][62:] == ["O"] * 28  # beyond the limit of 64 tokens, with BOS and EOS
+    for entity in rows[0]["entities"]:
+        assert " ".join(tokens[entity["start"] : entity["end"]]) == entity["text"]
+        assert rows[0]["tags"][entity["start"]] == f"B-{entity['type']}"
+
+
+def test_entities_are_those_that_are_scored():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        tags = rng.choice(LABELS, int(rng.integers(1, 9))).tolist()
+        [expected] = Entities([tags], IOB2).entities
+        assert entity_borders(tags) == [(e.start, e.end - 1) for e in expected], tags
+
+
+def test_answers_stand_in_their_context(one_thread, fitted, tmp_path):
+    rows = [
+        {"q": "who ran", "c": "  the dog ran   to Paris with Anna and the cat"},
+        {"q": "who sat", "c": "the mat " * 60},
+        {"q": "who", "c": ""},
+    ]
+    source = write_jsonl(tmp_path / "t.jsonl", rows)
+    for may_abstain in (False, True):
+        folder = fitted("qa", may_abstain=may_abstain, max_answer_tokens=5)
+        out = tmp_path / f"{may_abstain}.jsonl"
+        _, found = run(folder, source, out, columns=("q", "c"))
+        shutil.rmtree(folder)
+        assert all(("no_answer_score" in row) == may_abstain for row in found)
+        for row, example in zip(found, rows, strict=True):
+            if may_abstain and row["no_answer_score"] > row.get("score", -math.inf):
+                assert row["answer"] == ""
+            if row["answer"]:
+                assert example["c"][row["start"] : row["end"]] == row["answer"]
+            else:
+                assert "start" not in row
+        assert found[2]["answer"] == ""
+
+
+def test_pairs_are_written_as_in_training(one_thread, fitted, tmp_path):
+    folder = fitted("sc", fields=("text_a", "text_b"))
+    pair = {"premise": "the cat", "hypothesis": "a dog"}
+    _, usual = run(folder, write_jsonl(tmp_path / "a.jsonl", [pair]), tmp_path / "1.jsonl")
+    other = write_jsonl(tmp_path / "b.jsonl", [{"x": "the cat", "y": "a dog"}])
+    _, named = run(folder, other, tmp_path / "2.jsonl", columns=("x", "y"))
+    _, swapped = run(folder, other, tmp_path / "3.jsonl", columns=("y", "x"))
+    shutil.rmtree(folder)
+    folder = fitted("sc")
+    whole = write_jsonl(tmp_path / "c.jsonl", [{"text": "Sentence 1: the cat\nSentence 2: a dog"}])
+    _, written = run(folder, whole, tmp_path / "4.jsonl")
+    assert usual == named == written != swapped
+    shutil.rmtree(folder)
+    folder = fitted("sc", fields=("x", "y"), template="{x} / {y}")
+    slash = write_jsonl(tmp_path / "d.jsonl", [{"text": "the cat / a dog"}])
+    _, templated = run(folder, other, tmp_path / "5.jsonl")
+    shutil.rmtree(folder)
+    assert templated == run(fitted("sc"), slash, tmp_path / "6.jsonl")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "columns", "message"),
+    [
+        ("sc", [{"review": "a"}], (), r"t.jsonl:1: no column 'text'; there are 'review'; name it"),
+        ("sc", [{"text": "a"}, {"txt": "b"}], (), r"t.jsonl:2: no column 'text'"),
+        ("sc", [{"review": "a"}], ("revew",), r"no column 'revew' \(did you mean 'review'"),
+        ("sc", [{"text": "a"}, {"text": None}], (), "t.jsonl:2: 'text' must be a text, not None"),
+        ("sc", [{"text": "a"}], ("a", "b"), r"--column: this model reads 1 \(text\), 2 given"),
+        ("qa", [{"question": "a"}], (), "no column 'context'"),
+        ("tc", [{"tokens": ["a", " "]}], (), "t.jsonl:1: token 1 is empty"),
+        ("tc", [{"tokens": "a b"}], (), "'tokens' must be a list of str"),
+        ("sc", [], (), "empty; there is nothing to read"),
+    ],
+)
+def test_mistakes_are_named_before_the_model_is_loaded(
+    fitted, tmp_path, monkeypatch, kind, rows, columns, message
+):
+    folder = fitted(kind)
+    monkeypatch.setattr(predict, "load_fitted", lambda _: pytest.fail("loaded"))
+    source = write_jsonl(tmp_path / "t.jsonl", rows)
+    with pytest.raises(DataError, match=message):
+        run(folder, source, tmp_path / "o.jsonl", columns=columns)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_places_are_checked(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        open_input(str(tmp_path / "none.jsonl"))
+    (tmp_path / "t.docx").write_text("x")
+    with pytest.raises(DataError, match="unknown suffix"):
+        open_input(str(tmp_path / "t.docx"))
+    assert open_input(str(tmp_path / "t.docx"), format="txt").format == "txt"
+    with pytest.raises(DataError, match=r"no format 'jsonlines' \(did you mean 'jsonl'"):
+        open_input("-", format="jsonlines")
+    with pytest.raises(DataError, match=r"--out ends in \.jsonl"):
+        check_output(tmp_path / "o.xlsx", (".jsonl",))
+    with pytest.raises(DataError, match="already there"):
+        check_output(tmp_path / "t.docx", (".docx",))
+    with pytest.raises(DataError, match="no such folder"):
+        check_output(tmp_path / "none" / "o.jsonl", (".jsonl",))
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(ValueError, match="stop"), new_file(tmp_path / "o") as partial:
+        partial.write_text("half")
+        raise ValueError("stop")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="came to be"), new_file(tmp_path / "o") as partial:
+        partial.write_text("ours")
+        (tmp_path / "o").write_text("theirs")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]

@@ -1,0 +1,54 @@
+"""Short runs, and what of two of them must be equal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from biphasic.files import read_json
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.recipe import Recipe
+
+CLM = {"objective": "clm", "steps": 3}
+MLM = {"objective": "mlm", "steps": 3}
+MIX = {
+    "objective": "mix",
+    "steps": 4,
+    "objectives": [{"objective": "mlm"}, {"objective": "clm"}],
+    "shares": [0.75, 0.25],
+}
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def train(
+    recipe: Recipe, data: TrainingData, store: Path, *, options: dict | None = None, **compute: Any
+) -> Path:
+    settings = RunOptions(
+        **{"checkpoint_every": 0, **(options or {})}, compute=ComputeConfig(**compute)
+    )
+    lineage = Lineage(recipe, data.ground)
+    return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=settings)
+
+
+def metrics(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+def details(folder: Path) -> dict:
+    state = read_json(folder / "state.json")
+    return {key: value for key, value in state.items() if key not in {"seconds", "compute"}}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """All but times and how it was computed, to the last bit."""
+    for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert metrics(one) == metrics(other)
+    assert details(one) == details(other)

@@ -1,0 +1,102 @@
+"""Compiled layers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from short_runs import CLM, MIX, MLM, train
+
+from biphasic.errors import ModelError
+from biphasic.model import compiled
+from biphasic.training import run
+from biphasic.training.loop import StepReport
+
+# torch hides this one itself, but not where tests turn warnings into errors.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.fixture(autouse=True)
+def counters(monkeypatch):
+    """Compile for the quick backend; return what dynamo counts."""
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    quick = partial(compiled.compile_layers, backend="aot_eager")
+    monkeypatch.setattr(run, "compile_layers", quick)
+    with torch._dynamo.config.patch(recompile_limit=8):
+        yield counters
+    torch.compiler.reset()
+
+
+def test_one_graph_for_each_direction(tmp_path, training_data, make_recipe, counters):
+    recipe = make_recipe(CLM, MLM, {**CLM, "learning_rate_scale": 0.5}, MLM)
+    options = {"heldout_every": 2}
+    told: list[int] = []
+
+    def report(done: StepReport) -> None:
+        told.append(counters["stats"]["unique_graphs"])
+
+    train(
+        recipe,
+        training_data,
+        tmp_path,
+        options={**options, "report": report},
+        compile=True,
+    )
+    small = 1  # what was tried out first
+    assert [count - small for count in told] == [1] * 3 + [2] * 9
+    assert not counters["graph_break"]
+
+
+def test_results_are_those_without(tmp_path, training_data, make_recipe):
+    recipe = make_recipe(CLM, {**MIX, "steps": 3}, precision="fp32")
+    plain = train(recipe, training_data, tmp_path / "plain")
+    whole = train(recipe, training_data, tmp_path / "compiled", compile=True)
+    assert whole.name == plain.name
+    one, other = (load_file(each / "model.safetensors") for each in (plain, whole))
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=2e-6)
+    assert (plain / "config.json").read_bytes() == (whole / "config.json").read_bytes()
+
+
+def test_everything_at_once(tmp_path, training_data, make_recipe, counters):
+    recipe = make_recipe({**MIX, "steps": 3}, rows_per_step=8, precision="fp32")
+    plain = train(recipe, training_data, tmp_path / "plain")
+    folder = train(
+        recipe,
+        training_data,
+        tmp_path / "all",
+        compile=True,
+        activation_checkpointing=True,
+        max_tokens_per_pass=64,
+        read_back_every=2,
+    )
+    # Two rows a pass in both directions.
+    assert counters["stats"]["unique_graphs"] == 1 + 2
+    one, other = (load_file(each / "model.safetensors") for each in (plain, folder))
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=2e-6)
+
+
+def test_no_compiler(training_data, make_recipe):
+    def refuse(graph, inputs):
+        raise RuntimeError("No working C++ compiler found in\n  CXX")
+
+    model = run.first_model(make_recipe(), training_data)
+    with pytest.raises(ModelError) as caught:
+        compiled.compile_layers(model, backend=refuse)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert text.startswith("compile: torch cannot compile for cpu here (")
+    assert "No working C++ compiler found in CXX" in text
+    assert text.endswith("or set compile: false")
+
+
+def test_a_model_without_layers():
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="no layers to compile"):
+        compiled.compile_layers(model)  # type: ignore[arg-type]

@@ -1,0 +1,45 @@
+"""Activations that are computed twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from short_runs import CLM, MIX, assert_same, train
+
+from biphasic.errors import ModelError
+from biphasic.model import attention, memory_saving
+from biphasic.training import run
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bit_equal(tmp_path, training_data, make_recipe, precision):
+    recipe = make_recipe(CLM, {**MIX, "steps": 2}, precision=precision)
+    kept = train(recipe, training_data, tmp_path / "kept")
+    again = train(recipe, training_data, tmp_path / "again", activation_checkpointing=True)
+    assert_same(kept, again)
+
+
+def test_layers_compute_twice(tmp_path, training_data, make_recipe, monkeypatch):
+    calls: list[int] = []
+    original = attention.packed_attention
+
+    def counted(*arguments, **options):
+        if torch.is_grad_enabled():
+            calls.append(1)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(attention, "packed_attention", counted)
+    recipe = make_recipe({**CLM, "steps": 1})
+    counts = []
+    for on in (False, True):
+        calls.clear()
+        train(recipe, training_data, tmp_path / str(on), activation_checkpointing=on)
+        counts.append(len(calls))
+    assert counts[1] == 2 * counts[0] > 0
+
+
+def test_families_that_cannot_are_refused(training_data, make_recipe, monkeypatch):
+    model = run.first_model(make_recipe(), training_data)
+    monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
+    with pytest.raises(ModelError, match="cannot compute activations twice"):
+        memory_saving.recompute_activations(model)

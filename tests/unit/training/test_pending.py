@@ -1,0 +1,82 @@
+"""Losses that are read back later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from biphasic.errors import TrainingError
+from biphasic.training import pending as module
+from biphasic.training.pending import PendingStep, PendingSteps
+
+NAN, INF = float("nan"), float("inf")
+
+
+def step(number: int, loss: float = 2.5, norm: float = 0.5, tokens: int = 100) -> PendingStep:
+    return PendingStep({"step": number}, torch.tensor(loss), torch.tensor(norm), tokens)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The time that is told."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_values_are_read_exactly_and_in_order():
+    losses = torch.rand(5, generator=torch.Generator().manual_seed(0)).tolist()
+    pending = PendingSteps(read_back_every=5)
+    pending.begin()
+    for number, loss in enumerate(losses):
+        assert not pending.are_due
+        pending.add(step(number + 1, loss, loss / 3))
+    assert pending.are_due
+    read = pending.read_back()
+    assert [each.record["step"] for each in read] == [1, 2, 3, 4, 5]
+    assert [each.record["loss"] for each in read] == losses
+    assert [each.record["gradient_norm"] for each in read] == [
+        float(torch.tensor(loss / 3)) for loss in losses
+    ]
+    assert not pending.are_due
+
+
+def test_speed_is_that_of_the_time_between_readings(clock):
+    pending = PendingSteps(read_back_every=2)
+    pending.begin()
+    pending.add(step(1, tokens=300))
+    clock[0] += 1
+    pending.begin()  # does not begin anew
+    pending.add(step(2, tokens=100))
+    clock[0] += 3
+    read = pending.read_back()
+    assert [each.record["tokens_per_second"] for each in read] == [100.0, 100.0]
+    assert [each.seconds for each in read] == [3.0, 1.0]
+    clock[0] += 50  # an evaluation, say
+    pending.begin()
+    pending.add(step(3, tokens=100))
+    clock[0] += 2
+    (last,) = pending.read_back()
+    assert (last.seconds, last.record["tokens_per_second"]) == (2.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "message"),
+    [
+        (NAN, NAN, "step 2: the loss is not finite; lower the learning rate"),
+        (INF, 1.0, "step 2: the loss is not finite; lower the learning rate"),
+        (1.0, NAN, "step 2: the gradient is not finite; lower the learning rate"),
+        (1.0, INF, "step 2: the gradient is not finite; lower the learning rate"),
+    ],
+)
+def test_faults_name_the_step(loss, norm, message):
+    pending = PendingSteps(read_back_every=9)
+    pending.begin()
+    for each in (step(1), step(2), step(3, loss, norm), step(4, NAN, NAN)):
+        pending.add(each)
+    read = pending.read_back()
+    for good in read[:2]:
+        good.refuse_fault()
+    with pytest.raises(TrainingError) as caught:
+        read[2].refuse_fault()
+    assert str(caught.value) == message

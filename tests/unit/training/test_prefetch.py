@@ -1,0 +1,103 @@
+"""Work made ready in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from biphasic.training.prefetch import prefetched
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it."""
+
+
+class BrokenError(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 50])
+def test_order_and_content_are_kept(ahead):
+    calls: list[int] = []
+
+    def produce(item: int) -> int:
+        calls.append(item)
+        time.sleep(0.002 * (item % 3))
+        return item * item
+
+    with prefetched(produce, range(20), ahead=ahead) as results:
+        assert list(results) == [item * item for item in range(20)]
+    assert calls == list(range(20))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_no_more_is_made_than_wanted(ahead):
+    calls: list[int] = []
+    with prefetched(calls.append, range(100), ahead=ahead) as results:
+        for item in range(5):
+            next(results)
+            assert item + 1 <= len(calls) <= item + 1 + ahead
+    assert len(calls) <= 5 + ahead
+
+
+def test_work_goes_on_while_the_caller_is_busy():
+    made = [threading.Event() for _ in range(4)]
+
+    def produce(item: int) -> int:
+        made[item].set()
+        return item
+
+    with prefetched(produce, range(4), ahead=2) as results:
+        assert next(results) == 0
+        assert made[2].wait(10)  # nobody asked for it yet
+        assert not made[3].is_set()
+
+
+def test_nothing_runs_in_another_thread_unless_wanted():
+    with prefetched(lambda _: threading.current_thread(), [1], ahead=0) as results:
+        assert next(results) is threading.current_thread()
+    with prefetched(lambda _: threading.current_thread(), [1], ahead=1) as results:
+        assert next(results) is not threading.current_thread()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+@pytest.mark.parametrize("error", [BrokenError("at 3"), Killed("at 3")])
+def test_errors_come_up_as_themselves_in_their_turn(ahead, error):
+    def produce(item: int) -> int:
+        if item == 3:
+            raise error
+        return item
+
+    seen: list[int] = []
+    with (
+        pytest.raises(type(error)) as caught,
+        prefetched(produce, range(9), ahead=ahead) as results,
+    ):
+        seen.extend(results)
+    assert caught.value is error
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("leaves", [BrokenError, Killed, KeyboardInterrupt, GeneratorExit])
+def test_the_thread_is_gone_however_the_block_is_left(leaves):
+    calls: list[int] = []
+
+    def leave() -> None:
+        with prefetched(calls.append, range(1000), ahead=20) as results:
+            next(results)
+            raise leaves
+
+    with pytest.raises(leaves):
+        leave()
+    assert len(calls) <= 21
+    # The fixture looks for threads; so does this, at once.
+    assert not [t for t in threading.enumerate() if t.name.startswith("biphasic-prefetch")]

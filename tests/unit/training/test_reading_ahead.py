@@ -1,0 +1,80 @@
+"""Data made ready while a step is computed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from short_runs import CLM, MIX, MLM, assert_same, train
+
+from biphasic.data.rows import RowReader
+from biphasic.errors import DataError
+from biphasic.training import loop
+from biphasic.training.loop import StepReport
+
+
+@pytest.fixture(autouse=True)
+def ahead(monkeypatch):
+    monkeypatch.setattr(loop, "steps_ahead", lambda _: 2)
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+def test_states_are_the_same(tmp_path, training_data, make_recipe, monkeypatch):
+    longer = {**MIX, "max_seqlen": 64, "rows_per_step": 5}
+    recipe = make_recipe(CLM, longer, {**MLM, "selection": "word"})
+    with_thread = train(recipe, training_data, tmp_path / "with")
+    monkeypatch.setattr(loop, "steps_ahead", lambda _: 0)
+    assert_same(train(recipe, training_data, tmp_path / "without"), with_thread)
+
+
+def test_rows_are_read_by_another_thread(tmp_path, training_data, make_recipe, monkeypatch):
+    readers: list[str] = []
+    original = loop.StepInputs.of
+
+    def spy(inputs, step):
+        readers.append(threading.current_thread().name)
+        return original(inputs, step)
+
+    monkeypatch.setattr(loop.StepInputs, "of", spy)
+    train(make_recipe(CLM), training_data, tmp_path)
+    assert len(readers) == 3
+    assert all(name.startswith("biphasic-prefetch") for name in readers)
+
+
+def test_errors_stop_the_step_that_they_belong_to(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    error = DataError("shard 3 is gone")
+    original = RowReader.batch
+    calls: list[int] = []
+
+    def broken(reader, step):
+        if step == 4 and calls:
+            raise error
+        return original(reader, step)
+
+    monkeypatch.setattr(RowReader, "batch", broken)
+    told: list[int] = []
+
+    def report(done: StepReport) -> None:
+        told.append(done.step)
+
+    calls.append(1)
+    options = {"report": report, "checkpoint_every": 1}
+    with pytest.raises(DataError) as caught:
+        train(make_recipe({**CLM, "steps": 9}), training_data, tmp_path, options=options)
+    assert caught.value is error
+    assert told == [1, 2, 3, 4]
+    (last,) = (tmp_path / "progress").glob("*/step-*")
+    assert last.name == "step-00000004"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_no_thread_outlives_the_run(tmp_path, training_data, make_recipe, kind):
+    def report(done: StepReport) -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        train(make_recipe(CLM), training_data, tmp_path, options={"report": report})
