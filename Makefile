@@ -11,7 +11,7 @@ PYTEST_FLAGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install quickstart test lint format types check bench lock clean
+.PHONY: help install quickstart test lint format types check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,12 @@ types: $(INSTALLED)  ## Check types.
 	$(BIN)/pyright
 
 check: lint types test  ## All of the above checks, as CI runs them.
+
+wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environment.
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	BIPHASIC_WHEEL=dist $(BIN)/pytest -n 0 tests/e2e/test_wheel.py
+	@ls dist/*.whl
 
 # Fine-tuning needs data and is run by hand: see benchmarks/README.md.
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.

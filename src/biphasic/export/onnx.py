@@ -82,7 +82,7 @@ def write_onnx(
         ModelError: The model cannot be loaded or exported, is causal, or its graph computes
             something else.
     """
-    _check_packages()
+    require_packages()
     refuse_existing(out)
     _check_folder(folder, pooling=pooling)
     with _quietly(), new_folder(out) as partial:
@@ -109,7 +109,12 @@ class _Encoder(nn.Module):
         return states, mean
 
 
-def _check_packages() -> None:
+def require_packages() -> None:
+    """Refuse to begin without the packages of the extra `onnx`.
+
+    Raises:
+        ConfigError: Some are missing.
+    """
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ConfigError(

@@ -1,0 +1,136 @@
+"""What people see who load an export with transformers 4.57, the last release before 5.
+
+It is installed in a folder of its own, before everything else on the path, and
+skipped where no package index can be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.export.write import export_model
+from families import save_family
+
+OLD = "transformers==4.57.*"
+NO_INDEX = (
+    "No matching distribution",
+    "Connection",
+    "Temporary failure",
+    "Read timed out",
+    "Proxy",
+)
+
+LOOK = """
+import json, sys
+import torch, transformers
+from transformers import AutoModel, AutoTokenizer
+qwen3, eurobert, check = sys.argv[1:]
+found = {"version": transformers.__version__}
+model, tokenizer = AutoModel.from_pretrained(qwen3), AutoTokenizer.from_pretrained(qwen3)
+found["is_causal"] = model.config.is_causal
+found["ids"] = tokenizer("rows of tokens").input_ids
+ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]])
+with torch.no_grad():
+    states = [model(row[None]).last_hidden_state[0] for row in ids]
+found["changed"] = (states[0] != states[1]).any(-1).tolist()
+try:
+    exec(check)
+    found["check"] = "passes"
+except AssertionError as error:
+    found["check"] = str(error)
+try:
+    AutoModel.from_pretrained(eurobert)
+    found["eurobert"] = "loads"
+except ValueError as error:
+    found["eurobert"] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def old_transformers(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder with transformers 4.57 and what it needs besides torch, made once for a session."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "transformers-4.57"
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "transformers").is_dir():
+            _install(folder)
+    return folder
+
+
+def _install(folder: Path) -> None:
+    options = ["--quiet", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), OLD],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode and any(words in done.stderr for words in NO_INDEX):
+        pytest.skip(f"no package index can be reached for {OLD}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) -> list[Path]:
+    """An exported Qwen3, and a native EuroBERT."""
+    root = tmp_path_factory.mktemp("exports")
+    save_family("qwen3", root / "decoder", tokenizer=tokenizer)
+    save_family("eurobert", root / "eurobert")
+    return [export_model(root / "decoder", root / "qwen3"), root / "eurobert"]
+
+
+def look(folders: list[Path], first_on_path: Path | None) -> dict[str, Any]:
+    """Return what a fresh process finds."""
+    card = (folders[0] / "README.md").read_text("utf-8")
+    (check,) = re.findall(r"^## Needs transformers.*?^```python\n(.*?)^```", card, re.M | re.S)
+    assert len(check.splitlines()) == 3
+    paths = {"PYTHONPATH": str(first_on_path)} if first_on_path else {}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOOK, *map(str, folders), check],
+        capture_output=True, text=True, check=False, env={**os.environ, **paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def old(old_transformers: Path, folders: list[Path]) -> dict[str, Any]:
+    return look(folders, old_transformers)
+
+
+@pytest.fixture(scope="module")
+def new(folders: list[Path]) -> dict[str, Any]:
+    return look(folders, None)
+
+
+def test_old_release_runs_a_decoder_causally(old: dict[str, Any]) -> None:
+    assert old["version"].startswith("4.57.")
+    assert old["is_causal"] is False  # read, and ignored without a word
+    assert old["changed"] == [False, False, False, True]
+
+
+def test_the_card_tells(old: dict[str, Any]) -> None:
+    assert "runs causally" in old["check"]
+
+
+def test_old_release_refuses_eurobert(old: dict[str, Any]) -> None:
+    assert "does not recognize this architecture" in old["eurobert"]
+
+
+def test_new_release_reads_both_ways(new: dict[str, Any]) -> None:
+    assert new["changed"] == [True] * 4
+    assert new["check"] == "passes"
+    assert new["eurobert"] == "loads"
+
+
+def test_tokens_are_the_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert old["ids"] == new["ids"]
