@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.export.fitted import finetune
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
     from biphasic.study.evaluation import evaluate
@@ -20,6 +21,7 @@ _HOMES = {
     "adapt": "biphasic.adaptation",
     "evaluate": "biphasic.study.evaluation",
     "export_model": "biphasic.export.write",
+    "finetune": "biphasic.export.fitted",
     "pretrain": "biphasic.study.api",
     "report_study": "biphasic.study.api",
     "run_study": "biphasic.study.api",
@@ -30,6 +32,7 @@ __all__ = [
     "adapt",
     "evaluate",
     "export_model",
+    "finetune",
     "pretrain",
     "report_study",
     "run_study",

@@ -17,6 +17,7 @@ from biphasic.cli.adapt import adapt_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.tokenizer import tokenizer_app
+from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
 
 app = typer.Typer(
@@ -31,6 +32,9 @@ app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.command("adapt")(adapt_command)
+app.command("finetune")(finetune_command)
+app.command("predict")(predict_command)
+app.command("encode")(encode_command)
 app.command("export")(export_command)
 app.command("push")(push_command)
 

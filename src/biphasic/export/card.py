@@ -28,14 +28,13 @@ from biphasic.export.card_training import (
 from biphasic.export.check import TOLERANCE, Reloaded
 from biphasic.export.hf import WrittenModel
 from biphasic.export.markdown import escape, section
+from biphasic.export.names import CARD, FILL_IN
 from biphasic.export.provenance import corpora_of
 from biphasic.export.results import scores_of_state
 from biphasic.export.source import Source
 from biphasic.files import write_text
 from biphasic.model.directions import is_open
 
-CARD = "README.md"
-FILL_IN = "# to fill in"
 _NEEDS = "5.2"
 """The first release of transformers that heeds `is_causal` in a configuration."""
 _NEXT_TOKEN = {"clm", "mntp"}
@@ -276,14 +275,11 @@ def _limits(export: Export) -> str:
         lines.append(
             f"Weights were rounded to {export.dtype} from fp32; what is compared below is rounded."
         )
-    checked = {"hidden states": max(found.alone, found.many)}
-    checked |= {} if found.logits is None else {"logits": found.logits}
-    checked |= {} if found.embeddings is None else {"embeddings": found.embeddings}
-    told = listing([f"{what} {largest:.0e}" for what, largest in checked.items()])
+    told = listing([f"{what} {largest:.0e}" for what, largest in found.differences.items()])
     lines.append(
-        f"Checked when it was exported: loaded by transformers {found.transformers} alone, in fp32 "
-        f"on a CPU, the largest differences from the model that was trained are: {told} (allowed: "
-        f"{TOLERANCE:.0e} of the largest value, or of 1)."
+        f"Checked when it was exported: loaded by transformers {found.transformers} alone, in "
+        f"{found.precision} on a CPU, the largest differences from the model that was trained are: "
+        f"{told} (allowed: {TOLERANCE:.0e} of the largest value, or of 1)."
     )
     if export.onnx is not None:
         lines.append(

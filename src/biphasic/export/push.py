@@ -19,8 +19,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.card import CARD, FILL_IN
-from biphasic.export.source import STATE_FILES
+from biphasic.export.names import CARD, FILL_IN, STATE_FILES
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
 # What runs code when it is read has no place in an export of ours.

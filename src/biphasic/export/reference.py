@@ -33,7 +33,7 @@ TEXTS = (
 PAIR = ("Who reads it?", "An encoder reads it, in both directions.")
 _SHORT, _MIDDLE, _LONG = 5, 23, 48
 _LONGEST = 1024
-"""Windows that are longer are not looked beyond here: it would take minutes."""
+"""In tokens: nothing longer is read here, it would take minutes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Reference:
         alone: The final states of each sequence by itself, fp32 [length, hidden_size].
         many: The same of all in one batch. Where rotary frequencies depend on the longest sequence
             of a batch (Phi-3's long context), they are others.
-        embeddings: Means of the states of each of `TEXTS`, fp32 [num_texts, hidden_size].
+        embedded: Those of `TEXTS` that are short enough to be read in a moment.
+        embeddings: Means of their states, fp32 [num_texts, hidden_size].
         text_ids: Ids of each of `TEXTS`, cut to the longest input.
         pair_ids: Ids of `PAIR`.
         spelt: A text that spells the mask token.
@@ -59,6 +60,7 @@ class Reference:
     sequences: list[list[int]]
     alone: list[Tensor] = field(repr=False)
     many: list[Tensor] = field(repr=False)
+    embedded: list[str]
     embeddings: Tensor = field(repr=False)
     text_ids: list[list[int]]
     pair_ids: list[int]
@@ -72,25 +74,28 @@ class Reference:
 
 
 @torch.no_grad()
-def read_reference(source: Source, *, dtype: Dtype) -> Reference:
+def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> Reference:
     """Read a model as fine-tuning and evaluation do, and probe its attention.
 
     Args:
         source: The model.
-        dtype: Precision of the weights to be written; rounded to it, they are computed with in
-            fp32.
+        dtype: Precision of the weights to be written, to which they are rounded.
+        is_double: Compute in fp64, so that rounding decides nothing; else in fp32.
 
     Raises:
         ModelError: It cannot be an encoder; the layer that stays causal is named.
     """
     model, batching = _load(source)
     round_weights(model, dtype)
+    if is_double:
+        model.double()
     tokenizer, limit = source.tokenizer, source.max_seqlen
     encoder = Encoder(model.eval(), tokenizer.pad_id)
     sequences = _sequences(tokenizer, model.config, limit=limit)
     hidden, spans = encoder.states(sequences)
-    cut, _ = encode_texts(TEXTS, tokenizer, max_seqlen=source.limits.longest_input)
     read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
+    embedded = [text for text, ids in zip(TEXTS, read, strict=True) if len(ids) <= _LONGEST]
+    cut, _ = encode_texts(embedded, tokenizer, max_seqlen=source.limits.longest_input)
     spelt = f"a {tokenizer.special_tokens['mask']} b"
     return Reference(
         batching=batching,
@@ -98,6 +103,7 @@ def read_reference(source: Source, *, dtype: Dtype) -> Reference:
         sequences=[sequence.tolist() for sequence in sequences],
         alone=[_part(*encoder.states([sequence]), 0) for sequence in sequences],
         many=[_part(hidden, spans, number) for number in range(len(sequences))],
+        embedded=embedded,
         embeddings=encoder.pooled(cut),
         text_ids=[ids.tolist() for ids in read],
         pair_ids=pair_ids(tokenizer, *PAIR),

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 WORK = Path(sys.argv[1])
 REQUEST = json.loads((WORK / "request.json").read_text(encoding="utf-8"))
 FOLDER = REQUEST["folder"]
+DTYPE = getattr(torch, REQUEST["dtype"])
 
 
 def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +40,7 @@ def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch
 @torch.no_grad()
 def states() -> dict[str, torch.Tensor]:
     """Return hidden states alone, and in a padded batch; and those after a later token changed."""
-    model = transformers.AutoModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    model = transformers.AutoModel.from_pretrained(FOLDER, dtype=DTYPE).eval()
     found = {}
     sequences = REQUEST["sequences"]
     for number, sequence in enumerate(sequences):
@@ -66,8 +67,8 @@ def embeddings() -> torch.Tensor:
     """Return what sentence-transformers makes of the texts."""
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - where it is asked for
 
-    model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": torch.float32})
-    return model.encode(REQUEST["texts"], convert_to_tensor=True)
+    model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": DTYPE})
+    return model.encode(REQUEST["embedded"], convert_to_tensor=True)
 
 
 def ids_of_texts() -> dict[str, list[list[int]]]:
@@ -88,10 +89,11 @@ def main() -> None:
     tensors = states()
     if REQUEST["head"]:
         tensors["logits"] = logits()
-    if REQUEST["embeddings"]:
+    if REQUEST["embedded"]:
         tensors["embeddings"] = embeddings()
     save_file(
-        {key: value.contiguous() for key, value in tensors.items()}, WORK / "found.safetensors"
+        {key: value.float().contiguous() for key, value in tensors.items()},
+        WORK / "found.safetensors",
     )
     report = {
         "ids": ids,

@@ -14,8 +14,6 @@ from biphasic.model.footprint import check_memory
 from biphasic.model.hub import ModelLimits, fetch_model, model_limits
 from biphasic.records import StateRecord, parse_record
 
-STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
-"""What makes a folder a state of ours; none of it is for others."""
 _WEIGHTS = "model*.safetensors"
 _REMEDY = "delete the folder and train again"
 

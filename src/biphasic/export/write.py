@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
 from biphasic.export.card import Export, write_card
-from biphasic.export.check import check_export
-from biphasic.export.hf import MAX_SHARD_SIZE, write_model
+from biphasic.export.check import Reloaded, check_export, refuse_differences
+from biphasic.export.hf import MAX_SHARD_SIZE, WrittenModel, write_model
 from biphasic.export.output import new_folder, refuse_existing
-from biphasic.export.reference import Dtype, read_reference
+from biphasic.export.reference import Dtype, Reference, read_reference
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.source import Source, open_source
 from biphasic.export.tokenizer import write_tokenizer
@@ -132,15 +132,7 @@ def _write(
         write_sentence_transformers(
             folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
         )
-    say("checking in a fresh process")
-    found = check_export(
-        folder,
-        reference,
-        tokenizer_roles=source.tokenizer.special_ids,
-        head=written.architecture if written.has_head else None,
-        logits=written.logits,
-        has_pooling=has_pooling,
-    )
+    found = _check(source, folder, reference, written=written, settings=settings, say=say)
     export = Export(source, name, settings.format, settings.dtype, written, found)
     write_card(folder, export)
     say(
@@ -148,3 +140,33 @@ def _write(
         f"{found.transformers} in a process of its own"
     )
     return export
+
+
+def _check(
+    source: Source,
+    folder: Path,
+    reference: Reference,
+    *,
+    written: WrittenModel,
+    settings: _Settings,
+    say: Callable[[str], None],
+) -> Reloaded:
+    """Compare in fp32; in fp64 where rounding alone may be what differs.
+
+    Raises:
+        ModelError: The export is not what was trained.
+    """
+    what = {
+        "tokenizer_roles": source.tokenizer.special_ids,
+        "head": written.architecture if written.has_head else None,
+        "logits": written.logits,
+        "has_pooling": settings.format != "hf",
+    }
+    say("checking in a fresh process")
+    found = check_export(folder, reference, **what)
+    if not found.is_ours and found.may_be_rounding:
+        say("checking again in fp64, as fp32 rounds too much to tell")
+        reference = read_reference(source, dtype=settings.dtype, is_double=True)
+        found = check_export(folder, reference, **what, is_double=True)
+    refuse_differences(found)
+    return found

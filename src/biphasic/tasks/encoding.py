@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -100,12 +100,16 @@ class Encoder:
         return hidden_states(self.model, batch, causal=False).float(), batch.spans
 
     def batches(
-        self, sequences: Sequence[TokenIds]
+        self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
         """Run any number of sequences through the model, longest first.
 
         Sorted by length, the sequences of a batch are nearly equal, so rows hold little padding if
         they are no longer than the longest.
+
+        Args:
+            sequences: Any number.
+            batch_tokens: Most tokens of a batch; a longer sequence is a batch of its own.
 
         Yields:
             Which sequences these are, and their states and spans as in `states`.
@@ -115,9 +119,10 @@ class Encoder:
         """
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")
+        limit = batch_tokens or _EVALUATION_TOKENS
         start = 0
         while start < len(order):
-            count = max(1, _EVALUATION_TOKENS // int(lengths[order[start]]))
+            count = max(1, limit // int(lengths[order[start]]))
             indices = order[start : start + count]
             hidden, spans = self.states([sequences[index] for index in indices], row_multiple=1)
             if not bool(torch.isfinite(hidden).all()):
@@ -126,10 +131,10 @@ class Encoder:
             release_excess()
             start += count
 
-    def pooled(self, sequences: Sequence[TokenIds]) -> Tensor:
+    def pooled(self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None) -> Tensor:
         """Return the mean state of each sequence, [num_sequences, hidden_size]."""
         means = None
-        for indices, hidden, spans in self.batches(sequences):
+        for indices, hidden, spans in self.batches(sequences, batch_tokens=batch_tokens):
             pooled = mean_pool(hidden, spans)
             if means is None:
                 means = pooled.new_empty(len(sequences), pooled.shape[1])
@@ -137,6 +142,24 @@ class Encoder:
         if means is None:
             raise ValueError("no sequences to pool")
         return means
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedEncoder(Encoder):
+    """An encoder that tells how many of the sequences that it was given it has read."""
+
+    watch: Callable[[int, int], None]
+    """Called after each batch with the sequences read and the sequences in all."""
+
+    def batches(
+        self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
+        """Run any number of sequences through the model, as `Encoder` does."""
+        done = 0
+        for batch in Encoder.batches(self, sequences, batch_tokens=batch_tokens):
+            yield batch
+            done += len(batch[0])
+            self.watch(done, len(sequences))
 
 
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:

@@ -15,12 +15,13 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.model.forward import batching_of
+from biphasic.objectives.lr import learning_rate
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.classification import encode_classification
@@ -40,7 +41,6 @@ from biphasic.tasks.retrieval import encode_retrieval
 from biphasic.tasks.scores import SplitScores
 from biphasic.tasks.tagging import encode_tagging
 from biphasic.training.embedding_rows import short_table
-from biphasic.training.lr import learning_rate
 from biphasic.training.memory import release_excess
 from biphasic.training.optimizer import (
     FinetunePrecision,
@@ -106,8 +106,28 @@ class FinetuneResult:
     num_truncated: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A model as a run has left it; what is here changes as soon as the next run begins.
+
+    Attributes:
+        run: What was run.
+        results: What came of it, for each scored task.
+        weights: All tensors of the body by name, as training keeps them: in fp32, but for the
+            precision `paper`.
+        head: Likewise those of the head; none where the task has no head.
+    """
+
+    run: FinetuneRun
+    results: tuple[FinetuneResult, ...]
+    weights: dict[str, Tensor]
+    head: dict[str, Tensor]
+
+
 Progress = Callable[[FinetuneRun, int, int, float], None]
 """Called after each step with the run, the steps taken, the steps in all and the loss."""
+Keep = Callable[[Fitted], None]
+"""Called after each run with the model as it then is."""
 
 
 def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:
@@ -147,7 +167,7 @@ class Finetuner:
         }
 
     def run(
-        self, run: FinetuneRun, *, progress: Progress | None = None
+        self, run: FinetuneRun, *, progress: Progress | None = None, keep: Keep | None = None
     ) -> tuple[FinetuneResult, ...]:
         """Fine-tune by the protocol and score the last step on each of the run's tasks.
 
@@ -162,7 +182,12 @@ class Finetuner:
         started = time.perf_counter()
         try:
             with _seeded(run.seed):
-                return tuple(self._train_and_score(run, progress, started))
+                head = self._new_head(run)
+                results = tuple(self._train_and_score(head, run, progress, started))
+            if keep is not None:
+                weights = {**self._model.state_dict(), **self._body.masters}
+                keep(Fitted(run, results, weights, head.state_dict()))
+            return results
         finally:
             self._put_weights_back()
 
@@ -191,14 +216,17 @@ class Finetuner:
                     "after retrieval"
                 )
 
-    def _train_and_score(
-        self, run: FinetuneRun, progress: Progress | None, started: float
-    ) -> Iterator[FinetuneResult]:
+    def _new_head(self, run: FinetuneRun) -> nn.Module:
         generator = torch.Generator().manual_seed(derive_seed("finetune-head", run.seed))
         hidden_size = self._model.config.hidden_size
         head = new_head(hidden_size, run.task.num_outputs, generator=generator)
         head.to(self._model.device)
         set_head_precision(head, self.precision)
+        return head
+
+    def _train_and_score(
+        self, head: nn.Module, run: FinetuneRun, progress: Progress | None, started: float
+    ) -> Iterator[FinetuneResult]:
         encoder = Encoder(self._model, pad_id=run.task.pad_id)
         steps, is_finite = self._train(encoder, head, run, progress)
         training_seconds = time.perf_counter() - started
@@ -245,13 +273,17 @@ class Finetuner:
 
 
 def finetune_group(
-    model: PreTrainedModel, runs: Sequence[FinetuneRun], *, progress: Progress | None = None
+    model: PreTrainedModel,
+    runs: Sequence[FinetuneRun],
+    *,
+    progress: Progress | None = None,
+    keep: Keep | None = None,
 ) -> Iterator[tuple[FinetuneResult, ...]]:
     """Fine-tune a model once for each run, all from the weights it has now; see `Finetuner`."""
     if runs:
         finetuner = Finetuner(model, precision=runs[0].protocol.precision)
         for run in runs:
-            yield finetuner.run(run, progress=progress)
+            yield finetuner.run(run, progress=progress, keep=keep)
 
 
 def batch_indices(

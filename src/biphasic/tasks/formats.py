@@ -43,6 +43,7 @@ from biphasic.tasks.templates import (
     PAIR_TEMPLATE,
     QUERY_TEMPLATES,
     fill_document,
+    template_fields,
 )
 
 
@@ -69,6 +70,19 @@ def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None
     )
     task = _read(folder, description, info, files)
     return replace(task, info=replace(info, overlaps=count_overlaps(task)))
+
+
+def text_fields(folder: Path) -> tuple[str, ...]:
+    """Return the fields of which an example of `sc` or `sr` is written, in their order.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    template = read_description(folder).template
+    if template is not None:
+        return template_fields(template)
+    first = next(read_jsonl(folder / "train.jsonl"))
+    return template_fields(PAIR_TEMPLATE) if "text_a" in first.value else ("text",)
 
 
 def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:

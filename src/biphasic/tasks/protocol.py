@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from biphasic.config import Config
 from biphasic.model.forward import Batching
-from biphasic.training.lr import LearningRateConfig
+from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.optimizer import FinetunePrecision
 
 _ADDED = ("batching",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,25 +95,43 @@ class EncodedQuestions:
         return SplitScores(metrics, ids, scores[:, 1], columns)
 
     def _predict(self, encoder: Encoder, head: nn.Module, split: str) -> list[str]:
-        windows = self.windows[split]
-        found: list[_Span] = [_Span()] * len(windows)
-        for indices, hidden, spans in encoder.batches([window.sequence for window in windows]):
-            logits = head(hidden).cpu().numpy()
-            for index, (start, end) in zip(indices, spans.tolist(), strict=True):
-                found[index] = best_span(
-                    logits[start:end], windows[index], max_answer_tokens=self.max_answer_tokens
-                )
-        answers = [_Span()] * len(self.questions[split])
-        for window, span in zip(windows, found, strict=True):
-            answers[window.question] = answers[window.question].merge(span)
+        spans = best_spans(
+            encoder,
+            head,
+            self.windows[split],
+            num_questions=len(self.questions[split]),
+            max_answer_tokens=self.max_answer_tokens,
+        )
         return [
-            answer.text(question.context, may_abstain=self.has_unanswerable)
-            for answer, question in zip(answers, self.questions[split], strict=True)
+            span.text(question.context, may_abstain=self.has_unanswerable)
+            for span, question in zip(spans, self.questions[split], strict=True)
         ]
 
 
+def best_spans(
+    encoder: Encoder,
+    head: nn.Module,
+    windows: Sequence[Window],
+    *,
+    num_questions: int,
+    max_answer_tokens: int,
+) -> list[Span]:
+    """Find the best span of each question over all of its windows."""
+    found: list[Span] = [Span()] * len(windows)
+    for indices, hidden, spans in encoder.batches([window.sequence for window in windows]):
+        logits = head(hidden).cpu().numpy()
+        for index, (start, end) in zip(indices, spans.tolist(), strict=True):
+            found[index] = best_span(
+                logits[start:end], windows[index], max_answer_tokens=max_answer_tokens
+            )
+    answers = [Span()] * num_questions
+    for window, span in zip(windows, found, strict=True):
+        answers[window.question] = answers[window.question].merge(span)
+    return answers
+
+
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """The best span of one or more windows, in characters, and the least no-answer score."""
 
     score: float = -np.inf
@@ -120,20 +139,24 @@ class _Span:
     end: int = 0
     no_answer: float = np.inf
 
-    def merge(self, other: _Span) -> _Span:
+    def merge(self, other: Span) -> Span:
         """Return the better span; of equal ones the earlier."""
         best = other if other.score > self.score else self
-        return _Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
+        return Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
+
+    def abstains(self, *, may_abstain: bool) -> bool:
+        """Tell whether having no answer scores higher, where the model may answer none."""
+        return may_abstain and self.no_answer > self.score
 
     def text(self, context: str, *, may_abstain: bool) -> str:
         """Return the answer, empty where having none scores higher."""
-        if may_abstain and self.no_answer > self.score:
+        if self.abstains(may_abstain=may_abstain):
             return ""
         # Byte-level tokens may count a leading space as their own.
         return context[self.start : self.end].strip()
 
 
-def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> _Span:
+def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
     """Find the span with the highest sum of start and end logit.
 
     Ties go to the earlier start, then to the shorter span.
@@ -146,13 +169,13 @@ def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens
     no_answer = float(logits[NO_ANSWER].sum())
     length = len(window.offsets)
     if not length:
-        return _Span(no_answer=no_answer)
+        return Span(no_answer=no_answer)
     context = logits[window.prefix : window.prefix + length]
     widths = min(max_answer_tokens, length)
     ends = np.concatenate([context[:, 1], np.full(widths - 1, -np.inf, dtype=context.dtype)])
     sums = context[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, widths)
     start, width = divmod(int(sums.argmax()), widths)
-    return _Span(
+    return Span(
         score=float(sums[start, width]),
         start=int(window.offsets[start, 0]),
         end=int(window.offsets[start + width, 1]),

@@ -97,12 +97,18 @@ def encode_regression(
         )
         values = np.array([record.value for record in records], dtype=np.float64)
         splits[split] = _Texts(tuple(record.id for record in records), sequences, values)
-    learnt = splits["train"].values
+    mean, deviation = standardisation(task)
     return EncodedRegression(
         info=task.info,
         pad_id=tokenizer.pad_id,
         num_truncated=num_truncated,
-        mean=float(learnt.mean()),
-        deviation=float(learnt.std()),
+        mean=mean,
+        deviation=deviation,
         splits=splits,
     )
+
+
+def standardisation(task: RegressionTask) -> tuple[float, float]:
+    """Return mean and standard deviation of the values of the training split."""
+    learnt = np.array([record.value for record in task.splits["train"]], dtype=np.float64)
+    return float(learnt.mean()), float(learnt.std())

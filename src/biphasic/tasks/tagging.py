@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.tasks.encoding import Encoder, TokenIds, frame
 from biphasic.tasks.metrics import NO_PREDICTION, entity_scores, sentence_token_f1
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, TaggedSentence, TaggingTask, TaskInfo
+from biphasic.tasks.records import SPLITS, TaggingTask, TaskInfo
 from biphasic.tasks.scores import SplitScores
 
 _LOST = -1
@@ -100,20 +100,46 @@ class EncodedTagging:
     ) -> list[NDArray[np.int64]]:
         """Return the tags of each sentence; a lost word has none, so it counts as an error."""
         predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
-        for indices, hidden, spans in encoder.batches(sentences.sequences):
-            positions = [sentences.positions[index] for index in indices]
-            rows = _word_rows(positions, spans)
-            logits = head(hidden.index_select(0, torch.from_numpy(rows.clip(0)).to(hidden.device)))
-            tags = np.where(rows == _LOST, NO_PREDICTION, logits.cpu().numpy().argmax(axis=1))
-            borders = np.cumsum([len(words) for words in positions])[:-1]
-            for index, given in zip(indices, np.split(tags, borders), strict=True):
-                predicted[index] = given
+        found = word_logits(encoder, head, sentences.sequences, sentences.positions)
+        for index, logits in found:
+            predicted[index] = best_tags(logits, sentences.positions[index])
         return predicted
 
     def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
         # As far as entities go, a word without a prediction is outside of all.
         names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
         return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
+
+
+def word_logits(
+    encoder: Encoder,
+    head: nn.Module,
+    sequences: Sequence[TokenIds],
+    positions: Sequence[NDArray[np.int64]],
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Run sentences through a model, longest first.
+
+    Args:
+        encoder: The model.
+        head: Gives the tags' logits.
+        sequences: Of each sentence the tokens.
+        positions: Of each sentence the first token of every word, -1 for lost words.
+
+    Yields:
+        Which sentence it is, and the logits of its words, [num_words, num_tags]; those of lost
+        words mean nothing.
+    """
+    for indices, hidden, spans in encoder.batches(sequences):
+        chosen = [positions[index] for index in indices]
+        rows = torch.from_numpy(_word_rows(chosen, spans).clip(0)).to(hidden.device)
+        logits = head(hidden.index_select(0, rows)).cpu().numpy()
+        borders = np.cumsum([len(words) for words in chosen])[:-1]
+        yield from zip(indices.tolist(), np.split(logits, borders), strict=True)
+
+
+def best_tags(logits: NDArray[np.floating], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tag of each word of a sentence, `NO_PREDICTION` for lost words."""
+    return np.where(positions == _LOST, NO_PREDICTION, logits.argmax(axis=1))
 
 
 def encode_tagging(
@@ -125,7 +151,7 @@ def encode_tagging(
         sentences = _Sentences(tuple(record.id for record in records), [], [], [])
         num_cut = num_lost = 0
         for record in records:
-            ids, positions = _align(record, tokenizer, max_seqlen=protocol.max_seqlen)
+            ids, positions = align_words(record.words, tokenizer, max_seqlen=protocol.max_seqlen)
             sentences.sequences.append(frame(ids, tokenizer, max_seqlen=protocol.max_seqlen))
             sentences.positions.append(positions)
             sentences.tags.append(np.array(record.tags, dtype=np.int64))
@@ -142,8 +168,8 @@ def encode_tagging(
     )
 
 
-def _align(
-    record: TaggedSentence, tokenizer: TextTokenizer, *, max_seqlen: int
+def align_words(
+    words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int
 ) -> tuple[list[int], NDArray[np.int64]]:
     """Join words by spaces, and find the first token of each by character offsets.
 
@@ -151,8 +177,8 @@ def _align(
     tokens repeats in the offsets of each: the first token of a word is in every case the first
     that ends after the word's beginning.
     """
-    ids, offsets = tokenizer.encode_offsets(" ".join(record.words))
-    lengths = np.array([len(word) for word in record.words])
+    ids, offsets = tokenizer.encode_offsets(" ".join(words))
+    lengths = np.array([len(word) for word in words])
     word_ends = np.cumsum(lengths + 1) - 1
     word_starts = word_ends - lengths
     token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T

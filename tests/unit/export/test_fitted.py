@@ -209,7 +209,7 @@ def test_predict_computes_as_the_model_was_scored(one_thread, make, tmp_path, ki
         console=Console(file=io.StringIO()),
     )
     out = tmp_path / "predicted.parquet"
-    predict_file(made.folder, open_input(str(task_of(made) / "test.jsonl")), out)
+    predict_file(made.folder, open_input(str(task_of(first) / "test.jsonl")), out)
     rows = pq.read_table(out).to_pylist()
     column = "score" if kind == "sr" else "answer"
     assert [row[column] for row in rows] == [score["predicted"] for score in scores_of(made)]

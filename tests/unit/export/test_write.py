@@ -147,6 +147,17 @@ class TestPrecision:
         out = export_model(make_family("qwen3"), tmp_path / "out", dtype="bfloat16")
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
+    @pytest.mark.usefixtures("here")
+    def test_rounding_of_fp32_is_told_from_a_difference(
+        self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where fp32 is beyond what is allowed, fp64 decides."""
+        monkeypatch.setattr(check, "TOLERANCE", 2e-7)  # between the rounding of the two
+        said: list[str] = []
+        out = export_model(make_family("llama3"), tmp_path / "out", say=said.append)
+        assert any("fp64" in line for line in said)
+        assert "in fp64 on a CPU" in (out / "README.md").read_text()
+
     @pytest.mark.usefixtures("unchecked")
     def test_large_weights_are_split(self, state: Path, tmp_path: Path) -> None:
         out = export_model(state, tmp_path / "out", max_shard_size="100KB")
@@ -179,8 +190,8 @@ class TestCheck:
         ("damage", "words"),
         [
             ("causal", "runs the exported model causally"),
-            ("window", "differs from ours: alone"),
-            ("weights", "differs from ours: alone"),
+            ("window", "differs from ours: hidden states"),
+            ("weights", "differs from ours: hidden states"),
             ("head", "differs from ours: logits"),
             ("tokenizer", "AutoTokenizer gives other ids for 'An encoder"),
         ],

@@ -264,11 +264,16 @@ def test_places_are_checked(tmp_path):
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(ValueError, match="stop"), new_file(tmp_path / "o") as partial:
-        partial.write_text("half")
-        raise ValueError("stop")
+    def write(*, fails: bool) -> None:
+        with new_file(tmp_path / "o") as partial:
+            partial.write_text("ours")
+            if fails:
+                raise ValueError("stop")
+            (tmp_path / "o").write_text("theirs")
+
+    with pytest.raises(ValueError, match="stop"):
+        write(fails=True)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DataError, match="came to be"), new_file(tmp_path / "o") as partial:
-        partial.write_text("ours")
-        (tmp_path / "o").write_text("theirs")
+    with pytest.raises(DataError, match="came to be"):
+        write(fails=False)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]

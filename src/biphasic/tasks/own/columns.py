@@ -16,7 +16,7 @@ from biphasic.tasks.records import Kind
 from biphasic.tasks.rows import Row
 from biphasic.tasks.templates import template_fields
 
-_TEXTS = (
+USUAL_TEXTS = (
     ("text",),
     ("sentence",),
     ("text_a", "text_b"),
@@ -24,6 +24,7 @@ _TEXTS = (
     ("premise", "hypothesis"),
     ("question1", "question2"),
 )
+"""What columns of single texts and of pairs are usually called."""
 _VALUES = (("value",), ("score",), ("label",))
 _BY_KIND: dict[str, set[str]] = {
     "sc": {"id", "text", "label"},
@@ -132,7 +133,7 @@ def _text_columns(
     elif fields and all(field in there for field in fields):
         chosen = {}
     else:
-        chosen = _numbered(_usual(_TEXTS, there, path=path))
+        chosen = _numbered(_usual(USUAL_TEXTS, there, path=path))
     if not fields:
         return chosen
     # A template may name any column by its own name; what it leaves out is not text.

@@ -21,7 +21,7 @@ def read_csv(path: Path) -> list[Row]:
     """
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
-        return list(_rows(path, _csv_records(path)))
+        return list(csv_rows(path))
     finally:
         csv.field_size_limit(limit)
 
@@ -32,8 +32,18 @@ def read_tsv(path: Path) -> list[Row]:
     Raises:
         DataError: There is no header, or a record does not fit it.
     """
+    return list(tsv_rows(path))
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    """Yield what `read_csv` returns; fields are as long as the csv module allows."""
+    return _rows(path, _csv_records(path))
+
+
+def tsv_rows(path: Path) -> Iterator[Row]:
+    """Yield what `read_tsv` returns."""
     lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
-    return list(_rows(path, lines))
+    return _rows(path, lines)
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -1,0 +1,320 @@
+"""Texts as vectors: the mean of all states, as in fine-tuning and in sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
+)
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, normalizers
+
+from biphasic.config import nearest
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.files import read_json
+from biphasic.model.build import load_encoder
+from biphasic.model.contract import check_contract
+from biphasic.model.device import on_compute_device
+from biphasic.model.directions import is_decoder, is_open
+from biphasic.model.hub import ModelLimits, fetch_model, model_limits
+from biphasic.model.reading import body_class, read_config
+from biphasic.tasks.encoding import TokenIds, WatchedEncoder
+from biphasic.training.optimizer import set_precision
+
+MODULES = "modules.json"
+_SETTINGS = "config_sentence_transformers.json"
+_READING = "sentence_bert_config.json"
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """How a model turns texts into vectors.
+
+    Attributes:
+        folder: Where model and tokenizer are.
+        max_seqlen: Longest input in tokens; longer ones are cut.
+        prefix: Put before every text.
+        is_lower_case: Whether texts are read in lower case.
+        is_normalized: Whether vectors have length 1.
+        begin: Tokens before every text.
+        end: Tokens behind it.
+    """
+
+    folder: Path
+    max_seqlen: int
+    prefix: str
+    is_lower_case: bool
+    is_normalized: bool
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a person may set; None leaves it to the model.
+
+    Attributes:
+        max_seqlen: Longest input in tokens.
+        prefix: Put before every text.
+        prompt: The name of a prompt of the model's, instead.
+        normalize: Give vectors length 1, whatever the model does.
+    """
+
+    max_seqlen: int | None = None
+    prefix: str | None = None
+    prompt: str | None = None
+    normalize: bool = False
+
+
+def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
+    """Find a model on disk or on the hub, with what sentence-transformers keeps beside it.
+
+    Raises:
+        ConfigError: A revision was given for a folder.
+        DataError: There is no such model, or the hub cannot be reached.
+        ModelError: It has no weights as safetensors.
+    """
+    found = fetch_model(model, revision=revision)
+    if found.revision is not None:
+        patterns = [MODULES, _SETTINGS, "*/config.json"]
+        try:
+            snapshot_download(model, revision=found.revision, allow_patterns=patterns)
+        except (HTTPError, OSError) as error:
+            raise DataError(f"model {model}: cannot be fetched as a whole ({error})") from None
+    return found.folder
+
+
+def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
+    """Find out how a model embeds, and refuse what cannot be computed here.
+
+    A folder with `modules.json` is read as sentence-transformers reads it; any other has its states
+    averaged, special tokens included, as in fine-tuning.
+
+    Raises:
+        ConfigError: A choice does not fit the model.
+        DataError: A file is damaged.
+        ModelError: It pools in another way than by the mean.
+    """
+    if choices.prefix is not None and choices.prompt is not None:
+        raise ConfigError("--prefix and --prompt both say what goes before a text; give one")
+    if (folder / MODULES).is_file():
+        return _sentence_settings(folder, choices)
+    if choices.prompt is not None:
+        raise ConfigError(
+            f"--prompt {choices.prompt}: {folder} has no prompts; give the text with --prefix"
+        )
+    tokenizer = TextTokenizer.load(folder)
+    limits = model_limits(folder)
+    return EmbeddingSettings(
+        folder=folder,
+        max_seqlen=_limit(choices, limits, usual=limits.longest_input),
+        prefix=choices.prefix or "",
+        is_lower_case=False,
+        is_normalized=choices.normalize,
+        begin=(tokenizer.bos_id,),
+        end=(tokenizer.eos_id,),
+    )
+
+
+def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
+    modules = read_json(folder / MODULES)
+    names = [str(module["type"]).rpartition(".")[2] for module in modules]
+    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{folder}: its modules are {', '.join(names)}; only Transformer, Pooling by the mean "
+            "and Normalize can be computed here: use sentence-transformers"
+        )
+    body = folder / modules[0]["path"]
+    pooling = read_json(folder / modules[1]["path"] / "config.json")
+    if (modes := _pooling_modes(pooling)) != ["mean"]:
+        raise ModelError(
+            f"{folder}: it pools by '{' and '.join(modes)}'; only the mean can be computed here: "
+            "use sentence-transformers"
+        )
+    config = read_config(body)
+    if is_decoder(config) and not is_open(config):
+        raise ModelError(
+            f"{folder}: sentence-transformers runs this decoder from left to right (its "
+            "config.json does not say is_causal: false), which is not done here"
+        )
+    prefix = _prefix(folder, choices)
+    if prefix and pooling.get("include_prompt") is False:
+        raise ModelError(
+            f"{folder}: it leaves the prompt out of the mean, which is not done here: use "
+            "sentence-transformers"
+        )
+    reading = read_json(body / _READING) if (body / _READING).is_file() else {}
+    begin, end = _framing(body)
+    limits = model_limits(body)
+    stated = reading.get("max_seq_length") or _model_max_length(body) or limits.longest_input
+    usual = min(int(stated), limits.positions or int(stated))
+    return EmbeddingSettings(
+        folder=body,
+        max_seqlen=_limit(choices, limits, usual=usual),
+        prefix=prefix,
+        is_lower_case=bool(reading.get("do_lower_case")),
+        is_normalized=choices.normalize or len(names) == 3,
+        begin=begin,
+        end=end,
+    )
+
+
+def _pooling_modes(pooling: Mapping[str, Any]) -> list[str]:
+    mode = pooling.get("pooling_mode")
+    if mode is None:
+        return [name for key, name in _MODES.items() if pooling.get(key)] or ["mean"]
+    return [mode] if isinstance(mode, str) else [str(each) for each in mode]
+
+
+def _prefix(folder: Path, choices: Choices) -> str:
+    if choices.prefix is not None:
+        return choices.prefix
+    settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+    prompts = settings.get("prompts") or {}
+    name = choices.prompt or settings.get("default_prompt_name")
+    if name is None:
+        return ""
+    if name not in prompts:
+        raise ConfigError(f"--prompt {name}: {folder} has no such prompt{nearest(name, prompts)}")
+    return prompts[name] or ""
+
+
+def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens that a tokenizer puts before and behind every text."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(f"{folder}: no tokenizer.json; only fast tokenizers can be used")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    inner = tokenizer.encode("a", add_special_tokens=False).ids
+    framed = tokenizer.encode("a", add_special_tokens=True).ids
+    start = next(
+        (at for at in range(len(framed)) if framed[at : at + len(inner)] == inner), len(framed)
+    )
+    return tuple(framed[:start]), tuple(framed[start + len(inner) :])
+
+
+def _model_max_length(folder: Path) -> int | None:
+    path = folder / "tokenizer_config.json"
+    stated = read_json(path).get("model_max_length") if path.is_file() else None
+    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
+
+
+def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:
+    if choices.max_seqlen is None:
+        return usual
+    if limits.positions is not None and choices.max_seqlen > limits.positions:
+        raise ConfigError(
+            f"--max-seqlen {choices.max_seqlen} exceeds the model's {limits.positions} positions"
+        )
+    return choices.max_seqlen
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A loaded model that embeds texts.
+
+    Attributes:
+        settings: How.
+        tokenizer: Its tokenizer.
+        encoder: Its body.
+        batch_tokens: Most tokens of a batch; None for what the device is good at.
+    """
+
+    settings: EmbeddingSettings
+    tokenizer: TextTokenizer
+    encoder: WatchedEncoder
+    batch_tokens: int | None
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self.encoder.model.config.hidden_size
+
+    @torch.inference_mode()
+    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+        """Return a vector for each text, [num_texts, width], and how many texts were cut.
+
+        Raises:
+            TrainingError: A state is not finite.
+        """
+        sequences, num_cut = self._sequences(texts)
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        # A tokenizer without special tokens makes nothing of an empty text.
+        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
+        if filled:
+            chosen = [sequences[index] for index in filled]
+            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
+            if self.settings.is_normalized:
+                pooled = F.normalize(pooled, dim=-1)
+            vectors[filled] = pooled.cpu().numpy()
+        return vectors, num_cut
+
+    def _sequences(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
+        settings = self.settings
+        written = [settings.prefix + text for text in texts]
+        if settings.is_lower_case:
+            lower = normalizers.Lowercase()
+            written = [lower.normalize_str(text) for text in written]
+        room = settings.max_seqlen - len(settings.begin) - len(settings.end)
+        encoded = self.tokenizer.encode_many(written)
+        sequences = [
+            np.array([*settings.begin, *ids[:room], *settings.end], dtype=np.int64)
+            for ids in encoded
+        ]
+        return sequences, sum(len(ids) > room for ids in encoded)
+
+
+_GPU_BATCH_TOKENS = 65_536
+
+
+def load_embedder(
+    settings: EmbeddingSettings,
+    *,
+    precision: Precision = "float32",
+    batch_tokens: int | None = None,
+    watch: Callable[[int, int], None] = lambda *_: None,
+) -> Embedder:
+    """Load a model to embed with.
+
+    Args:
+        settings: How.
+        precision: What it computes in; vectors are in float32 either way.
+        batch_tokens: Most tokens of a batch; by default 4,096, on a GPU 65,536.
+        watch: Told after each batch how many of the texts given to `embed` are read, and of how
+            many.
+
+    Raises:
+        ModelError: The model cannot be an encoder.
+    """
+    folder = settings.folder
+    body = body_class(folder, read_config(folder))
+    batching = "packed" if body._supports_attention_backend else "padded"
+    model = on_compute_device(load_encoder(folder, batching=batching))
+    check_contract(model, causal=False)
+    set_precision(model, "bf16" if precision == "bfloat16" else "fp32")
+    tokenizer = TextTokenizer.load(folder)
+    if batch_tokens is None and model.device.type != "cpu":
+        batch_tokens = _GPU_BATCH_TOKENS
+    return Embedder(
+        settings, tokenizer, WatchedEncoder(model.eval(), tokenizer.pad_id, watch), batch_tokens
+    )

@@ -1,0 +1,158 @@
+"""Files of texts to files of vectors, in windows, so that memory does not grow with the input."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from biphasic.errors import DataError
+from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
+from biphasic.tasks.inputs import Input, check_rows, require_columns
+from biphasic.tasks.outputs import new_file
+from biphasic.tasks.rows import Row
+from biphasic.training.memory import tune_allocator
+
+SUFFIXES = (".npy", ".parquet")
+# Texts that are sorted by length together; no more of them are in memory at once.
+_WINDOW_TEXTS = 16_384
+_WINDOW_CHARACTERS = 16 * 2**20
+_DTYPE = "<f4"
+
+Report = Callable[[int, int | None], None]
+"""Called with the texts done, and the texts in all where that is known."""
+_Write = Callable[[Sequence[str], NDArray[np.float32]], None]
+
+
+@dataclass(frozen=True)
+class EncodingSummary:
+    """What was encoded.
+
+    Attributes:
+        num_texts: Texts read.
+        num_cut: Those that were longer than the limit.
+        num_empty: Those without any text.
+        seconds: Time it took, loading the model apart.
+    """
+
+    num_texts: int
+    num_cut: int
+    num_empty: int
+    seconds: float
+
+
+def encode_file(
+    settings: EmbeddingSettings,
+    source: Input,
+    out: Path,
+    *,
+    field: str = "text",
+    precision: Precision = "float32",
+    batch_tokens: int | None = None,
+    report: Report | None = None,
+) -> EncodingSummary:
+    """Write a vector for each text of an input, in its order.
+
+    All of the input is checked before the model is loaded, unless it is a stream.
+
+    Args:
+        settings: How the model embeds.
+        source: The input.
+        out: `.npy`, float32 [num_texts, width]; or `.parquet` with `id` and `embedding`.
+        field: Column or key that is the text.
+        precision: What the model computes in.
+        batch_tokens: Most tokens of a batch.
+        report: Told how far it is.
+
+    Raises:
+        DataError: A row has no text, or there is none.
+        ModelError: The model cannot be an encoder.
+    """
+    total = check_rows(source, lambda row: _text_of(row, field))
+    tune_allocator()
+    done, num_cut, num_empty, size = 0, 0, 0, 0
+
+    def watch(read: int, of: int) -> None:
+        if report is not None:
+            report(done + size * read // of, total)
+
+    embedder = load_embedder(settings, precision=precision, batch_tokens=batch_tokens, watch=watch)
+    started = time.perf_counter()
+    with _writer(out, width=embedder.width) as write:
+        for window in _windows(_text_of(row, field) for row in source.rows()):
+            size = len(window)
+            vectors, cut = embedder.embed([text for _, text in window])
+            write([id_ for id_, _ in window], vectors)
+            num_empty += sum(not text.strip() for _, text in window)
+            done, num_cut = done + size, num_cut + cut
+        if not done:
+            raise DataError(f"{source.path}: empty; there is nothing to encode")
+    return EncodingSummary(done, num_cut, num_empty, time.perf_counter() - started)
+
+
+def _text_of(row: Row, field: str) -> tuple[str, str]:
+    require_columns(row, [field])
+    return row.id(), row.text(field)
+
+
+def _windows(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    window: list[tuple[str, str]] = []
+    characters = 0
+    for text in texts:
+        window.append(text)
+        characters += len(text[1])
+        if len(window) == _WINDOW_TEXTS or characters >= _WINDOW_CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+
+
+@contextmanager
+def _writer(out: Path, *, width: int) -> Iterator[_Write]:
+    with new_file(out) as partial:
+        kind = _parquet_writer if out.suffix.lower() == ".parquet" else _npy_writer
+        with kind(partial, width) as write:
+            yield write
+
+
+@contextmanager
+def _parquet_writer(path: Path, width: int) -> Iterator[_Write]:
+    vector = pa.list_(pa.float32(), width)
+    schema = pa.schema([("id", pa.string()), ("embedding", vector)])
+    with pq.ParquetWriter(path, schema) as writer:
+
+        def write(ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+            column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), type=vector)
+            writer.write_table(pa.table([pa.array(ids, pa.string()), column], schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _npy_writer(path: Path, width: int) -> Iterator[_Write]:
+    """Append rows, and put their number into the header at the end: numpy leaves room for it."""
+    with path.open("w+b") as stream:
+        num_rows = 0
+
+        def head() -> int:
+            stream.seek(0)
+            shape = {"descr": _DTYPE, "fortran_order": False, "shape": (num_rows, width)}
+            np.lib.format.write_array_header_1_0(stream, shape)
+            return stream.tell()
+
+        def write(_ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+            nonlocal num_rows
+            stream.write(vectors.astype(_DTYPE, copy=False).tobytes())
+            num_rows += len(vectors)
+
+        begin = head()
+        yield write
+        assert head() == begin  # noqa: S101 - numpy's promise; else the first rows are lost

@@ -1,0 +1,105 @@
+"""Files of results: rows in the format that the suffix names, whole or not there at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from biphasic.errors import DataError
+
+Rows = Sequence[Mapping[str, Any]]
+Write = Callable[[Rows], None]
+
+
+def check_output(path: Path, suffixes: Sequence[str]) -> None:
+    """Check a path before any work.
+
+    Raises:
+        DataError: Something is there already, its folder is missing, or the suffix names no format.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise DataError(f"{path}: unknown suffix; --out ends in {', '.join(suffixes)}")
+    if path.exists() or path.is_symlink():
+        raise DataError(f"{path}: already there; choose another file, or delete it")
+    if not path.parent.is_dir():
+        raise DataError(f"{path.parent}: no such folder; make it first")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file becomes `path` when the block ends well, else it goes.
+
+    Raises:
+        DataError: Something has come to be at `path`.
+    """
+    partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        try:
+            os.link(partial, path)  # unlike a rename it never replaces what is there
+        except FileExistsError:
+            raise DataError(f"{path}: came to be while this ran; choose another file") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterator[Write]:
+    """Yield what writes rows: to standard output as JSON lines, or to a file by its suffix.
+
+    Args:
+        path: `.jsonl`, `.csv` (nested values as JSON) or `.parquet`; standard output when None.
+        columns: Types by name, in order; a row's other values are not written.
+    """
+    if path is None:
+        yield _json_lines(sys.stdout)
+        return
+    with new_file(path) as partial:
+        if path.suffix.lower() == ".parquet":
+            with pq.ParquetWriter(partial, pa.schema(list(columns.items()))) as writer:
+                yield lambda rows: writer.write_table(
+                    pa.Table.from_pylist([dict(row) for row in rows], writer.schema)
+                )
+            return
+        with partial.open("w", encoding="utf-8", newline="") as stream:
+            yield _csv(stream, columns) if path.suffix.lower() == ".csv" else _json_lines(stream)
+
+
+ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")
+"""What `row_writer` can write."""
+
+
+def _json_lines(stream: Any) -> Write:
+    def write(rows: Rows) -> None:
+        for row in rows:
+            present = {name: value for name, value in row.items() if value is not None}
+            stream.write(json.dumps(present, ensure_ascii=False, allow_nan=False) + "\n")
+
+    return write
+
+
+def _csv(stream: Any, columns: Mapping[str, pa.DataType]) -> Write:
+    writer = csv.writer(stream)
+    writer.writerow(columns)
+
+    def write(rows: Rows) -> None:
+        for row in rows:
+            writer.writerow([_cell(row.get(name)) for name in columns])
+
+    return write
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

@@ -1,0 +1,175 @@
+"""A fine-tuned model on files of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from biphasic.errors import DataError
+from biphasic.tasks.encoding import WatchedEncoder
+from biphasic.tasks.fitted import HeadRecord, load_fitted, read_head
+from biphasic.tasks.inputs import Input, check_rows, require_columns
+from biphasic.tasks.outputs import row_writer
+from biphasic.tasks.own.columns import USUAL_TEXTS
+from biphasic.tasks.predictors import example_of, predictor_of
+from biphasic.tasks.rows import Row
+from biphasic.training.memory import tune_allocator
+
+# Examples that are sorted by length together; no more of them are in memory at once.
+_WINDOW = 65_536
+_FIELDS = {"tc": ("text",), "qa": ("question", "context")}
+
+Report = Callable[[int, int | None], None]
+"""Called with the examples done, and the examples in all where that is known."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was predicted.
+
+    Attributes:
+        num_examples: Examples read.
+        num_cut: Those of which the length limit took something.
+        num_empty: Those without any text.
+        max_seqlen: The limit, in tokens.
+    """
+
+    num_examples: int
+    num_cut: int
+    num_empty: int
+    max_seqlen: int
+
+
+class Columns:
+    """Which columns of an input hold the fields of a task; chosen by its first row."""
+
+    def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
+        """Choose columns for a model.
+
+        Args:
+            record: The model's.
+            given: A column for each field, in the fields' order; the usual names when empty.
+
+        Raises:
+            DataError: Too many or too few are given.
+        """
+        self.fields = record.fields or _FIELDS[record.kind]
+        self._may_have_tokens = record.kind == "tc" and not given
+        if given and len(given) != len(self.fields):
+            raise DataError(
+                f"--column: this model reads {len(self.fields)} ({', '.join(self.fields)}), "
+                f"{len(given)} given"
+            )
+        self._chosen = dict(zip(self.fields, given, strict=True)) if given else {}
+
+    def renamed(self, row: Row) -> Row:
+        """Return a row with the task's fields under their own names, and its id.
+
+        Raises:
+            DataError: A column is missing.
+        """
+        if self._may_have_tokens and "tokens" in row.value:
+            return row
+        if not self._chosen:
+            self._chosen = self._choose(row)
+        require_columns(row, self._chosen.values())
+        value = {field: row.value[column] for field, column in self._chosen.items()}
+        return replace(row, value={**value, **_own_id(row)})
+
+    def is_empty(self, row: Row) -> bool:
+        """Tell whether none of a row's fields holds any text."""
+        value = self.renamed(row).value
+        texts = [value.get(field) for field in self.fields if field in value]
+        return bool(texts) and not any(isinstance(text, str) and text.strip() for text in texts)
+
+    def _choose(self, row: Row) -> dict[str, str]:
+        there = row.value
+        if all(field in there for field in self.fields):
+            return {field: field for field in self.fields}
+        usual = [
+            names
+            for names in USUAL_TEXTS
+            if self.fields in {("text",), ("text_a", "text_b")}
+            and len(names) == len(self.fields)
+            and all(name in there for name in names)
+        ]
+        if len(usual) == 1:
+            return dict(zip(self.fields, usual[0], strict=True))
+        listed = ", ".join(map(repr, there)) or "none"
+        missing = next(field for field in self.fields if field not in there)
+        raise row.error(f"no column '{missing}'; there are {listed}; name it with --column")
+
+
+def _own_id(row: Row) -> dict[str, Any]:
+    return {"id": row.value["id"]} if row.value.get("id") is not None else {}
+
+
+def predict_file(
+    folder: Path,
+    source: Input,
+    out: Path | None,
+    *,
+    columns: Sequence[str] = (),
+    report: Report | None = None,
+) -> Summary:
+    """Predict on every example of an input, in its order; a row for each.
+
+    All of the input is checked before the model is loaded, unless it is a stream.
+
+    Args:
+        folder: A fine-tuned model, as `biphasic finetune` writes it.
+        source: The input.
+        out: `.jsonl`, `.csv` or `.parquet`; standard output when None.
+        columns: Which hold the text, or the two texts, or question and context.
+        report: Told how far it is.
+
+    Raises:
+        DataError: The folder holds no fine-tuned model that predicts, or a row cannot be used.
+    """
+    record = read_head(folder)
+    if record.kind in {"ir", "zs"}:
+        raise DataError(f"{folder}: for retrieval, nothing to predict; use 'biphasic encode'")
+    chosen = Columns(record, columns)
+    total = check_rows(source, lambda row: _example(row, chosen, record))
+    tune_allocator()
+    fitted = load_fitted(folder)
+    predictor = predictor_of(fitted)
+    done, num_cut, num_empty, size = 0, 0, 0, 0
+
+    def watch(read: int, of: int) -> None:
+        if report is not None:
+            report(done + size * read // of, total)
+
+    encoder = WatchedEncoder(fitted.encoder.model, fitted.encoder.pad_id, watch)
+    with row_writer(out, {"id": pa.string(), **predictor.columns}) as write:
+        for window in _windows(source.rows()):
+            size = len(window)
+            examples = [_example(row, chosen, record) for row in window]
+            with torch.inference_mode():
+                predicted = predictor.predict(encoder, [example for _, example in examples])
+            write(
+                [{"id": id_, **row} for (id_, _), row in zip(examples, predicted.rows, strict=True)]
+            )
+            num_empty += sum(map(chosen.is_empty, window))
+            done, num_cut = done + size, num_cut + predicted.num_cut
+        if not done:
+            raise DataError(f"{source.path}: empty; there is nothing to predict")
+    return Summary(done, num_cut, num_empty, fitted.protocol.max_seqlen)
+
+
+def _example(row: Row, columns: Columns, record: HeadRecord) -> tuple[str, Any]:
+    """Return the id of a row, and what is predicted on."""
+    renamed = columns.renamed(row)
+    return renamed.id(), example_of(renamed, record)
+
+
+def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    stream = iter(rows)
+    while window := list(islice(stream, _WINDOW)):
+        yield window

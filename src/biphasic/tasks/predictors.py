@@ -1,0 +1,323 @@
+"""From examples to predictions, by kind of task: the same computation that scored the model."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from biphasic.tasks.encoding import Encoder, encode_texts, frame
+from biphasic.tasks.fitted import FittedModel, HeadRecord
+from biphasic.tasks.metrics import NO_PREDICTION
+from biphasic.tasks.qa import Span, best_spans
+from biphasic.tasks.records import Question
+from biphasic.tasks.rows import Row
+from biphasic.tasks.tagging import align_words, best_tags, word_logits
+from biphasic.tasks.templates import PAIR_TEMPLATE, fill
+from biphasic.tasks.windows import question_windows
+
+_WORD_CATEGORIES = ("L", "M", "N", "Pc", "Cf")
+_PAIR = ("text_a", "text_b")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model makes of some examples.
+
+    Attributes:
+        rows: A prediction for each, its values by column.
+        num_cut: Examples of which the length limit took something.
+    """
+
+    rows: list[dict[str, Any]]
+    num_cut: int
+
+
+class Predictor(Protocol):
+    """Predictions of one kind of task.
+
+    Attributes:
+        columns: Types of what a prediction has, by name.
+    """
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]: ...  # noqa: D102 - see the class
+
+    def predict(self, encoder: Encoder, examples: Sequence[Any]) -> Predicted:
+        """Predict on examples, one or more."""
+        ...
+
+
+def predictor_of(fitted: FittedModel) -> Predictor:
+    """Return what predicts with a model of any kind but retrieval."""
+    kinds: dict[str, Callable[[FittedModel], Predictor]] = {
+        "sc": Classes,
+        "sr": Values,
+        "tc": Entities,
+        "qa": Answers,
+    }
+    return kinds[fitted.record.kind](fitted)
+
+
+def example_of(row: Row, record: HeadRecord) -> Any:
+    """Return what a model predicts on.
+
+    Args:
+        row: With the task's fields under their own names.
+        record: The model's.
+
+    Raises:
+        DataError: The row cannot be used.
+    """
+    if record.kind == "qa":
+        return Question(str(row.number), row.text("question"), row.text("context"), ())
+    if record.kind == "tc":
+        return _words(row)
+    if record.template is not None:
+        return fill(record.template, row)
+    return fill(PAIR_TEMPLATE, row) if record.fields == _PAIR else row.text("text")
+
+
+def _words(row: Row) -> Words:
+    """Return the words of `tokens`, or those of `text`."""
+    if "tokens" not in row.value:
+        return split_words(row.text("text"))
+    words = row.items("tokens", str)
+    if not words:
+        raise row.error("the sentence has no tokens")
+    for position, word in enumerate(words):
+        if not word.strip():
+            raise row.error(f"token {position} is empty ({word!r})")
+    return Words(tuple(words), tuple(range(len(words))), None)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Sequence classification: a label, and the probability of each."""
+
+    fitted: FittedModel
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """Label, and probabilities by label."""
+        labels = self.fitted.record.labels
+        shares = pa.struct([(label, pa.float64()) for label in labels])
+        return {"label": pa.string(), "probabilities": shares}
+
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+        """Predict the label of texts."""
+        logits, num_cut = _pooled_outputs(self.fitted, encoder, examples)
+        labels = self.fitted.record.labels
+        rows = [
+            {
+                "label": labels[best],
+                "probabilities": dict(zip(labels, shares, strict=True)),
+            }
+            for best, shares in zip(
+                logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
+            )
+        ]
+        return Predicted(rows, num_cut)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Sequence regression: a number."""
+
+    fitted: FittedModel
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """The number."""
+        return {"score": pa.float64()}
+
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+        """Predict the number of texts."""
+        outputs, num_cut = _pooled_outputs(self.fitted, encoder, examples)
+        record = self.fitted.record
+        values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
+        return Predicted([{"score": value} for value in values.tolist()], num_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text cut into words.
+
+    Attributes:
+        words: The words.
+        starts: Where each begins in the text, in characters.
+        text: The text; None where the words were given as they are.
+    """
+
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Entities:
+    """Token classification: entities, and for words that were given as they are also their tags."""
+
+    fitted: FittedModel
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """Entities with borders in characters (in words where these were given), and tags."""
+        entity = pa.struct(
+            [
+                ("type", pa.string()),
+                ("start", pa.int64()),
+                ("end", pa.int64()),
+                ("text", pa.string()),
+                ("score", pa.float64()),
+            ]
+        )
+        return {"entities": pa.list_(entity), "tags": pa.list_(pa.string())}
+
+    def predict(self, encoder: Encoder, examples: Sequence[Words]) -> Predicted:
+        """Predict the entities of texts."""
+        max_seqlen, tokenizer = self.fitted.protocol.max_seqlen, self.fitted.tokenizer
+        sequences, positions, num_cut = [], [], 0
+        for example in examples:
+            ids, places = align_words(example.words, tokenizer, max_seqlen=max_seqlen)
+            sequences.append(frame(ids, tokenizer, max_seqlen=max_seqlen))
+            positions.append(places)
+            num_cut += len(ids) + 2 > max_seqlen
+        rows: list[dict[str, Any]] = [{}] * len(examples)
+        for index, logits in word_logits(encoder, self.fitted.head, sequences, positions):
+            tags = best_tags(logits, positions[index])
+            rows[index] = self._row(examples[index], tags, _softmax(logits))
+        return Predicted(rows, num_cut)
+
+    def _row(
+        self, example: Words, tags: NDArray[np.int64], shares: NDArray[np.float64]
+    ) -> dict[str, Any]:
+        labels = self.fitted.record.labels
+        names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in tags.tolist()]
+        entities = []
+        for first, last in entity_borders(names):
+            chosen = range(first, last + 1)
+            entities.append(
+                {
+                    "type": names[first][2:],
+                    **_place(example, first, last),
+                    "score": float(np.mean([shares[word, tags[word]] for word in chosen])),
+                }
+            )
+        return {"entities": entities, "tags": names if example.text is None else None}
+
+
+def _place(example: Words, first: int, last: int) -> dict[str, Any]:
+    """Return start, end and text of an entity from one word to another."""
+    start = example.starts[first]
+    if example.text is None:
+        return {"start": start, "end": last + 1, "text": " ".join(example.words[first : last + 1])}
+    end = example.starts[last] + len(example.words[last])
+    return {"start": start, "end": end, "text": example.text[start:end]}
+
+
+def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
+    """Return first and last word of each entity, strictly as they are scored.
+
+    An entity begins with `B-`; an `I-` that does not go on with an entity of its type is none.
+    """
+    borders: list[tuple[int, int]] = []
+    for place, tag in enumerate(tags):
+        goes_on = bool(borders) and borders[-1][1] == place - 1
+        if tag.startswith("B-"):
+            borders.append((place, place))
+        elif tag.startswith("I-") and goes_on and tags[borders[-1][0]][2:] == tag[2:]:
+            borders[-1] = (borders[-1][0], place)
+    return borders
+
+
+def split_words(text: str) -> Words:
+    """Cut a text into words: runs of letters, marks and digits; any other sign is one by itself."""
+    words: list[str] = []
+    starts: list[int] = []
+    place = 0
+    for is_word, run in groupby(text, _is_of_word):
+        signs = "".join(run)
+        parts = [signs] if is_word else list(signs)
+        for part in parts:
+            if not part.isspace():
+                words.append(part)
+                starts.append(place)
+            place += len(part)
+    return Words(tuple(words), tuple(starts), text)
+
+
+def _is_of_word(sign: str) -> bool:
+    return unicodedata.category(sign).startswith(_WORD_CATEGORIES)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Question answering: the answer and where it stands, or none where the model may abstain."""
+
+    fitted: FittedModel
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """Answer, borders, and scores: sums of logits."""
+        return {
+            "answer": pa.string(),
+            "start": pa.int64(),
+            "end": pa.int64(),
+            "score": pa.float64(),
+            "no_answer_score": pa.float64(),
+        }
+
+    def predict(self, encoder: Encoder, examples: Sequence[Question]) -> Predicted:
+        """Predict the answers to questions."""
+        fitted = self.fitted
+        part = question_windows(examples, fitted.tokenizer, protocol=fitted.protocol)
+        spans = best_spans(
+            encoder,
+            fitted.head,
+            part.windows,
+            num_questions=len(examples),
+            max_answer_tokens=fitted.record.max_answer_tokens,
+        )
+        rows = [
+            self._row(span, example.context) for span, example in zip(spans, examples, strict=True)
+        ]
+        return Predicted(rows, part.num_cut)
+
+    def _row(self, span: Span, context: str) -> dict[str, Any]:
+        may_abstain = self.fitted.record.may_abstain
+        answer = span.text(context, may_abstain=may_abstain)
+        # Without a token of context there is nothing that could have a score.
+        row = {
+            "answer": answer,
+            "start": None,
+            "end": None,
+            "score": span.score if np.isfinite(span.score) else None,
+            "no_answer_score": span.no_answer if may_abstain else None,
+        }
+        if not answer:
+            return row
+        start = context.index(answer, span.start)
+        return {**row, "start": start, "end": start + len(answer)}
+
+
+def _pooled_outputs(
+    fitted: FittedModel, encoder: Encoder, texts: Sequence[str]
+) -> tuple[NDArray[np.float32], int]:
+    """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
+    sequences, num_cut = encode_texts(
+        texts, fitted.tokenizer, max_seqlen=fitted.protocol.max_seqlen
+    )
+    return fitted.head(encoder.pooled(sequences)).cpu().numpy(), num_cut
+
+
+def _softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return probabilities, in double precision so that they add up to one."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
