@@ -32,14 +32,14 @@ NOT_MEASURED = "not measured"
 
 _INTRODUCTION = """# Model families
 
-Written by `.venv/bin/python tests/record_families.py` from a run of the tests with {versions};
-never by hand.
+Written by `.venv/bin/python tests/record_families.py` from a run of the tests, never by hand;
+{versions}.
 
 Any Hugging Face decoder or encoder whose layers take an attention function can be trained, adapted
 and exported. These families are tested, each on a small random model that is saved in the hub's
 format and read back. A number is the largest absolute difference from the reference, in fp32 on a
-CPU; a test fails where it is over the limit. A family that is not listed is probed like these when
-it is loaded, and refused by the name of a layer where it does not pass.
+CPU; a test fails where it is over the limit. A family that is not listed is probed when it is
+loaded, its layers and its head, and refused by name where it does not pass.
 
 - **contract**: with CLM no layer sees later tokens, with MLM every layer does, and in both no
   token sees another document of its row, or padding (`kept`).

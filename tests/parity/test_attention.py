@@ -285,14 +285,14 @@ class TestVarlen:
             calls.append({"reach": reach, "key_heads": flat[1].shape[1]})
             return reference_attention(*flat, cu_seq_q, reach=reach, scale=scale)
 
-        def new(  # noqa: PLR0917 - as torch's
+        def new(
             query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *,
             scale=None, window_size=(-1, -1), enable_gqa=False,
         ) -> Tensor:  # fmt: skip
             borders = (cu_seq_q, cu_seq_k, max_q, max_k)
             return compute((query, key, value), borders, window_size, scale, enable_gqa=enable_gqa)
 
-        def old(  # noqa: PLR0917 - as torch's
+        def old(
             query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, scale=None
         ) -> Tensor:
             borders, reach = (cu_seq_q, cu_seq_k, max_q, max_k), (-1, 0 if is_causal else -1)

@@ -1,4 +1,3 @@
-# ruff: noqa: PLR0917 - pytest passes by name
 """Whole models: packed against alone, against transformers' own attention and loss."""
 
 from __future__ import annotations

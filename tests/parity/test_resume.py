@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from biphasic.files import read_json
+from biphasic.training import loop
 from biphasic.training import state as state_module
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -47,7 +49,14 @@ def content(folder: Path) -> dict[str, object]:
 class Runner:
     """Trains the recipe of these tests in a store."""
 
-    def __init__(self, make_recipe: Callable, data: TrainingData, precision: str) -> None:
+    def __init__(
+        self,
+        make_recipe: Callable,
+        data: TrainingData,
+        precision: str,
+        compute: ComputeConfig | None = None,
+    ) -> None:
+        self.compute = compute or ComputeConfig()
         self.recipe = make_recipe(CLM, MLM, learning_rate=SCHEDULE, precision=precision)
         self.lineage, self.data = Lineage(self.recipe, data.ground), data
 
@@ -58,7 +67,9 @@ class Runner:
             if done.step == kill_at:
                 raise Killed
 
-        options = RunOptions(checkpoint_every=every, heldout_every=2, report=report)
+        options = RunOptions(
+            checkpoint_every=every, heldout_every=2, report=report, compute=self.compute
+        )
         return train_segment(self.lineage, self.data, store, start=start, end=end, options=options)
 
     def killed(self, store: Path, **settings: int) -> None:
@@ -108,9 +119,7 @@ def test_killed_after_every_update(runner, expected, tmp_path):
 @pytest.mark.parametrize(
     ("victim", "call"), [("save_file", 2), ("save_file", 4), ("write_json", 2), ("write_json", 4)]
 )
-def test_killed_during_a_checkpoint(  # noqa: PLR0917
-    runner, expected, tmp_path, monkeypatch, victim, call
-):
+def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch, victim, call):
     calls: list[int] = []
     original = getattr(state_module, victim)
 
@@ -177,6 +186,22 @@ def test_killed_in_a_branch(runner, expected, tmp_path):
     assert found["details"]["rows_sha256"] == expected["details"]["rows_sha256"]
     steps = [line["step"] for line in found["metrics"] if "loss" in line]
     assert steps == [4, 5, 6]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_killed_with_data_read_ahead_and_losses_read_back_later(
+    make_recipe, training_data, tmp_path, monkeypatch, step, every
+):
+    """As on a GPU: in several passes, too, and with activations that are computed twice."""
+    monkeypatch.setattr(loop, "steps_ahead", lambda _: 2)
+    compute = ComputeConfig(
+        max_tokens_per_pass=64, activation_checkpointing=True, read_back_every=3
+    )
+    runner = Runner(make_recipe, training_data, "bf16", compute)
+    alone = content(runner(tmp_path / "alone", every=0))
+    runner.killed(tmp_path, every=every, kill_at=step)
+    assert content(runner(tmp_path, every=every)) == alone
 
 
 def test_heldout_evaluation_does_not_change_training(runner, expected, tmp_path):

@@ -146,9 +146,9 @@ def packed_attention(
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
-            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: call the model "
-            "through biphasic.model.forward; a family that does not pass them to its layers cannot "
-            "read packed rows, but can be fine-tuned with `batching: padded`"
+            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: either the "
+            "model was not called through biphasic.model.forward, or its family does not pass them "
+            "to its layers and cannot read packed rows"
         )
     if attention_mask is not None:
         raise ModelError(f"{_name(module)}: packed rows take no attention_mask")

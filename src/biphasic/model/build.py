@@ -16,7 +16,7 @@ from transformers import (
 
 from biphasic.model.attention import register_attention
 from biphasic.model.directions import close_again, open_both_ways
-from biphasic.model.dropout import speed_up_dropout
+from biphasic.model.dropout import speed_up_dropout, switch_off_dropout
 from biphasic.model.forward import Batching
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
@@ -78,6 +78,8 @@ def preset_config(preset: str, **shared: Any) -> EuroBertConfig:
 def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
     """Return a model in fp32 with random weights that depend on `init_seed` alone.
 
+    It drops nothing in training (`dropout.py`).
+
     Raises:
         ModelError: The family has no language-model head, or cannot be given our attention.
     """
@@ -88,6 +90,7 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
         torch.manual_seed(derive_seed("init", init_seed))
         model = kind._from_config(config, dtype=torch.float32, **PACKED)
     speed_up_linear_layers(model)
+    switch_off_dropout(model)
     return model
 
 

@@ -1,4 +1,7 @@
-"""Dropout on a CPU from 16 random bits per element.
+"""Dropout: none in pretraining, and on a CPU from 16 random bits per element.
+
+Pretraining drops nothing, as in the study (arXiv 2507.00994, Appendix A), so that a run follows
+from its seeds alone; a model's configuration keeps the chances for fine-tuning.
 
 torch draws 64 bits for each and turns them into a fraction, one element after another: a tenth of
 the time that fine-tuning MiniLM takes. Chances are rounded to multiples of 2**-16, and what is kept
@@ -12,6 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _RANGE = 1 << 16  # of the random numbers, which begin at minus half of it
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Let a model drop nothing in training mode either; its configuration stays as it is."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):  # of attention weights
+                setattr(module, name, 0.0)
 
 
 def speed_up_dropout(model: nn.Module) -> None:

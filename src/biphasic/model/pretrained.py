@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from biphasic.errors import ModelError
 from biphasic.model.attention import register_attention
 from biphasic.model.directions import close_again
+from biphasic.model.dropout import switch_off_dropout
 from biphasic.model.head import check_head
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.reading import (
@@ -30,6 +31,8 @@ from biphasic.model.reading import (
 
 def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
     """Load a decoder or encoder with its language-model head, in fp32, behind our attention.
+
+    It drops nothing in training (`dropout.py`).
 
     Nothing is drawn at random: an encoder saved without its masked-LM head is refused, unless the
     head is its embeddings and needs no further weights.
@@ -57,6 +60,7 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
     if num_embeddings > _num_rows(model):
         _add_rows(model, num_embeddings)
     speed_up_linear_layers(model)
+    switch_off_dropout(model)
     check_head(model)
     return model
 
