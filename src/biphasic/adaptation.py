@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
-from biphasic.config import Config, nearest, parse_config
+from biphasic.config import Config, parse_config
 from biphasic.data.build_display import say_on
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.export.output import refuse_existing
-from biphasic.export.write import Format, export_model
+from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.objectives.lr import LearningRateConfig
@@ -133,8 +133,7 @@ def adapt(
         TrainingError: The loss is not finite.
     """
     out = Path(out).expanduser()
-    if format not in get_args(Format):
-        raise ConfigError(f"format: unknown value '{format}'{nearest(format, get_args(Format))}")
+    check_format(format)
     refuse_existing(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")

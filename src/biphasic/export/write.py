@@ -24,6 +24,19 @@ Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 
 
+def check_format(format: str) -> None:
+    """Refuse a format that there is none of, or whose packages are missing.
+
+    Raises:
+        ConfigError: Says which there are, or what to install.
+    """
+    _known("format", format, Format)
+    if format == "onnx":
+        from biphasic.export.onnx import require_packages  # noqa: PLC0415 - an extra
+
+        require_packages()
+
+
 def export_model(
     model: Path | str,
     out: Path | str,
@@ -96,7 +109,7 @@ class _Settings:
         Raises:
             ConfigError: Names the setting.
         """
-        _known("format", self.format, Format)
+        check_format(self.format)
         _known("dtype", self.dtype, Dtype)
         if not _SIZE.fullmatch(self.max_shard_size):
             raise ConfigError(
