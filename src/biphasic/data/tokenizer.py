@@ -82,7 +82,7 @@ class TextTokenizer:
     @cached_property
     def sha256(self) -> str:
         """Hash of all that ids depend on: the vocabulary with its rules, and the four roles."""
-        identity = canonical_json([json.loads(self._tokenizer.to_str()), self._special_tokens])
+        identity = canonical_json([self.rules(), self._special_tokens])
         return hashlib.sha256(identity.encode()).hexdigest()
 
     @classmethod
@@ -125,6 +125,10 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def rules(self) -> dict[str, Any]:
+        """Return the content of `tokenizer.json`: vocabulary, model, and how text is cut."""
+        return json.loads(self._tokenizer.to_str())
 
     def vocabulary(self) -> dict[str, int]:
         """Return all tokens with their ids, added and special ones too."""

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.files import read_json
 
 _SPACE, _WORD, _IDEOGRAPH, _MARK, _JOINER, _OTHER = range(6)
 _IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
@@ -55,9 +52,7 @@ def spellings_of(tokenizer: TextTokenizer) -> Spellings:
     Raises:
         ConfigError: The vocabulary does not show where words begin.
     """
-    with TemporaryDirectory() as folder:
-        tokenizer.save(Path(folder))
-        rules = read_json(Path(folder) / "tokenizer.json")
+    rules = tokenizer.rules()
     spell = _speller(rules)
     literal = {added["id"] for added in rules["added_tokens"]}
     spelled = [_LONE_SPACE] * tokenizer.vocab_size
