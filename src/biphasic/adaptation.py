@@ -22,11 +22,12 @@ from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.study.api import train_recipe
+from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.pretrained import check_model
 from biphasic.study.run import DEFAULT_ROOT, STORE
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
@@ -103,6 +104,7 @@ def adapt(
     revision: str | None = None,
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
+    compute: ComputeConfig | Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train a finished model on as an encoder, and write it so that it works without biphasic.
@@ -120,6 +122,7 @@ def adapt(
         revision: Of a model on the hub.
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
+        compute: How steps are computed; as in `pretrain`.
         console: Where progress is shown; standard error when None.
 
     Returns:
@@ -137,6 +140,7 @@ def adapt(
     refuse_existing(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    compute = parse_compute(compute)
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
@@ -157,6 +161,7 @@ def adapt(
         store,
         checkpoint_every=checkpoint_every,
         heldout_every=0,
+        compute=compute,
         console=console,
     )
     _report(state, say)

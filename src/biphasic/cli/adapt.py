@@ -53,6 +53,14 @@ def adapt_command(
     seed: Annotated[
         int | None, typer.Option(help="Of masks and order. Default: a state's own, else 0.")
     ] = None,
+    compute: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="How steps are computed: max_tokens_per_pass=N where memory is short, "
+            "activation_checkpointing=true, compile=true.",
+        ),
+    ] = None,
     format: Annotated[
         str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
     ] = "sentence-transformers",
@@ -63,7 +71,7 @@ def adapt_command(
     from typing import cast
 
     from biphasic.adaptation import adapt
-    from biphasic.config import load_config
+    from biphasic.config import load_config, parse_overrides
     from biphasic.data.corpus_config import CorpusConfig
     from biphasic.export.write import Format
 
@@ -91,5 +99,6 @@ def adapt_command(
         format=cast(Format, format),
         revision=revision,
         root=root,
+        compute=parse_overrides(compute or ()),
     )
     typer.echo(f"encoder: {folder}")

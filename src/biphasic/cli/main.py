@@ -122,9 +122,17 @@ def pretrain_command(
     ] = None,
     root: Root = Path("runs"),
     overrides: Overrides = None,
+    compute: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="How steps are computed: max_tokens_per_pass=N where memory is short, "
+            "activation_checkpointing=true, compile=true.",
+        ),
+    ] = None,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
-    from biphasic.config import load_config
+    from biphasic.config import load_config, parse_overrides
     from biphasic.data.corpus_config import CorpusConfig
     from biphasic.study.api import pretrain
     from biphasic.training.recipe import Recipe
@@ -135,7 +143,9 @@ def pretrain_command(
     elif corpus is not None:
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
-    typer.echo(_shown(pretrain(recipe, corpus=text, root=root)))
+    typer.echo(
+        _shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
+    )
 
 
 @app.command("evaluate")

@@ -26,6 +26,8 @@ confound the comparison of objectives; hence one function for both.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Set
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -263,7 +265,7 @@ def _varlen(
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - absent in CPU-only paths
 
     num_rows, num_heads, row_length, head_dim = query.shape
-    accepted = set(inspect.signature(varlen_attn).parameters)
+    accepted = _parameters(varlen_attn)
     options = varlen_options(
         accepted, causal=causal, scaling=scaling, sliding_window=sliding_window
     )
@@ -288,8 +290,13 @@ def _varlen(
     return cast(Tensor, output).view(num_rows, row_length, num_heads, head_dim)
 
 
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
 def varlen_options(
-    accepted: set[str],
+    accepted: Set[str],
     *,
     causal: bool,
     scaling: float | None,

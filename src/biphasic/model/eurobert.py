@@ -34,6 +34,5 @@ def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
     kept = {name: deepcopy(getattr(config, name)) for name in _KEPT}
     # EuroBERT's own default would lie outside of most vocabularies.
     mask = getattr(config, "mask_token_id", None)
-    return EuroBertConfig(
-        **kept, mask_token_id=mask, rope_parameters=deepcopy(config.rope_parameters)
-    )
+    kept |= {"mask_token_id": mask, "rope_parameters": deepcopy(config.rope_parameters)}
+    return EuroBertConfig(**kept)

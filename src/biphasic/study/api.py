@@ -17,6 +17,7 @@ from biphasic.study.display import job_bar
 from biphasic.study.jobs import TrainJob
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.run import DEFAULT_ROOT, STORE, StudyOutcome, execute_study
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
@@ -83,6 +84,7 @@ def pretrain(
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
     heldout_every: int = 100,
+    compute: ComputeConfig | Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
@@ -97,6 +99,8 @@ def pretrain(
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         heldout_every: Updates between held-out evaluations; 0 for the last only.
+        compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; it changes no
+            result beyond rounding.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -105,6 +109,7 @@ def pretrain(
     """
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
+    compute = parse_compute(compute)
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
@@ -117,8 +122,20 @@ def pretrain(
         store,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
+        compute=compute,
         console=console,
     )
+
+
+def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
+    """Check how steps are to be computed.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    if isinstance(compute, ComputeConfig):
+        return compute
+    return parse_config(ComputeConfig, compute or {}, where="compute")
 
 
 def train_recipe(
@@ -128,6 +145,7 @@ def train_recipe(
     *,
     checkpoint_every: int,
     heldout_every: int,
+    compute: ComputeConfig,
     console: Console,
 ) -> Path:
     """Train a recipe on data that are there; as `pretrain`."""
@@ -146,6 +164,7 @@ def train_recipe(
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
         tensorboard=store / "tensorboard" / identities[-1],
+        compute=compute,
     )
     with job_bar(console, job) as report:
         job.run(report)

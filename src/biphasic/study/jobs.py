@@ -29,6 +29,7 @@ from biphasic.tasks.finetune import (
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.results import write_result
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -72,6 +73,8 @@ class TrainJob(Config):
     """Updates between held-out evaluations."""
     tensorboard: Path | None
     """Folder for event files."""
+    compute: ComputeConfig = ComputeConfig()
+    """How steps are computed."""
 
     def run(self, report: Report) -> None:
         """Train, or find it done."""
@@ -95,6 +98,7 @@ class TrainJob(Config):
                     heldout_every=self.heldout_every,
                     tensorboard=self.tensorboard,
                     report=forward,
+                    compute=self.compute,
                 ),
             )
 

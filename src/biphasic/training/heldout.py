@@ -47,19 +47,28 @@ class HeldoutLoss:
         self._vocabulary = vocabulary
 
     @torch.inference_mode()
-    def evaluate(self, model: PreTrainedModel) -> dict[str, float]:
-        """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`."""
+    def evaluate(
+        self, model: PreTrainedModel, *, rows_per_pass: int | None = None
+    ) -> dict[str, float]:
+        """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`.
+
+        Args:
+            model: With a language-model head.
+            rows_per_pass: Rows at once, where memory is short; all of a batch when None.
+        """
         objectives = (
             Clm(objective="clm"),
             Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
         )
-        return {each.objective: self._mean_loss(model, each) for each in objectives}
+        return {each.objective: self._mean_loss(model, each, rows_per_pass) for each in objectives}
 
-    def _mean_loss(self, model: PreTrainedModel, objective: ObjectiveConfig) -> float:
+    def _mean_loss(
+        self, model: PreTrainedModel, objective: ObjectiveConfig, rows_per_pass: int | None
+    ) -> float:
         total, count = 0.0, 0
         for batch in self._batches:
             parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
-            for supervision in parts:
+            for supervision in (each for part in parts for each in part.split(rows_per_pass)):
                 total += float(summed_loss(model, supervision))
                 count += len(supervision.labels)
         return total / count

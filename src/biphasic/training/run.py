@@ -101,7 +101,8 @@ class Run:
     def watch(self, heldout: HeldoutLoss) -> None:
         """Record the held-out losses; the same code computes them for every run."""
         with self._uncompiled():
-            losses = heldout.evaluate(self.model)
+            rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
+            losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
         self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
 
     def save(self, folder: Path) -> None:
