@@ -21,6 +21,7 @@ from biphasic.export.output import refuse_existing
 from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
+from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation
@@ -33,8 +34,9 @@ from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
 
-PEAK = 5e-4
-"""Learning rate of a model whose own is not known; how it was chosen: docs/adapt.md."""
+PEAK_TIMES_WIDTH = 0.4
+"""Peak learning rate of a model whose own is not known, times its hidden size: 4e-4 at 1,024. How
+it was chosen: docs/adapt.md."""
 WARMUP_SHARE = 0.05
 """Of all steps: moments that begin anew must not wreck finished weights."""
 DECAY_SHARE = 0.1
@@ -58,7 +60,7 @@ class AdaptConfig(Config):
     mlm_probability: Annotated[float, Field(gt=0, le=1)] = 0.4
     """Chance that a token is hidden."""
     learning_rate: PositiveFloat | None = None
-    """Peak; that of a state's own run, else `PEAK`."""
+    """Peak; that of a state's own run, else 0.4 / hidden size."""
     warmup_steps: NonNegativeInt | None = None
     """Linear warm-up; a twentieth of the steps."""
     decay_steps: NonNegativeInt | None = None
@@ -74,12 +76,11 @@ class AdaptConfig(Config):
     seed: NonNegativeInt | None = None
     """Of masks and of the order of the text; a state's own, else 0."""
 
-    @property
-    def schedule(self) -> LearningRateConfig:
-        """The learning rate, as far as it does not follow the model."""
+    def schedule(self, *, own_peak: float) -> LearningRateConfig:
+        """Return the schedule of the learning rate; `own_peak` is what the model suggests."""
         warmup, decay = self.warmup_steps, self.decay_steps
         return LearningRateConfig(
-            peak=self.learning_rate or PEAK,
+            peak=self.learning_rate or own_peak,
             warmup_steps=round(WARMUP_SHARE * self.steps) if warmup is None else warmup,
             decay_steps=round(DECAY_SHARE * self.steps) if decay is None else decay,
         )
@@ -201,13 +202,18 @@ def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:
     }
 
 
+def _own_peak(model: LocalModel) -> float:
+    """Return the peak rate for a model of which no other is known, to two digits."""
+    return float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
+
+
 def _first_run(model: LocalModel, settings: AdaptConfig) -> Recipe:
     """Return the recipe of a model whose past is not known."""
     seed = settings.seed or 0
     raw = {
         "model": {"pretrained": str(model.folder)},
         "phases": [settings.phase],
-        "learning_rate": settings.schedule.model_dump(),
+        "learning_rate": settings.schedule(own_peak=_own_peak(model)).model_dump(),
         "precision": settings.precision or "bf16",
         "seeds": {"data_seed": seed, "mask_seed": seed},
         **_shape(model, settings),
@@ -227,12 +233,9 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
             raise ConfigError(
                 f"adapt: {name}: the state's run has {old}, and goes on with it; leave it away"
             )
-    schedule = settings.schedule.model_dump()
-    if settings.learning_rate is None:
-        schedule["peak"] = earlier.schedule.peak
     phase = {
         **settings.phase,
-        "learning_rate": schedule,
+        "learning_rate": settings.schedule(own_peak=earlier.schedule.peak).model_dump(),
         "optimizer_state": settings.optimizer_state,
         "max_seqlen": settings.max_seqlen,
         "rows_per_step": settings.rows_per_step,

@@ -29,7 +29,7 @@ def adapt_command(
     ] = "mlm",
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Peak. Default: that of a state's own run, 5e-4 for other models."),
+        typer.Option(help="Peak. Default: that of a state's own run, else 0.4 / hidden size."),
     ] = None,
     warmup_steps: Annotated[
         int | None, typer.Option(help="Linear warm-up. Default: a twentieth of the steps.")
