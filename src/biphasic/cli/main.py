@@ -16,6 +16,7 @@ from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
+from biphasic.cli.study import Overrides, Root, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
@@ -27,7 +28,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-study_app = typer.Typer(help="Run and report studies.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
@@ -39,13 +39,6 @@ app.command("export")(export_command)
 app.command("push")(push_command)
 
 _INTERRUPTED = 130
-_WIDEST = 10_000  # characters; no table is wider
-
-Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. recipe.model=micro."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -55,59 +48,6 @@ def _root(
     if version:
         typer.echo(__version__)
         raise typer.Exit
-
-
-@study_app.command("run")
-def study_run(
-    file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
-    root: Root = Path("runs"),
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(min=1, help="Threads per job; results may depend on it in the last bits."),
-    ] = 1,
-    overrides: Overrides = None,
-) -> None:
-    """Run what a study still lacks, print its table and write its report."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.tables import format_table
-    from biphasic.study.api import run_study
-    from biphasic.study.run import STORE
-
-    outcome = run_study(
-        file, root=root, overrides=overrides or (), num_workers=workers, num_threads=threads
-    )
-    console = Console()
-    table = format_table(load_study(outcome.folder, root.resolve() / STORE))
-    if not console.is_terminal:
-        # Files and pipes have no width: no number is broken in two.
-        unbounded = console.options.update(width=_WIDEST)
-        console.width = Measurement.get(console, unbounded, table).maximum
-    if outcome.num_executed == 0:
-        console.print("all finished; nothing to do", highlight=False)
-    console.print(table)
-    typer.echo(f"report: {_shown(outcome.report)}")
-    if outcome.failures:
-        for failure in outcome.failures:
-            typer.echo(f"failed: {failure}", err=True)
-        raise typer.Exit(1)
-
-
-@study_app.command("report")
-def study_report(
-    folder: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
-) -> None:
-    """Write a study's report anew from its records."""
-    from biphasic.analysis.report import write_report
-
-    folder = folder.resolve()
-    typer.echo(f"report: {_shown(write_report(folder, folder.parent / 'store'))}")
 
 
 @app.command("pretrain")
@@ -144,7 +84,7 @@ def pretrain_command(
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
     typer.echo(
-        _shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
+        shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
     )
 
 
@@ -236,8 +176,3 @@ def main() -> None:
 def _fail(error: Exception, *, code: int) -> None:
     typer.echo(f"error: {error}", err=True)
     sys.exit(code)
-
-
-def _shown(path: Path) -> str:
-    """Return a path as a person would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -6,70 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.model.presets import Architecture, PresetName
-from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.phases import Phase
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
+from biphasic.study.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
+from biphasic.study.axes import expand_arms
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import split_source
-from biphasic.training.optimizer import Precision
-from biphasic.training.recipe import (
-    OptimizerConfig,
-    PretrainedModel,
-    Recipe,
-    Seeds,
-    anchored_phases,
-)
+from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
 
 PAPER = "paper"
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
-
-
-class RecipeConfig(Config):
-    """What all arms of a study share; see `Recipe`."""
-
-    model: PresetName | Architecture | PretrainedModel = "nano"
-    """A preset's name, dimensions, or a finished model."""
-    max_seqlen: PositiveInt = 256
-    """Capacity of a row, and longest sequence of the model, in tokens."""
-    rows_per_step: PositiveInt = 8
-    """Rows of the global batch."""
-    learning_rate: LearningRateConfig
-    """Schedule over all phases together, until one begins a schedule of its own."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    """AdamW's constants."""
-    precision: Precision = "bf16"
-    """Of the computation; weights are kept in fp32 either way."""
-    seeds: Seeds = Seeds()
-    """One per stream."""
-
-
-class ArmConfig(Config):
-    """One way to pretrain."""
-
-    name: Name
-    """Short name, used in files."""
-    label: str = ""
-    """What reports call it; the name when not given."""
-    phases: tuple[Phase, ...] = ()
-    """Objectives in order; none is the untrained encoder, the floor of every comparison."""
-
-    @property
-    def family(self) -> str:
-        """Objectives in order, without repeats: `CLM`, `MLM`, `CLM+MLM`, ... or `none`."""
-        names = [phase.objective.upper() for phase in self.phases]
-        kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
-        return "+".join(kept) or "none"
 
 
 class TaskConfig(Config):
@@ -151,6 +105,8 @@ class StudyConfig(Config):
     """What all arms share."""
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
     """Ways to pretrain."""
+    evaluation_points: tuple[EvaluationPoints, ...] = ()
+    """Where arms are evaluated beside their end."""
     tasks: tuple[TaskConfig, ...] = ()
     """What encoders are judged by."""
     finetuning: FinetuningConfig = FinetuningConfig()
@@ -162,13 +118,24 @@ class StudyConfig(Config):
     heldout_every: NonNegativeInt = 100
     """Updates between held-out evaluations; 0 for the last only."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _single_arms(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("arms"), list):
+            return raw
+        try:
+            return {**raw, "arms": expand_arms(raw["arms"], raw.get("recipe"))}
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
-        for arm in self.arms:
-            self._check_schedule(arm)
         try:
+            for arm in self.arms:
+                self._check_schedule(arm)
+            self._check_points()
             for task in self.tasks:
                 self.protocol_of(task)
         except ConfigError as error:
@@ -177,17 +144,43 @@ class StudyConfig(Config):
 
     def _check_schedule(self, arm: ArmConfig) -> None:
         # Here, so that it is known before any data are made.
+        recipe = self.recipe_of(arm)
         try:
-            check_phases(self.recipe_of(arm).placed_phases)
+            check_phases(recipe.placed_phases)
         except ConfigError as error:
-            raise ValueError(f"arm '{arm.name}': {error}") from None
+            raise ConfigError(f"arm '{arm.name}': {error}") from None
+
+    def _check_points(self) -> None:
+        ends = {arm.name: sum(phase.steps for phase in arm.phases) for arm in self.arms}
+        for name, steps in self.points_by_arm().items():
+            if steps[-1] > ends[name]:
+                raise ConfigError(
+                    f"evaluation_points: arm '{name}' ends with step {ends[name]:,}; it cannot be "
+                    f"evaluated at {steps[-1]:,}"
+                )
+
+    def points_by_arm(self) -> dict[str, list[int]]:
+        """Return the steps on the way at which arms are evaluated, ascending, by arm.
+
+        Raises:
+            ConfigError: There is no arm of a name.
+        """
+        names = [arm.name for arm in self.arms]
+        found: dict[str, set[int]] = {}
+        for points in self.evaluation_points:
+            for name in points.meant(names):
+                found.setdefault(name, set()).update(points.steps)
+        return {name: sorted(steps) for name, steps in found.items()}
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
         """Return an arm's recipe."""
-        return Recipe(
-            phases=arm.phases,
-            **{name: getattr(self.recipe, name) for name in RecipeConfig.model_fields},
-        )
+        return arm.recipe_from(self.recipe)
+
+    @property
+    def longest_input(self) -> int:
+        """Longest sequence that the models of all arms can read, in tokens."""
+        lengths = [arm.recipe.get("max_seqlen", self.recipe.max_seqlen) for arm in self.arms]
+        return min(int(length) for length in lengths)
 
     def protocol_of(
         self, task: TaskConfig, needed: Mapping[str, Any] | None = None
@@ -202,7 +195,7 @@ class StudyConfig(Config):
         Raises:
             ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
         """
-        longest = self.recipe.max_seqlen
+        longest = self.longest_input
         try:
             protocol = merge_protocol(
                 self.finetuning.protocol, needed, task.protocol, longest=longest
@@ -227,13 +220,8 @@ class StudyConfig(Config):
             )
             for task in self.tasks
         )
-        arms = tuple(
-            arm.model_copy(update={"phases": anchored_phases(arm.phases, folder)})
-            for arm in self.arms
-        )
-        recipe = self.recipe
-        if isinstance(recipe.model, PretrainedModel):
-            recipe = recipe.model_copy(update={"model": recipe.model.anchored(folder)})
+        arms = tuple(arm.anchored(folder) for arm in self.arms)
+        recipe = self.recipe.anchored(folder)
         corpus = self.corpus.anchored(folder)
         return self.model_copy(
             update={"corpus": corpus, "tasks": tasks, "arms": arms, "recipe": recipe}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,14 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import digest, is_complete, verify_folder
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
-from biphasic.study.config import ArmConfig, FinetuningConfig, StudyConfig
+from biphasic.study.config import FinetuningConfig, StudyConfig
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.task_inputs import PlannedTask
+from biphasic.study.training_plan import PlannedArm, PlannedPoint, Segment, plan_training
 from biphasic.tasks.protocol import FINETUNING_VERSION
 from biphasic.tasks.qa import check_room
-from biphasic.training.lineage import Ground, Lineage
-from biphasic.training.recipe import Recipe
+from biphasic.training.lineage import Ground
 from biphasic.training.state import Progress
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Train from one state to a later one.
-
-    Attributes:
-        id: Identity of the state at its end.
-        recipe: One of the recipes that pass through it.
-        start: Step it begins after.
-        end: Step it ends with.
-        parent: Identity of the state it needs, or None where it begins with random weights.
-        label: What progress displays call it.
-    """
-
-    id: str
-    recipe: Recipe
-    start: int
-    end: int
-    parent: str | None
-    label: str
 
 
 @dataclass(frozen=True)
@@ -54,9 +34,8 @@ class FinetuneGroup:
         id: Identity of the group.
         state: Identity of the state they start from.
         training: The task that is trained on.
-        runs: By name of each task that is scored afterwards, its runs: the same grid, in the same
-            order.
-        evaluations: These tasks.
+        evaluations: The tasks that are scored afterwards.
+        grid: Learning rates and seeds.
         label: What progress displays call it.
     """
 
@@ -64,33 +43,42 @@ class FinetuneGroup:
     state: str
     training: PlannedTask
     evaluations: tuple[PlannedTask, ...]
-    runs: Mapping[str, tuple[GridRun, ...]]
+    grid: tuple[tuple[float, int], ...]
     label: str
+
+    @cached_property
+    def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
+        """By name of each scored task, its runs: the same grid, in the same order."""
+        return {
+            task.info.name: grid_runs(run_determinants(self.state, task), self.grid)
+            for task in self.evaluations
+        }
 
     @property
     def all_runs(self) -> tuple[GridRun, ...]:
         """The runs of all scored tasks."""
         return tuple(run for runs in self.runs.values() for run in runs)
 
-
-@dataclass(frozen=True)
-class PlannedArm:
-    """An arm and the states it passes through."""
-
-    config: ArmConfig
-    lineage: Lineage
-
     @property
-    def state(self) -> str:
-        """Identity of its final state."""
-        return self.lineage.identities[-1]
+    def num_runs(self) -> int:
+        """Their number, without naming them."""
+        return len(self.grid) * len(self.evaluations)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a study needs, in an order in which it can be done."""
+    """Everything a study needs, in an order in which it can be done.
+
+    Attributes:
+        arms: Ways to pretrain.
+        points: States that are evaluated: the arms' ends first, then the steps on the way.
+        segments: What is trained.
+        groups: What is fine-tuned.
+        tasks: What states are scored on.
+    """
 
     arms: tuple[PlannedArm, ...]
+    points: tuple[PlannedPoint, ...]
     segments: tuple[Segment, ...]
     groups: tuple[FinetuneGroup, ...]
     tasks: tuple[PlannedTask, ...]
@@ -102,14 +90,21 @@ def plan_study(config: StudyConfig, ground: Ground, tasks: tuple[PlannedTask, ..
     Raises:
         ConfigError: A schedule does not fit its run.
     """
-    arms = tuple(PlannedArm(arm, Lineage(config.recipe_of(arm), ground)) for arm in config.arms)
-    groups = {
-        group.id: group
+    trained = plan_training(config, ground)
+    states = {point.state: point.name for point in reversed(trained.points)}
+    in_order = dict.fromkeys(point.state for point in trained.points)
+    groups = (
+        plan_group(state, evaluations, config.finetuning, name=states[state])
         for evaluations in by_training(tasks)
-        for arm in arms
-        for group in [plan_group(arm.state, evaluations, config.finetuning, name=arm.config.name)]
-    }
-    return Plan(arms=arms, segments=plan_segments(arms), groups=tuple(groups.values()), tasks=tasks)
+        for state in in_order
+    )
+    return Plan(
+        arms=trained.arms,
+        points=trained.points,
+        segments=trained.segments,
+        groups=tuple(groups),
+        tasks=tasks,
+    )
 
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
@@ -118,36 +113,6 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
     for task in tasks:
         groups.setdefault(digest(_training_determinants(task.training)), []).append(task)
     return [tuple(group) for group in groups.values()]
-
-
-def plan_segments(arms: tuple[PlannedArm, ...]) -> tuple[Segment, ...]:
-    """Return the segments that lead to every arm's final state, each once, trunks first."""
-    needed = {arm.state for arm in arms}
-    for index, arm in enumerate(arms):
-        for other in arms[:index]:
-            shared = _shared_steps(arm.lineage.identities, other.lineage.identities)
-            if shared > 0:
-                needed.add(arm.lineage.identities[shared])
-    segments: dict[str, Segment] = {}
-    for arm in arms:
-        identities = arm.lineage.identities
-        stops = [step for step, identity in enumerate(identities) if step and identity in needed]
-        start = 0
-        for end in stops or [0]:
-            identity = identities[end]
-            segments.setdefault(
-                identity,
-                Segment(
-                    id=identity,
-                    recipe=arm.lineage.recipe,
-                    start=start,
-                    end=end,
-                    parent=identities[start] if start else None,
-                    label=f"{arm.config.name} {start}-{end}",
-                ),
-            )
-            start = end
-    return tuple(segments.values())
 
 
 def missing_segments(plan: Plan, store: Path) -> list[Segment]:
@@ -195,15 +160,6 @@ def check_inputs(plan: Plan, store: Path) -> None:
         folder = store / "finetunes" / run.id
         if is_complete(folder):
             verify_folder(folder, remedy="delete this folder and run again")
-
-
-def _shared_steps(identities: list[str], others: list[str]) -> int:
-    """Return how many updates two lineages have in common: -1 if not even the start."""
-    pairs = zip(identities, others, strict=False)
-    return next(
-        (step - 1 for step, (one, other) in enumerate(pairs) if one != other),
-        min(len(identities), len(others)) - 1,
-    )
 
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:
@@ -258,14 +214,13 @@ def plan_group(
     if training.info.kind == ZERO_SHOT:
         # Nothing is trained, so there is nothing to choose and nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]
-    runs = {task.info.name: grid_runs(run_determinants(state, task), grid) for task in evaluations}
     scored = " + ".join(task.info.name for task in evaluations)
     return FinetuneGroup(
         id=digest(run_determinants(state, training)),
         state=state,
         training=training,
         evaluations=evaluations,
-        runs=runs,
+        grid=tuple(grid),
         label=f"{name} on {scored}",
     )
 

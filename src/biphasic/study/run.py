@@ -20,8 +20,6 @@ from biphasic.study.jobs import FinetuneJob, Job, TrainJob
 from biphasic.study.plan import (
     FinetuneGroup,
     Plan,
-    PlannedArm,
-    Segment,
     check_inputs,
     check_tasks,
     finetune_job,
@@ -32,6 +30,7 @@ from biphasic.study.plan import (
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.schedule import run_jobs
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
 
@@ -172,14 +171,14 @@ def study_record(
         "convention": config.convention,
         "arms": [
             {
-                "name": arm.config.name,
-                "label": arm.config.label or arm.config.name,
-                "family": arm.config.family,
-                "state": arm.state,
-                "steps": arm.lineage.recipe.total_steps,
-                "segments": _segments_of(arm, plan, store),
+                "name": point.name,
+                "label": point.label,
+                "family": point.family,
+                "state": point.state,
+                "steps": point.step,
+                "segments": _segments_of(point, plan, store),
             }
-            for arm in plan.arms
+            for point in plan.points
         ],
         "tasks": [
             {
@@ -198,14 +197,14 @@ def study_record(
         "runs": [
             {
                 "id": run.id,
-                "arm": arm.config.name,
+                "arm": point.name,
                 "task": task.info.name,
                 "learning_rate": run.learning_rate,
                 "seed": run.seed,
             }
-            for arm in plan.arms
+            for point in plan.points
             for task in plan.tasks
-            for run in runs[arm.state, task.info.name]
+            for run in runs[point.state, task.info.name]
         ],
         "heldout_sha256": data.heldout.content_hash,
         "provenance": _provenance(config, plan, data, origin),
@@ -236,11 +235,11 @@ def _provenance(
     }
 
 
-def _segments_of(arm: PlannedArm, plan: Plan, store: Path) -> list[str]:
-    """Return the arm's segments in order: as they were trained, or else as they are planned."""
+def _segments_of(point: PlannedPoint, plan: Plan, store: Path) -> list[str]:
+    """Return the segments that lead to a state: as they were trained, or else as planned."""
     planned = {segment.id: segment for segment in plan.segments}
     segments: list[str] = []
-    current: str | None = arm.state if arm.lineage.recipe.total_steps else None
+    current: str | None = point.state if point.step else None
     while current:
         segments.insert(0, current)
         folder = store / "states" / current
