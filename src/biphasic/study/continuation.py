@@ -7,11 +7,12 @@ that it has read must not come again, and both arms of a comparison must read th
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from biphasic.config import parse_config
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DataError
 from biphasic.files import is_complete, read_json, verify_folder
 from biphasic.model.hub import LocalModel
 from biphasic.objectives.lr import LearningRateConfig
@@ -44,6 +45,22 @@ class Continuation:
         """Schedule of the learning rate that the state was trained with last."""
         return self.recipe.placed_phases[-1].schedule
 
+    def require(self, recipe: Recipe, ground: Ground) -> None:
+        """Check that a recipe still passes through the state.
+
+        Args:
+            recipe: The state's own, with phases to come.
+            ground: What it would be trained on now.
+
+        Raises:
+            DataError: What the run began with has changed, so all of it would be another.
+        """
+        if Lineage(recipe, ground).identities[self.steps] != self.identity:
+            raise DataError(
+                f"{self.folder}: cannot be gone on with: the model that its run began with, or the "
+                "corpus of a phase, has changed since; put it back, or adapt an export of the state"
+            )
+
     def bring_into(self, store: Path) -> None:
         """Copy the state into a store, unless it is there."""
         target = store / "states" / self.identity
@@ -56,16 +73,25 @@ class Continuation:
         partial.rename(target)
 
 
+def is_state(model: LocalModel) -> bool:
+    """Tell whether a model is a state of a run."""
+    return is_complete(model.folder) and (model.folder / "state.json").is_file()
+
+
 def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
     """Return how a state's own run goes on; None if the model is no state, or of other text.
+
+    What the run read beside, the model that it began with and corpora of single phases, is taken
+    as the state has it.
 
     Args:
         model: Any model on disk.
         ground: The text that is to be read.
     """
-    if not is_complete(model.folder) or not (model.folder / "state.json").is_file():
+    if not is_state(model):
         return None
     state = read_json(model.folder / "state.json")
+    ground = _with_own(ground, state.get("ground") or {})
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
     except ConfigError:
@@ -74,6 +100,10 @@ def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
         if Lineage(candidate, ground).identities[-1] == model.identity:
             return Continuation(model.folder, model.identity, candidate)
     return None
+
+
+def _with_own(ground: Ground, own: dict[str, Any]) -> Ground:
+    return replace(ground, pretrained=own.get("pretrained"), corpora=own.get("corpora") or {})
 
 
 def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:

@@ -111,7 +111,7 @@ class FakeStudy:
             clm += 1.5 * (1 - math.exp(-seen["mlm"] / 60))
         return {"clm": clm, "mlm": mlm}
 
-    def _write_segment(  # noqa: PLR0917
+    def _write_segment(
         self, store: Path, segment: str, parent: list[str], plan: list[tuple[str, float]],
         start: int, end: int,
     ) -> None:  # fmt: skip
@@ -166,7 +166,7 @@ class FakeStudy:
                     self._write_result(store, run, arm["state"], key, kind, metric, base + gain)
         return runs
 
-    def _write_result(  # noqa: PLR0917
+    def _write_result(
         self, store: Path, run: str, state: str, key: tuple[str, str, float, int], kind: str,
         metric: str, level: float,
     ) -> None:  # fmt: skip

@@ -116,5 +116,5 @@ def test_an_unknown_option_is_bad_input(monkeypatch, capsys):
 
 def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert module._shown(tmp_path / "runs/report.html") == "runs/report.html"
-    assert module._shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+    assert module.shown(tmp_path / "runs/report.html") == "runs/report.html"
+    assert module.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")

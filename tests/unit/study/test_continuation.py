@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, verify_folder
 from biphasic.model.hub import fetch_model
 from biphasic.study.continuation import find_continuation
@@ -95,3 +95,26 @@ def test_a_damaged_state_is_not_copied(tmp_path, state, training_data):
     with pytest.raises(CheckpointError, match="truncated"):
         found.bring_into(tmp_path / "other")
     assert not (tmp_path / "other" / "states" / found.identity).exists()
+
+
+def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, make_recipe, state):
+    base = fetch_model(state(CLM, end=6))
+    data = dataclasses.replace(training_data, pretrained=base)
+    recipe = make_recipe({"objective": "mlm", "steps": 2}, model={"pretrained": str(base.folder)})
+    folder = train_segment(Lineage(recipe, data.ground), data, tmp_path, start=0, end=2)
+    found = find_continuation(fetch_model(folder), training_data.ground)
+    assert found is not None
+    assert found.recipe == recipe
+    found.require(recipe, data.ground)
+    changed = dataclasses.replace(data.ground, pretrained="0" * 64)
+    with pytest.raises(DataError, match="has changed since"):
+        found.require(recipe, changed)
+
+
+def test_a_state_of_which_a_phase_read_another_corpus(tmp_path, training_data, make_recipe):
+    data = dataclasses.replace(training_data, corpora={tmp_path / "other": training_data.heldout})
+    recipe = make_recipe(CLM, {**CLM, "corpus": str(tmp_path / "other")})
+    folder = train_segment(Lineage(recipe, data.ground), data, tmp_path, start=0, end=12)
+    found = find_continuation(fetch_model(folder), training_data.ground)
+    assert found is not None
+    assert found.steps == 12

@@ -1,0 +1,148 @@
+"""`biphasic study`: plan, compare, run and report studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
+
+_WIDEST = 10_000  # characters; no table is wider
+
+Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. recipe.model=micro."),
+]
+StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
+
+
+@study_app.command("plan")
+def study_plan(
+    file: StudyFile,
+    root: Root = Path("runs"),
+    graph: Annotated[
+        Path | None, typer.Option(help="Draw the arms and what they share as SVG.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the plan as JSON, states included.")
+    ] = False,
+    rate: Annotated[
+        float, typer.Option(min=1.0, help="FLOP/s that one device keeps up; for device-hours.")
+    ] = 1e14,
+    example_tokens: Annotated[
+        int, typer.Option(min=1, help="Mean tokens of an example in fine-tuning, assumed.")
+    ] = 256,
+    overrides: Overrides = None,
+) -> None:
+    """Say what a study will train, share and skip, before anything runs."""
+    import json
+
+    from biphasic.files import write_text
+    from biphasic.study.graph import plan_svg
+    from biphasic.study.outlook import look_ahead
+    from biphasic.study.plan_text import plan_lines
+    from biphasic.study.run import STORE
+    from biphasic.study.study_file import load_study
+    from biphasic.study.summary import summarise_plan, summary_json
+
+    config = load_study(file, overrides or ())
+    store = root.resolve() / STORE
+    outlook = look_ahead(config, store)
+    summary = summarise_plan(config.name, outlook, store, example_tokens=example_tokens)
+    if as_json:
+        typer.echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
+    else:
+        lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
+        typer.echo("\n".join(lines))
+    if graph is not None:
+        write_text(graph, plan_svg(outlook.plan, title=config.title))
+        typer.echo(f"graph: {shown(graph.resolve())}", err=as_json)
+
+
+@study_app.command("diff")
+def study_diff(
+    first: StudyFile,
+    second: Annotated[Path, typer.Argument(help="Another one.")],
+    root: Root = Path("runs"),
+) -> None:
+    """Say what each of two studies plans that the other does not, and where arms part and why."""
+    from biphasic.study.outlook import look_ahead
+    from biphasic.study.run import STORE
+    from biphasic.study.study_diff import compare_studies, difference_lines
+    from biphasic.study.study_file import load_study
+
+    store = root.resolve() / STORE
+    one, other = (look_ahead(load_study(file), store) for file in (first, second))
+    found = compare_studies(one, other)
+    typer.echo("\n".join(difference_lines(found, str(first), str(second))))
+
+
+@study_app.command("schema")
+def study_schema_command() -> None:
+    """Print the JSON schema of study files, for editors."""
+    import json
+
+    from biphasic.study.schema import study_schema
+
+    typer.echo(json.dumps(study_schema(), indent=1))
+
+
+@study_app.command("run")
+def study_run(
+    file: StudyFile,
+    root: Root = Path("runs"),
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(min=1, help="Threads per job; results may depend on it in the last bits."),
+    ] = 1,
+    overrides: Overrides = None,
+) -> None:
+    """Run what a study still lacks, print its table and write its report."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from biphasic.analysis.load import load_study
+    from biphasic.analysis.tables import format_table
+    from biphasic.study.api import run_study
+    from biphasic.study.run import STORE
+
+    outcome = run_study(
+        file, root=root, overrides=overrides or (), num_workers=workers, num_threads=threads
+    )
+    console = Console()
+    table = format_table(load_study(outcome.folder, root.resolve() / STORE))
+    if not console.is_terminal:
+        # Files and pipes have no width: no number is broken in two.
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
+    if outcome.num_executed == 0:
+        console.print("all finished; nothing to do", highlight=False)
+    console.print(table)
+    typer.echo(f"report: {shown(outcome.report)}")
+    if outcome.failures:
+        for failure in outcome.failures:
+            typer.echo(f"failed: {failure}", err=True)
+        raise typer.Exit(1)
+
+
+@study_app.command("report")
+def study_report(
+    folder: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
+) -> None:
+    """Write a study's report anew from its records."""
+    from biphasic.analysis.report import write_report
+
+    folder = folder.resolve()
+    typer.echo(f"report: {shown(write_report(folder, folder.parent / 'store'))}")
+
+
+def shown(path: Path) -> str:
+    """Return a path as a person would type it from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,128 @@
+"""A recipe's expansion at the price of what changes in it: stretches of equal updates.
+
+`Lineage` defines what a state is named by, update by update. Nearly all updates of a run are equal
+to the one before; here each stretch of them is one text and a number. Plans of many arms compare
+and hash these texts (`tree.py`); tests hold both ways to give the same identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
+from biphasic.files import canonical_json
+from biphasic.training.lineage import Ground, Lineage, StepSpec
+from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import PlacedPhase
+
+_RATE = '"learning_rate":'
+_TURNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """All that determines the states of a run.
+
+    Attributes:
+        root: Identity of the state before the first update.
+        stretches: Canonical JSON of an update, and how many equal ones follow each other; no two
+            neighbours are equal.
+    """
+
+    root: str
+    stretches: tuple[tuple[str, int], ...]
+
+
+def expand(recipe: Recipe, ground: Ground) -> Expansion:
+    """Expand a recipe on its data.
+
+    Raises:
+        ConfigError: A schedule does not fit its run.
+    """
+    Lineage(recipe, ground)  # checks the phases
+    untrained = recipe.model_copy(update={"phases": ()})
+    merged: list[tuple[str, int]] = []
+    for placed in recipe.placed_phases:
+        for text, count in _phase_stretches(placed, recipe, ground):
+            if merged and merged[-1][0] == text:
+                merged[-1] = text, merged[-1][1] + count
+            else:
+                merged.append((text, count))
+    return Expansion(Lineage(untrained, ground).identities[0], tuple(merged))
+
+
+def is_steady(placed: PlacedPhase) -> bool:
+    """Tell whether a phase trains for the same objective at all of its steps."""
+    return placed.objective(placed.start) is placed.objective(placed.end - 1) is placed.phase
+
+
+def step_spec(placed: PlacedPhase, step: int, recipe: Recipe, ground: Ground) -> StepSpec:
+    """Return all that determines one update, as `Lineage.steps` has it."""
+    return StepSpec(
+        objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
+        learning_rate=placed.learning_rate(step),
+        optimizer=recipe.optimizer.determinants(),
+        precision=recipe.precision,
+        corpus_hash=ground.hash_of(placed.corpus),
+        data_seed=recipe.seeds.data_seed,
+        rows_per_step=placed.leg.rows_per_step,
+        max_seqlen=placed.leg.max_seqlen,
+        window_documents=WINDOW_DOCUMENTS,
+        row_plan_version=ROW_PLAN_VERSION,
+        rope_theta=placed.rope_theta,
+        frozen=tuple(sorted(set(placed.phase.freeze))),
+        resets_optimizer=placed.resets_optimizer(step),
+    )
+
+
+def _phase_stretches(
+    placed: PlacedPhase, recipe: Recipe, ground: Ground
+) -> Iterator[tuple[str, int]]:
+    first = placed.start
+    if placed.resets_optimizer(first):
+        yield canonical_json(step_spec(placed, first, recipe, ground).determinants()), 1
+        first += 1
+    if first == placed.end:
+        return
+    spec = replace(step_spec(placed, first, recipe, ground), resets_optimizer=False)
+    if is_steady(placed):
+        head, tail = _around_rate(spec)
+        for step, count in _equal_rates(placed, first):
+            yield f"{head}{placed.learning_rate(step)!r}{tail}", count
+        return
+
+    around: dict[str, tuple[str, str]] = {}
+    for step in range(first, placed.end):
+        objective = placed.objective(step)
+        key = objective.model_dump_json()
+        if key not in around:
+            if len(around) == _TURNS:  # an objective that drifts has a text for each step
+                around.clear()
+            named = objective.determinants(recipe.seeds.mask_seed)
+            around[key] = _around_rate(replace(spec, objective=named))
+        head, tail = around[key]
+        yield f"{head}{placed.learning_rate(step)!r}{tail}", 1
+
+
+def _around_rate(spec: StepSpec) -> tuple[str, str]:
+    """Return what stands before and after the learning rate in the canonical JSON of an update.
+
+    JSON writes numbers as `repr` does.
+    """
+    head, name, rest = canonical_json(spec.determinants()).partition(_RATE)
+    rate = repr(spec.learning_rate)
+    if not rest.startswith(rate):
+        raise RuntimeError(f"canonical JSON does not write {rate} as Python does")
+    return head + name, rest[len(rate) :]
+
+
+def _equal_rates(placed: PlacedPhase, first: int) -> Iterator[tuple[int, int]]:
+    """Yield steps of a phase, and for how many from there the learning rate is the same."""
+    peak_from = placed.schedule_start + placed.schedule.warmup_steps
+    peak_to = placed.schedule_end - placed.schedule.decay_steps
+    step = first
+    while step < placed.end:
+        count = min(peak_to, placed.end) - step if peak_from <= step < peak_to else 1
+        yield step, count
+        step += count

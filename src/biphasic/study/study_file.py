@@ -1,0 +1,82 @@
+"""Study files: read, with what they include and what is set on the command line.
+
+A file that says `include: base.yaml` (or a list) is laid on the files that it names: groups of
+settings are merged, lists and values replaced. Paths within any of them begin at the file that is
+read first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from biphasic.config import Config, load_config, parse_config, parse_overrides
+from biphasic.errors import ConfigError
+from biphasic.study.arms import merge_settings
+from biphasic.study.config import StudyConfig
+
+INCLUDE = "include"
+
+
+class _Raw(Config):
+    """Any mapping."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
+    """Read a study file; its relative paths begin where it lies.
+
+    Args:
+        path: YAML file.
+        overrides: Settings on top of the file's, as `a.b=value`.
+
+    Raises:
+        ConfigError: It is wrong; the message names the setting.
+    """
+    path, overrides = Path(path), tuple(overrides)
+    raw = _read(path, chain=())
+    if INCLUDE not in _own(path):
+        return load_config(StudyConfig, path, overrides).anchored(path.resolve().parent)
+    for override in overrides:
+        for key, value in parse_overrides([override]).items():
+            raw[key] = _lay(raw.get(key), value, override)
+    return parse_config(StudyConfig, raw, where=str(path)).anchored(path.resolve().parent)
+
+
+def _own(path: Path) -> dict[str, Any]:
+    return dict(load_config(_Raw, path).model_extra or {})
+
+
+def _read(path: Path, *, chain: tuple[Path, ...]) -> dict[str, Any]:
+    """Return a file's settings on top of those it includes."""
+    if path.resolve() in chain:
+        told = " -> ".join(str(each) for each in (*chain, path.resolve()))
+        raise ConfigError(f"{path}: includes itself: {told}")
+    own = _own(path)
+    named = own.pop(INCLUDE, [])
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: include: expected the name of a file, or a list of names")
+    merged: dict[str, Any] = {}
+    for name in names:
+        included = _read(path.parent / name, chain=(*chain, path.resolve()))
+        merged = merge_settings(merged, included)
+    return merge_settings(merged, own)
+
+
+def _lay(old: Any, new: Any, override: str) -> Any:
+    """Lay one override on what a key has; numbers choose from lists."""
+    if isinstance(old, list) and isinstance(new, Mapping):
+        items: list[Any] = list(old)
+        for key, value in new.items():
+            if not key.isdigit() or int(key) >= len(items):
+                raise ConfigError(f"--set {override}: '{key}' is not one of 0..{len(items) - 1}")
+            items[int(key)] = _lay(items[int(key)], value, override)
+        return items
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{key: _lay(old.get(key), value, override) for key, value in new.items()}}
+    return new

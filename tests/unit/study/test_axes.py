@@ -1,0 +1,219 @@
+"""Arms with axes: every combination, budgets that add up, names by rule, mistakes named."""
+
+from __future__ import annotations
+
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.study.config import StudyConfig
+
+
+def study(*arms: dict, **recipe: object) -> StudyConfig:
+    raw = {
+        "name": "s",
+        "title": "S",
+        "recipe": {
+            "model": "610m",
+            "max_seqlen": 64,
+            "learning_rate": {"peak": 1e-3, "decay_steps": 2},
+            **recipe,
+        },
+        "arms": list(arms),
+        "finetuning": {"protocol": {"max_seqlen": 64}},
+    }
+    return parse_config(StudyConfig, raw, where="file.yaml")
+
+
+def names(*arms: dict, **recipe: object) -> list[str]:
+    return [arm.name for arm in study(*arms, **recipe).arms]
+
+
+CLM, MLM = {"objective": "clm"}, {"objective": "mlm", "mlm_probability": 0.4}
+AGAIN = {"peak": 1e-3, "decay_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("arm", "name"),
+    [
+        ({"phases": [{**MLM, "steps": 42000}]}, "610m-mlm40-42k"),
+        (
+            {"phases": [{**CLM, "steps": 10000}, {**MLM, "steps": 32000}]},
+            "610m-clm-10k-mlm40-42k",
+        ),
+        (
+            {"phases": [{**MLM, "steps": 42000}, {**MLM, "steps": 12000, "learning_rate": AGAIN}]},
+            "610m-mlm40-dec42k-mlm40-54k",
+        ),
+        (
+            {
+                "phases": [
+                    {**CLM, "steps": 40},
+                    {**MLM, "steps": 10, "learning_rate": AGAIN},
+                    {**CLM, "steps": 50, "learning_rate": {"peak": 1}},
+                    {**MLM, "steps": 1400, "learning_rate": AGAIN},
+                ]
+            },
+            # Before the last restart nothing has decayed.
+            "610m-clm-dec40-mlm40-dec50-clm-100-mlm40-1500",
+        ),
+        ({"phases": [{**MLM, "steps": 9, "mlm_probability": 0.375}]}, "610m-mlm37.5-9"),
+        (
+            {"phases": [{**MLM, "steps": 9, "final_mlm_probability": 0.15, "selection": "word"}]},
+            "610m-mlm40to15.word-9",
+        ),
+        (
+            {
+                "phases": [
+                    {"objective": "alternate", "every": 3, "objectives": [CLM, MLM], "steps": 9}
+                ]
+            },
+            "610m-alt3.clm.mlm40-9",
+        ),
+        ({}, "610m-untrained"),
+        (
+            {
+                "recipe": {"model": "pico", "learning_rate": {"peak": 2e-3}, "max_seqlen": 128},
+                "phases": [{**CLM, "steps": 9}],
+            },
+            "pico-clm-9-lr0.002-len128",
+        ),
+        (
+            {
+                "recipe": {"seeds": {"init_seed": 3, "data_seed": 3, "mask_seed": 3}},
+                "phases": [{**CLM, "steps": 9, "freeze": ["x*"], "optimizer_state": "reset"}],
+            },
+            "610m-clm.reset.frozen-9-seed3",
+        ),
+        (
+            {"recipe": {"seeds": {"data_seed": 3}}, "phases": [{**CLM, "steps": 9}]},
+            "610m-clm-9-data3",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_follow_a_rule(arm, name):
+    assert names(arm) == [name]
+
+
+def test_axes_give_every_combination_in_order():
+    arm = {
+        "phases": [{**MLM, "steps": 9}],
+        "axes": {"recipe.model": ["pico", "nano"], "phases.0.mlm_probability": [0.2, 0.3]},
+    }
+    assert names(arm) == ["pico-mlm20-9", "pico-mlm30-9", "nano-mlm20-9", "nano-mlm30-9"]
+
+
+def test_every_axis_of_the_issue_multiplies():
+    arm = {
+        "steps": 40,
+        "phases": [{**CLM, "share": 0.5}, MLM],
+        "axes": {
+            "recipe.model": ["pico", "nano"],
+            "recipe.learning_rate.peak": [1e-3, 2e-3],
+            "recipe.seeds.init_seed": [0, 1],
+            "steps": [20, 40],
+            "phases.0.share": [0, 0.25, 1],
+            "phases.1.mlm_probability": [0.3, 0.4],
+        },
+    }
+    found = study(arm).arms
+    # Where all is CLM, the masking rate multiplies nothing.
+    assert len({each.name for each in found}) == len(found) == 2 * 2 * 2 * 2 * (2 * 2 + 1)
+    assert {sum(phase.steps for phase in each.phases) for each in found} == {20, 40}
+    assert {len(each.phases) for each in found} == {1, 2}
+
+
+def test_a_budget_is_spent_in_shares_and_a_phase_without_steps_is_dropped():
+    arm = {"steps": 20, "phases": [CLM, MLM], "axes": {"phases.0.steps": [0, 5, 20]}}
+    found = study(arm).arms
+    assert [[(p.objective, p.steps) for p in each.phases] for each in found] == [
+        [("mlm", 20)],
+        [("clm", 5), ("mlm", 15)],
+        [("clm", 20)],
+    ]
+    assert [each.name for each in found] == ["610m-mlm40-20", "610m-clm-5-mlm40-20", "610m-clm-20"]
+
+
+def test_arms_change_single_settings_of_the_recipe():
+    config = study(
+        {"name": "a", "recipe": {"learning_rate": {"peak": 5e-3}}, "phases": [{**CLM, "steps": 9}]},
+        {"name": "b", "recipe": {"model": "pico", "rows_per_step": 2}},
+    )
+    first, second = map(config.recipe_of, config.arms)
+    assert (first.learning_rate.peak, first.learning_rate.decay_steps) == (5e-3, 2)
+    assert (first.model, first.rows_per_step) == ("610m", 8)
+    assert (second.model, second.rows_per_step, second.learning_rate.peak) == ("pico", 2, 1e-3)
+
+
+def test_inputs_are_no_longer_than_the_shortest_model_reads():
+    with pytest.raises(ConfigError, match="exceeds the model's 32"):
+        parse_config(
+            StudyConfig,
+            {
+                "name": "s",
+                "title": "S",
+                "recipe": {"max_seqlen": 128, "learning_rate": {"peak": 1}},
+                "arms": [{"name": "a", "recipe": {"max_seqlen": 32}}],
+                "tasks": [{"name": "pydocs-sc"}],
+                "finetuning": {"protocol": {"max_seqlen": 64}},
+            },
+            where="x",
+        )
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ([{"axes": {"recipe.model": []}}], "arms.0: axes: 'recipe.model' has no values"),
+        ([{"axes": {"recipe.model": ["pico", "pico"]}}], "'recipe.model' has a value twice"),
+        (
+            [{"axes": {"recpe.model": ["pico"]}}],
+            "arms.0: axes: no setting 'recpe.model' of an arm (did you mean 'recipe'?)",
+        ),
+        (
+            [{"phases": [{**CLM, "steps": 9}], "axes": {"phases.1.steps": [3]}}],
+            "axes: 'phases.1.steps': there are 1 to choose from",
+        ),
+        (
+            [{"name": "a", "axes": {"recipe.model": ["pico"]}}],
+            "arms.0: arms with axes are named by rule",
+        ),
+        (
+            [{"phases": [{**CLM, "steps": 9}], "axes": {"recipe.model": ["pico", "nanoo"]}}],
+            "arms.0 (recipe.model = nanoo): recipe: model: unknown value 'nanoo' "
+            "(did you mean 'nano'?)",
+        ),
+        (
+            [{"name": "a"}, {"phases": [{"objective": "clmm", "steps": 3}]}],
+            "arms.1: phases.0.objective: unknown value 'clmm' (did you mean 'clm'?)",
+        ),
+        (
+            [{"steps": 9, "phases": [{**CLM, "steps": 5}, {**MLM, "steps": 5}]}],
+            "arms.0: the phases take 10 of 9 steps",
+        ),
+        ([{"steps": 9, "phases": [CLM, MLM]}], "arms.0: the phases take 0 of 9 steps"),
+        ([{"phases": [{**CLM, "share": 0.5}]}], "arms.0: 'share' needs 'steps' beside 'phases'"),
+        (
+            [{"steps": 9, "phases": [{**CLM, "share": 0.5, "steps": 2}]}],
+            "arms.0: phases.0: give 'steps' or a 'share', not both",
+        ),
+        ([{"steps": 9, "phases": [{**CLM, "share": 2}, MLM]}], "2 is more than all of the steps"),
+        (
+            [{"phases": [{**CLM, "steps": 9}]}, {"group": "b", "phases": [{**CLM, "steps": 9}]}],
+            "610m-clm-9 given more than once; where a name does not tell arms apart",
+        ),
+        ([{"name": "a", "recipe": {"modle": "pico"}}], "recipe: unknown key 'modle'"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_mistake_is_named_with_its_arm(arms, message):
+    with pytest.raises(ConfigError) as refused:
+        study(*arms)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("file.yaml: ")
+
+
+def test_what_is_wrong_beside_arms_without_names_is_told():
+    with pytest.raises(ConfigError, match=r"recipe\.model: unknown value 'x'"):
+        study({"phases": [{**CLM, "steps": 9}]}, model="x")

@@ -1,0 +1,293 @@
+"""Plans before there are data, their numbers, their words, their picture, their differences."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import complete_folder
+from biphasic.model.presets import PRESETS
+from biphasic.model.shape import architecture_shape
+from biphasic.study.config import StudyConfig
+from biphasic.study.graph import plan_svg
+from biphasic.study.outlook import look_ahead
+from biphasic.study.plan_text import plan_lines
+from biphasic.study.schema import study_schema
+from biphasic.study.study_diff import compare_studies, difference_lines
+from biphasic.study.summary import summarise_plan, summary_json
+
+ROOT = Path(__file__).parents[3]
+
+
+def clm(steps, **options):
+    return {"objective": "clm", "steps": steps, **options}
+
+
+def mlm(steps, **options):
+    return {"objective": "mlm", "steps": steps, **options}
+
+
+RAW = {
+    "name": "s",
+    "title": "S & more",
+    "recipe": {
+        "model": "pico",
+        "max_seqlen": 64,
+        "rows_per_step": 4,
+        "learning_rate": {"peak": 1e-3, "decay_steps": 2},
+    },
+    "corpus": {"sources": ["hf:owner/text"], "tokenizer": "owner/model"},
+    "arms": [
+        {"name": "clm", "phases": [clm(10)]},
+        {"name": "two", "phases": [clm(4), mlm(6)]},
+        {"name": "untrained"},
+    ],
+    "evaluation_points": [{"arms": ["clm"], "steps": [3]}],
+    "tasks": [{"name": "msmarco"}, {"name": "nq"}, {"name": "pydocs-sc"}],
+    "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 64}},
+}
+
+
+def study(**changes):
+    return parse_config(StudyConfig, {**RAW, **changes}, where="s")
+
+
+def looked(store, **changes):
+    return look_ahead(study(**changes), store)
+
+
+def summed(store, **changes):
+    return summarise_plan("s", looked(store, **changes), store)
+
+
+def test_stand_ins_say_so_and_depend_on_what_is_described(tmp_path):
+    one = looked(tmp_path)
+    assert any("hf:owner/text, not tokenised" in note for note in one.assumed)
+    assert any("owner/model, taken to have 128,256" in note for note in one.assumed)
+    assert any("msmarco, nq, pydocs-sc, not made" in note for note in one.assumed)
+    assert looked(tmp_path, name="other", title="T").plan.points == one.plan.points
+    other = looked(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
+    states = [[point.state for point in each.plan.points] for each in (one, other)]
+    assert [a == b for a, b in zip(*states, strict=True)] == [False, False, True, False]
+
+
+def test_what_only_its_owner_can_bring_is_listed_all_at_once(tmp_path):
+    tasks = [{"name": "a", "source": "sc:none"}, {"name": "b", "source": str(tmp_path / "no.yaml")}]
+    with pytest.raises(DataError) as refused:
+        looked(tmp_path, tasks=[*tasks, {"name": "pydocs-tc"}], corpus={"folder": "nowhere"})
+    for part in ("nowhere", "sc:none", "no.yaml"):
+        assert part in str(refused.value)
+
+
+def test_a_task_of_one_s_own_is_read_at_once(tmp_path, make_task):
+    make_task(tmp_path / "mine")
+    found = looked(tmp_path / "store", tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
+    [task] = found.plan.tasks
+    assert (task.info.name, task.num_examples["train"]) == ("m", 12)
+    assert not any("tasks:" in note for note in found.assumed)
+
+
+def test_recipes_begin_with_one_finished_model(tmp_path):
+    arms = [
+        {"name": name, "recipe": {"model": {"pretrained": f"owner/{name}"}}, "phases": [clm(4)]}
+        for name in ("a", "b")
+    ]
+    with pytest.raises(DataError, match="the same finished model"):
+        looked(tmp_path, arms=arms, evaluation_points=[])
+    found = summed(tmp_path, arms=arms[:1], evaluation_points=[])
+    assert found.shared.flops is None
+    assert any("owner/a, not fetched yet" in note for note in found.assumed)
+
+
+def test_tokens_and_operations_are_those_of_full_rows(tmp_path):
+    summary = summed(tmp_path)
+    assert summary.shared.steps == 10 + 6
+    assert summary.alone.steps == 10 + 10
+    assert summary.shared.tokens == 16 * 4 * 64
+    shape = architecture_shape(PRESETS["pico"], vocab_size=128_256)
+    weights = shape.body * 64
+
+    def row(supervised, pairs):
+        attention = 2 * PRESETS["pico"].num_layers * PRESETS["pico"].hidden_size * pairs
+        return 3 * 2 * (weights + shape.head * supervised + attention)
+
+    causal = row(64, 64 * 65 // 2)
+    both = row(round(0.4 * 64), 64 * 64)
+    assert summary.shared.flops == 4 * (10 * causal + 6 * both)
+    assert summary.alone.flops == 4 * (14 * causal + 6 * both)
+
+
+def test_fine_tunings_are_counted_with_what_they_share(tmp_path):
+    summary = summed(tmp_path)
+    states = 3 + 1
+    assert (summary.num_final, summary.num_checkpoints) == (3, states)
+    assert summary.num_trainings == states * 2 * 2
+    assert summary.num_evaluations == states * 3 * 2
+    assert {task.name: task.trained_on for task in summary.tasks} == {
+        "msmarco": "msmarco",
+        "nq": "msmarco",
+        "pydocs-sc": "pydocs-sc",
+    }
+
+
+def test_steps_by_turns_cost_what_their_objectives_cost(tmp_path):
+    turns = {"objective": "alternate", "every": 1, "objectives": [clm(1), mlm(1)], "steps": 4}
+    turns["objectives"] = [{"objective": "clm"}, {"objective": "mlm"}]
+    both = {"tasks": [], "evaluation_points": []}
+    alone = [
+        summed(tmp_path, arms=[{"name": "a", "phases": [phase]}], **both).shared.flops
+        for phase in (turns, clm(2), mlm(2))
+    ]
+    assert alone[0] == alone[1] + alone[2]
+
+
+def test_zero_shot_tasks_train_nothing(tmp_path):
+    summary = summed(tmp_path, tasks=[{"name": "found", "source": "zs:nq"}])
+    assert (summary.num_trainings, summary.num_evaluations) == (0, 4)
+    assert summary.finetuning_steps == 0
+
+
+def test_what_is_done_is_not_counted_as_left(tmp_path):
+    outlook = looked(tmp_path)
+    segment = outlook.plan.segments[0]
+    run = outlook.plan.groups[0].all_runs[0]
+    for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run.id):
+        with complete_folder(folder) as partial:
+            (partial / "content").write_text("x")
+    (tmp_path / "states" / outlook.plan.segments[1].id).mkdir()  # not complete
+    summary = summarise_plan("s", outlook, tmp_path)
+    assert (summary.done.states, summary.done.steps, summary.done.results) == (1, segment.steps, 1)
+    assert summary.left.steps == summary.shared.steps - segment.steps
+
+
+def test_words_and_json_have_the_same_numbers(tmp_path):
+    outlook = looked(tmp_path)
+    summary = summarise_plan("s", outlook, tmp_path)
+    text = "\n".join(plan_lines(summary, outlook.plan, rate=1e12, example_tokens=64))
+    assert "3 final models + 1 on the way = 4 checkpoints to evaluate" in text
+    assert "16 trainings, 24 evaluations" in text
+    assert "6 of them new, after step 4" in text
+    assert "8 evaluations reuse a training of another task" in text
+    record = json.loads(json.dumps(summary_json(summary, outlook.plan, rate=1e12)))
+    assert record["shared"]["steps"] == 16
+    assert record["device_hours"]["training"] == summary.shared.flops / 1e12 / 3600
+    assert [point["name"] for point in record["points"]] == ["clm", "two", "untrained", "clm-3"]
+    assert sum(segment["end"] - segment["start"] for segment in record["segments"]) == 16
+
+
+def test_a_long_list_of_arms_is_cut(tmp_path):
+    outlook = looked(tmp_path)
+    summary = summarise_plan("s", outlook, tmp_path)
+    lines = list(plan_lines(summary, outlook.plan, rate=1, example_tokens=1, most=1))
+    assert "  and 2 more" in lines
+
+
+def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
+    plan = looked(tmp_path).plan
+    text = plan_svg(plan, title="a <b> & c")
+    assert text == plan_svg(plan, title="a <b> & c")
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    space = "{http://www.w3.org/2000/svg}"
+    circles = root.findall(f"{space}circle")
+    assert {c.find(f"{space}title").text for c in circles} == {p.name for p in plan.points}
+    told = [r.find(f"{space}title") for r in root.findall(f"{space}rect")]
+    # Of `clm` three stretches, up to 3, 4 and its end; of `two` what comes after 4.
+    assert [t.text for t in told if t is not None] == [
+        "CLM, steps 0 to 3",
+        "CLM, steps 3 to 4",
+        "CLM, steps 4 to 10",
+        "MLM, steps 4 to 10",
+    ]
+
+
+def differences(one, other):
+    return list(difference_lines(compare_studies(one, other), "A", "B"))
+
+
+def test_equal_studies_have_no_difference(tmp_path):
+    lines = differences(looked(tmp_path), looked(tmp_path, title="T"))
+    assert lines == ["both plan the same", "shared: 4 evaluated states"]
+
+
+def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
+    arms = [{"name": "clm", "phases": [clm(12)]}, *RAW["arms"][1:]]
+    lines = differences(looked(tmp_path), looked(tmp_path, arms=arms))
+    assert lines[0].startswith("clm: parts after step 8: learning_rate: 0.00066")
+    assert lines[1] == "  set otherwise: phases.0.steps: 10 -> 12"
+    assert "only A: 2 steps of training" in lines
+    assert "only B: 4 steps of training" in lines
+    assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"seeds": {"init_seed": 1}}, "parts from the beginning: init_seed: 0 -> 1"),
+        ({"seeds": {"data_seed": 1}}, "parts after step 0: data_seed: 0 -> 1"),
+        ({"seeds": {"mask_seed": 1}}, "parts after step 4: objective.mask_seed: 0 -> 1"),
+        ({"optimizer": {"beta2": 0.9}}, "parts after step 0: optimizer.beta2: 0.95 -> 0.9"),
+    ],
+)
+def test_why_arms_part_is_told(tmp_path, change, expected):
+    recipe = {**RAW["recipe"], **change}
+    lines = differences(looked(tmp_path), looked(tmp_path, recipe=recipe))
+    assert f"two: {expected}" in lines
+
+
+def test_one_arm_more_and_one_of_another_name(tmp_path):
+    arms = [
+        {"name": "renamed", "phases": [clm(10)]},
+        *RAW["arms"][1:],
+        {"name": "mlm", "phases": [mlm(10)]},
+    ]
+    points = [{"arms": ["renamed"], "steps": [3, 5]}]
+    found = compare_studies(looked(tmp_path), looked(tmp_path, arms=arms, evaluation_points=points))
+    assert not found.changed
+    assert found.renamed == (("clm", "renamed"), ("clm-3", "renamed-3"))
+    assert (found.first.arms, found.first.steps, found.first.runs) == ((), 0, {})
+    assert (found.second.arms, found.second.states) == (("mlm",), ("renamed-5",))
+    # Stopping on the way is no training.
+    assert found.second.steps == 10
+
+
+def test_the_schema_that_editors_read_is_current():
+    published = json.loads((ROOT / "docs" / "study.schema.json").read_text())
+    assert published == study_schema(), "biphasic study schema > docs/study.schema.json"
+
+
+def test_the_schema_knows_all_that_shipped_studies_write():
+    schema = study_schema()
+    definitions = schema["$defs"]
+    arm = definitions["ArmConfig"]["properties"]
+    for path in sorted((ROOT / "studies").glob("*.yaml")):
+        raw = yaml.safe_load(path.read_text())
+        assert set(raw) <= set(schema["properties"])
+        for written in raw["arms"]:
+            assert set(written) <= set(arm)
+            for phase in written.get("phases", []):
+                kind = definitions[f"{phase['objective'].capitalize()}Phase"]
+                assert set(phase) <= set(kind["properties"])
+                assert set(kind.get("required", ())) <= {*phase, "every", "steps"}
+
+
+def test_a_wrong_metric_is_found_while_planning(tmp_path):
+    with pytest.raises((ConfigError, DataError), match="no metric 'f2'"):
+        looked(tmp_path, tasks=[{"name": "pydocs-sc", "metric": "f2"}])
+
+
+def test_the_documented_study_file_is_one():
+    text = (ROOT / "docs" / "studies.md").read_text().split("```yaml\n")[1].split("```")[0]
+    config = parse_config(StudyConfig, yaml.safe_load(text), where="docs/studies.md")
+    assert [arm.name for arm in config.arms][:3] == [
+        "untrained",
+        "pico-mlm40-800",
+        "pico-mlm40-800-init1",
+    ]
+    assert len(config.arms) == 1 + 2 * 4 * 2
+    assert set(config.points_by_arm()) == {a.name for a in config.arms if a.name[0] == "n"}

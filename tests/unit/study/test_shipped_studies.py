@@ -1,0 +1,95 @@
+"""The studies that are shipped: the reference grid number for number, and its miniature."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biphasic.study.outlook import Outlook, look_ahead
+from biphasic.study.study_file import load_study
+from biphasic.study.summary import PlanSummary, summarise_plan
+
+ROOT = Path(__file__).parents[3]
+ACCOUNTING = ROOT.parent / "shared" / "paper" / "accounting.json"
+
+
+def planned(name: str, store: Path) -> tuple[Outlook, PlanSummary]:
+    config = load_study(ROOT / "studies" / f"{name}.yaml")
+    outlook = look_ahead(config, store)
+    return outlook, summarise_plan(config.name, outlook, store)
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outlook, PlanSummary]:
+    return planned("paper", tmp_path_factory.mktemp("store"))
+
+
+def test_the_reference_grid_has_the_numbers_of_the_study(paper):
+    _, summary = paper
+    assert (summary.num_final, summary.num_checkpoints) == (38, 50)
+    assert (summary.num_trainings, summary.num_evaluations) == (15_000, 18_000)
+    assert summary.num_reused == 3_000
+    groups = {group.name: (group.num_arms, group.new.steps) for group in summary.groups}
+    assert groups == {"base": (15, 630_000), "pfs": (17, 130_000), "cpt": (6, 52_000)}
+    assert summary.shared.steps == 812_000
+    assert summary.shared.tokens == 812_000 * 1152 * 2048
+    assert summary.alone.steps == 630_000 + 5 * 12_000 + 5 * 22_000 + 7 * 42_000 + 2 * 162_000
+    assert {
+        task.name: task.trained_on for task in summary.tasks if task.trained_on != task.name
+    } == {
+        "nq": "msmarco",
+        "mldr": "msmarco",
+    }
+
+
+@pytest.mark.skipif(not ACCOUNTING.is_file(), reason="the study's accounting is not here")
+def test_the_reference_grid_has_the_names_of_the_study_and_its_new_steps(paper):
+    outlook, _ = paper
+    models = json.loads(ACCOUNTING.read_text())["models"]
+    assert {point.name for point in outlook.plan.points} == {model["name"] for model in models}
+    new: dict[str, int] = {}
+    for segment in outlook.plan.segments:
+        new[segment.arm] = new.get(segment.arm, 0) + segment.steps
+    for model in models:
+        if model["group"] != "intermediate":
+            assert new[model["name"]] == model["new_steps"], model["name"]
+
+
+def graph(outlook: Outlook, scale: int) -> list[tuple[Any, ...]]:
+    """Describe a plan without names: which arm trains what, and after which state."""
+    arms = {arm.config.name: index for index, arm in enumerate(outlook.plan.arms)}
+    ends = {s.id: (arms[s.arm], s.end // scale) for s in outlook.plan.segments}
+    segments = [
+        (arms[s.arm], s.start // scale, s.end // scale, ends.get(s.parent or ""))
+        for s in outlook.plan.segments
+    ]
+    points = [(arms[p.arm.name], p.step // scale, *ends[p.state]) for p in outlook.plan.points]
+    objectives = [
+        [(p.phase.objective, p.start // scale, getattr(p.phase, "mlm_probability", None))]
+        for arm in outlook.plan.arms
+        for p in arm.lineage.recipe.placed_phases
+    ]
+    sizes = [str(arm.lineage.recipe.model) for arm in outlook.plan.arms]
+    return [*segments, *points, *map(tuple, objectives), tuple(sizes.index(s) for s in sizes)]
+
+
+def test_the_miniature_has_the_same_graph_arm_for_arm(paper, tmp_path):
+    micro, summary = planned("paper-micro", tmp_path)
+    assert graph(paper[0], 100) == graph(micro, 1)
+    assert summary.shared.steps == 8_120
+    assert summary.num_trainings == 50 * 4 * 30
+
+
+@pytest.mark.parametrize(
+    ("name", "num_arms"), [("detour", 6), ("alternation", 7), ("quickstart", 5), ("showcase", 5)]
+)
+def test_the_others_plan_too(name, num_arms, tmp_path):
+    outlook, summary = planned(name, tmp_path)
+    assert (len(outlook.plan.arms), summary.num_final) == (num_arms, num_arms)
+    compared = {arm.lineage.recipe.total_steps for arm in outlook.plan.arms} - {0}
+    # Equal steps, or the model that others go on from.
+    assert len(compared) == 1 or name == "detour"
+    assert not list(tmp_path.iterdir())  # looking costs nothing and leaves nothing

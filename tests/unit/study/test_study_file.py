@@ -1,0 +1,74 @@
+"""Study files that include others."""
+
+from __future__ import annotations
+
+import pytest
+
+from biphasic.errors import ConfigError
+from biphasic.study.study_file import load_study
+
+BASE = """
+name: base
+title: Base
+recipe: {model: nano, max_seqlen: 128, learning_rate: {peak: 1.0e-3, decay_steps: 2}}
+arms:
+  - {name: mlm, phases: [{objective: mlm, steps: 10}]}
+  - {name: clm, phases: [{objective: clm, steps: 10}]}
+finetuning: {seeds: [0, 1], protocol: {max_seqlen: 64}}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name, text):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    make("base.yaml", BASE)
+    return make
+
+
+def test_groups_are_merged_and_lists_replaced(write):
+    path = write(
+        "own.yaml",
+        "include: base.yaml\nname: own\nrecipe: {learning_rate: {peak: 5.0e-3}}\n"
+        "finetuning: {seeds: [7]}\n",
+    )
+    config = load_study(path)
+    assert (config.name, config.title) == ("own", "Base")
+    assert config.recipe.learning_rate.peak == 5e-3
+    assert (config.recipe.learning_rate.decay_steps, config.recipe.max_seqlen) == (2, 128)
+    assert config.finetuning.seeds == (7,)
+    assert len(config.arms) == 2
+
+
+def test_what_is_named_later_and_the_command_line_win(write):
+    write("more.yaml", "recipe: {model: pico}\ntitle: More\n")
+    path = write("deep/own.yaml", "include: [../base.yaml, ../more.yaml]\nname: own\n")
+    config = load_study(
+        path, ["recipe.max_seqlen=256", "arms.1.phases.0.steps=12", "arms.0.name=first"]
+    )
+    assert (config.title, config.recipe.model, config.recipe.max_seqlen) == ("More", "pico", 256)
+    assert [arm.name for arm in config.arms] == ["first", "clm"]
+    assert [arm.phases[0].steps for arm in config.arms] == [10, 12]
+
+
+def test_a_file_without_includes_reads_as_ever(write, tmp_path):
+    assert load_study(tmp_path / "base.yaml", ["arms.0.name=first"]).arms[0].name == "first"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        ("include: own.yaml\n", [], "includes itself"),
+        ("include: none.yaml\n", [], "none.yaml: no such file"),
+        ("include: 3\n", [], "include: expected the name of a file"),
+        ("include: base.yaml\ntitel: x\n", [], "unknown key 'titel'"),
+        ("include: base.yaml\n", ["arms.5.name=x"], "'5' is not one of 0..1"),
+    ],
+)
+def test_a_mistake_is_named(write, text, overrides, message):
+    with pytest.raises(ConfigError) as refused:
+        load_study(write("own.yaml", text), overrides)
+    assert message in str(refused.value)
