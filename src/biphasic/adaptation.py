@@ -24,7 +24,7 @@ from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.continuation import Continuation, find_continuation
+from biphasic.study.continuation import Continuation, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.pretrained import check_model
 from biphasic.study.run import DEFAULT_ROOT, STORE
@@ -146,7 +146,7 @@ def adapt(
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
     local = fetch_model(model, revision=revision)
-    recipe = _first_run(local, settings)
+    recipe = _first_run(local, settings, name=str(model))
     check_phases(recipe.placed_phases)
     say("checking the model")
     check_model(local, recipe, name=str(model))
@@ -154,11 +154,19 @@ def adapt(
     earlier = find_continuation(local, paths.open().ground)
     if earlier:
         recipe = _going_on(earlier, settings)
+    elif is_state(local):
+        say(
+            "the state's own run does not go on: the text is other, or no phases of its recipe end "
+            "with it; it is a finished model like any other, with empty moments"
+        )
+    paths = paths.extended([recipe])
+    if earlier:
+        earlier.require(recipe, paths.open().ground)
         earlier.bring_into(store)
         say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
     state = train_recipe(
         recipe,
-        paths.extended([recipe]),
+        paths,
         store,
         checkpoint_every=checkpoint_every,
         heldout_every=0,
@@ -207,11 +215,15 @@ def _own_peak(model: LocalModel) -> float:
     return float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
 
 
-def _first_run(model: LocalModel, settings: AdaptConfig) -> Recipe:
-    """Return the recipe of a model whose past is not known."""
+def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe:
+    """Return the recipe of a model whose past is not known; one of the hub is known by its id."""
     seed = settings.seed or 0
+    is_of_hub = model.revision is not None
     raw = {
-        "model": {"pretrained": str(model.folder)},
+        "model": {
+            "pretrained": name if is_of_hub else str(model.folder),
+            "revision": model.revision,
+        },
         "phases": [settings.phase],
         "learning_rate": settings.schedule(own_peak=_own_peak(model)).model_dump(),
         "precision": settings.precision or "bf16",
@@ -228,7 +240,12 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
         ConfigError: Precision or seed are to change, which would be another run from its start.
     """
     recipe = earlier.recipe
-    for name, old in (("precision", recipe.precision), ("seed", recipe.seeds.mask_seed)):
+    seeds = recipe.seeds
+    for name, old in (
+        ("precision", recipe.precision),
+        ("seed", seeds.mask_seed),
+        ("seed", seeds.data_seed),
+    ):
         if getattr(settings, name) not in {None, old}:
             raise ConfigError(
                 f"adapt: {name}: the state's run has {old}, and goes on with it; leave it away"

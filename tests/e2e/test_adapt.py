@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.files import read_json
 from biphasic.model import footprint
+from biphasic.model.hub import LocalModel
 from families import save_family
 
 SHORT = ("--steps", "4", "--rows-per-step", "2", "--max-seqlen", "32", "--precision", "fp32")
@@ -128,6 +129,43 @@ def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
     assert read_json(adapted / "state.json")["parent"] == states["clm"].name
 
 
+@pytest.fixture
+def unexported(monkeypatch) -> None:
+    """Leave the export out: it takes most of the time."""
+    monkeypatch.setattr("biphasic.adaptation.export_model", lambda _, out, **__: out)
+
+
+@pytest.mark.usefixtures("unexported")
+def test_an_adapted_model_is_adapted_on_as_one_run(decoder, adapt, tmp_path):
+    """The second training reads new rows, although the first began with a finished model."""
+    code, _, err = adapt(decoder)
+    assert code == 0, err
+    states = tmp_path / "runs" / "store" / "states"
+    [corpus] = (tmp_path / "runs" / "store" / "data").iterdir()
+    [first] = states.iterdir()
+    code, _, err = adapt(first, corpus=corpus, out="further")
+    assert code == 0, err
+    assert "after its 4 steps" in err
+    [second] = set(states.iterdir()) - {first}
+    assert read_json(second / "state.json")["parent"] == first.name
+    assert [phase["steps"] for phase in read_json(second / "state.json")["ledger"]] == [4, 4]
+
+
+@pytest.mark.usefixtures("unexported")
+def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch):
+    def fetch(name, *, revision=None):
+        assert (str(name), revision) in {("owner/decoder", None), ("owner/decoder", "c0ffee")}
+        return LocalModel(decoder, "0" * 64, "c0ffee")
+
+    monkeypatch.setattr("biphasic.adaptation.fetch_model", fetch)
+    monkeypatch.setattr("biphasic.study.pretrained.fetch_model", fetch)
+    code, _, err = adapt("owner/decoder")
+    assert code == 0, err
+    [state] = (tmp_path / "runs" / "store" / "states").iterdir()
+    recipe = read_json(state / "state.json")["recipe"]
+    assert recipe["model"] == {"pretrained": "owner/decoder", "revision": "c0ffee"}
+
+
 def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_path):
     recipe = "model: pico\nmax_seqlen: 32\nrows_per_step: 2\nlearning_rate: {peak: 1.0e-3}\n"
     (tmp_path / "recipe.yaml").write_text(recipe + "phases: [{objective: clm, steps: 2}]\n")
@@ -139,6 +177,7 @@ def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_
     code, _, err = adapt(Path(out.strip()), corpus=other)
     assert code == 0, err
     assert "going on" not in err
+    assert "own run does not go on" in err
 
 
 def _no_weights(decoder: Path) -> None:

@@ -136,7 +136,11 @@ def test_each_corpus_is_read_on_where_it_was_left(
     monkeypatch.undo()
 
     def rows(corpus: Corpus, steps: range) -> list[bytes]:
-        plan = RowPlan(corpus.lengths, recipe.legs_of(None), data_seed=0)
+        plan = RowPlan(
+            corpus.lengths,
+            [placed.leg for placed in recipe.placed_phases if placed.corpus is None],
+            data_seed=0,
+        )
         reader = RowReader(corpus, plan, data_with_other.tokenizer.special_ids)
         return [reader.batch(step).sha256() for step in steps]
 
@@ -207,3 +211,32 @@ def test_positions_that_cannot_grow_are_refused(tmp_path, training_data, make_re
     recipe = make_recipe({**MLM, "max_seqlen": 128}, model={"pretrained": "tiny"})
     with pytest.raises(ModelError, match="positions"):
         train(recipe, data, tmp_path / "store")
+
+
+def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(
+    tmp_path, training_data, make_recipe
+):
+    """Identities know content alone, so states that share one must have read the same rows."""
+    copy = tmp_path / "copy"
+    data = dataclasses.replace(training_data, corpora={copy: training_data.corpus})
+    whole = train(make_recipe(CLM, MLM), training_data, tmp_path / "one")
+    parts = train(make_recipe(CLM, {**MLM, "corpus": str(copy)}), data, tmp_path / "other")
+    assert parts.name == whole.name
+    assert weights(parts).keys() == weights(whole).keys()
+    assert not changed(parts, whole)
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ({"freeze": ["model.layer.0.*"]}, r"phases\.1\.freeze: no parameter's name fits"),
+        ({"freeze": ["*"]}, r"phases\.1\.freeze: .* nothing would train"),
+    ],
+)
+def test_what_a_later_phase_cannot_freeze_is_refused_before_any_step(
+    tmp_path, training_data, make_recipe, later, message
+):
+    recipe = make_recipe(CLM, {**MLM, **later})
+    with pytest.raises(ConfigError, match=message):
+        train(recipe, training_data, tmp_path)
+    assert not list(tmp_path.rglob("*.safetensors"))

@@ -22,6 +22,7 @@ from biphasic.export.card_training import (
     data_section,
     heldout_section,
     is_hub_id,
+    objectives_of,
     scores_section,
     training_section,
 )
@@ -37,8 +38,8 @@ from biphasic.model.directions import is_open
 
 _NEEDS = "5.2"
 """The first release of transformers that heeds `is_causal` in a configuration."""
-_NEXT_TOKEN = {"clm", "mntp"}
-"""Objectives whose head says at a token what the next one is, not what it is itself."""
+_MASKED = "mlm"
+"""The objective whose head says at a token what it is itself; others', what the next one is."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Export:
         if self.source.state is None:
             return not self.written.was_decoder
         ledger = self.source.state.record.ledger
-        return bool(ledger) and ledger[-1].objective not in _NEXT_TOKEN
+        return bool(ledger) and _MASKED in objectives_of(self.source.state.recipe, ledger[-1])
 
 
 def write_card(folder: Path, export: Export) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from biphasic.export.results import StateScores, TaskScore
 from biphasic.export.source import TrainedState
 from biphasic.records import ZERO_SHOT, LedgerEntry
 
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Told elsewhere in the table, or of no account to a reader.
 _PHASE_COLUMNS = {"objective", "steps", "corpus"}
 _SETTINGS = {
@@ -116,7 +118,18 @@ def is_hub_id(recipe: Mapping[str, Any]) -> bool:
     """Tell whether training began with a model of the hub."""
     model = recipe.get("model")
     name = str(model.get("pretrained", "")) if isinstance(model, Mapping) else ""
-    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
+    """Return the objectives of a phase: those that take turns or are mixed, or the only one."""
+    return _names(_phase(recipe, entry.phase)) or {entry.objective}
+
+
+def _names(objective: Mapping[str, Any]) -> set[str]:
+    parts = objective.get("objectives") or ()
+    own = {objective["objective"]} if "objective" in objective and not parts else set()
+    return own.union(*map(_names, parts))
 
 
 def _beginning(recipe: Mapping[str, Any]) -> str:

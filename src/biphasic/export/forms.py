@@ -117,6 +117,9 @@ def forms_of(
 
 def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
     """Return the configuration under which transformers runs a model in both directions."""
+    known = tokenizer.special_ids
+    if "mask" in known:
+        config.mask_token_id = known["mask"]
     native = eurobert_config(config)
     if native is not None:
         config = native
@@ -126,8 +129,9 @@ def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrain
     for role in ("bos", "eos", "pad", "mask"):
         given = getattr(config, f"{role}_token_id", None)
         # A family's default may lie beyond a vocabulary that is not the family's.
-        if not isinstance(given, int) or given >= config.vocab_size:
-            setattr(config, f"{role}_token_id", tokenizer.special_ids.get(role))
+        is_known = isinstance(given, int) and given < config.vocab_size
+        if role in known and not is_known:
+            setattr(config, f"{role}_token_id", known[role])
     return config
 
 

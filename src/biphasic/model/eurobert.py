@@ -32,7 +32,8 @@ def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
     if getattr(config, "sliding_window", None) is not None:
         return None
     kept = {name: deepcopy(getattr(config, name)) for name in _KEPT}
-    # EuroBERT's own default would lie outside of most vocabularies.
+    # EuroBERT takes no None for it; its own default may be another token, or none.
     mask = getattr(config, "mask_token_id", None)
-    kept |= {"mask_token_id": mask, "rope_parameters": deepcopy(config.rope_parameters)}
-    return EuroBertConfig(**kept)
+    if mask is not None:
+        kept["mask_token_id"] = mask
+    return EuroBertConfig(**kept, rope_parameters=deepcopy(config.rope_parameters))

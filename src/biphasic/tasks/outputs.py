@@ -47,12 +47,20 @@ def new_file(path: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
-        try:
-            os.link(partial, path)  # unlike a rename it never replaces what is there
-        except FileExistsError:
-            raise DataError(f"{path}: came to be while this ran; choose another file") from None
+        _put(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _put(partial: Path, path: Path) -> None:
+    """Give a finished file its name, and never replace what has it."""
+    try:
+        os.link(partial, path)  # unlike a rename
+    except OSError:
+        # Some file systems (exFAT, network shares) have no links.
+        if path.exists() or path.is_symlink():
+            raise DataError(f"{path}: came to be while this ran; choose another file") from None
+        partial.rename(path)
 
 
 @contextmanager

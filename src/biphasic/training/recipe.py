@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
-from biphasic.data.rows import Leg
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phases import Phase
@@ -111,10 +110,6 @@ class Recipe(Config):
     def phase_at(self, step: int) -> PlacedPhase:
         """Return the phase that update `step` belongs to."""
         return next(placed for placed in self.placed_phases if step < placed.end)
-
-    def legs_of(self, corpus: Path | None) -> list[Leg]:
-        """Return the shape of the rows that are read from a corpus; None for the run's own."""
-        return [placed.leg for placed in self.placed_phases if placed.corpus == corpus]
 
     def anchored(self, folder: Path) -> Recipe:
         """Return the recipe with relative paths read from a folder: the recipe file's."""

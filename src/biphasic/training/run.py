@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +14,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from biphasic.errors import ModelError
+from biphasic.errors import ConfigError, ModelError
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.compiled import compile_layers, uncompiled
-from biphasic.model.context import extend_context
+from biphasic.model.context import extend_config, extend_context
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.model.memory_saving import recompute_activations
@@ -27,7 +28,7 @@ from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
-from biphasic.training.frozen import freeze
+from biphasic.training.frozen import freeze, frozen_names
 from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
@@ -151,7 +152,9 @@ def resume_or_start(
 
     Raises:
         CheckpointError: What is to be loaded is missing or damaged.
-        ModelError: The model cannot be loaded, or not be computed as wanted.
+        ConfigError: Some phase freezes what the model does not have, or all that it has.
+        ModelError: The model cannot be loaded, not be computed as wanted, or not read the rows of
+            some phase.
     """
     recipe, identities = lineage.recipe, lineage.identities
     folder, lines, latest = None, [], progress.latest_step()
@@ -165,6 +168,7 @@ def resume_or_start(
     else:
         snapshot = Snapshot(weights={}, moments={}, details={}, metrics="")
     model = first_model(recipe, data) if folder is None else _saved_model(folder, snapshot)
+    _check_phases(model, recipe)
     weights = set_precision(on_compute_device(model), recipe.precision)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     optimizer.load_state_tensors(snapshot.moments)
@@ -187,6 +191,18 @@ def resume_or_start(
         rows_sha256=details.get("rows_sha256", hashlib.sha256(b"").hexdigest()),
         seconds=details["seconds"] if latest is not None else 0.0,
     )
+
+
+def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
+    """Refuse now what a later phase would stop at, after all the work before it."""
+    names = dict(model.named_parameters())
+    for placed in recipe.placed_phases:
+        try:
+            frozen_names(names, placed.phase.freeze)
+        except ConfigError as error:
+            raise ConfigError(f"phases.{placed.index}.{error}") from None
+        config = deepcopy(model.config)
+        extend_config(config, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
 
 
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:

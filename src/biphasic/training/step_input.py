@@ -49,7 +49,7 @@ class StepInputs:
         device: torch.device,
         compute: ComputeConfig,
     ) -> None:
-        """Check that passes hold the rows of every phase.
+        """Check that passes hold the rows of every phase, and those of held-out text.
 
         Args:
             recipe: What is trained.
@@ -66,8 +66,9 @@ class StepInputs:
         self._recipe, self._rows, self._vocabulary = recipe, rows, vocabulary
         self._shape, self._first_position = shape, first_position
         self._pins, self._compute = device.type == "cuda", compute
-        for phase in recipe.placed_phases:
-            compute.rows_per_pass(phase.leg.max_seqlen)
+        # Held-out rows are as long as the recipe says, whatever its phases set.
+        for length in (recipe.max_seqlen, *(each.leg.max_seqlen for each in recipe.placed_phases)):
+            compute.rows_per_pass(length)
 
     def of(self, step: int) -> StepInput:
         """Return what update `step` of the run needs.

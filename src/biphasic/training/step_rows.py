@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from biphasic.data.rows import RowBatch, RowPlan, RowReader
+from biphasic.data.rows import Leg, RowBatch, RowPlan, RowReader
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
 
@@ -12,7 +10,8 @@ from biphasic.training.recipe import Recipe
 class StepRows:
     """Reads a recipe's rows: a pure function of data, recipe and step.
 
-    Each corpus is read on where it was left, however many phases with another lie between.
+    Each corpus is read on where it was left, however many phases with another lie between. It is
+    known by its content, as in identities: a copy in another folder is the same corpus.
     """
 
     def __init__(self, recipe: Recipe, data: TrainingData) -> None:
@@ -21,20 +20,24 @@ class StepRows:
         Raises:
             ConfigError: Rows leave no room for text.
         """
-        self._phases = recipe.placed_phases
-        self._readers: dict[Path | None, RowReader] = {}
-        for folder in {placed.corpus for placed in self._phases}:
-            corpus = data.corpus_of(folder)
-            legs = recipe.legs_of(folder)
+        self._phases, ground = recipe.placed_phases, data.ground
+        self._contents = [ground.hash_of(placed.corpus) for placed in self._phases]
+        self._readers: dict[str, RowReader] = {}
+        for content, placed in zip(self._contents, self._phases, strict=True):
+            if content in self._readers:
+                continue
+            corpus, legs = data.corpus_of(placed.corpus), self._legs_of(content)
             plan = RowPlan(corpus.lengths, legs, data_seed=recipe.seeds.data_seed)
-            self._readers[folder] = RowReader(corpus, plan, data.tokenizer.special_ids)
+            self._readers[content] = RowReader(corpus, plan, data.tokenizer.special_ids)
 
     def batch(self, step: int) -> RowBatch:
         """Return what update `step` of the run reads."""
         phase = next(placed for placed in self._phases if step < placed.end)
-        before = sum(
-            placed.phase.steps
-            for placed in self._phases[: phase.index]
-            if placed.corpus == phase.corpus
-        )
-        return self._readers[phase.corpus].batch(before + step - phase.start)
+        content = self._contents[phase.index]
+        before = sum(leg.num_steps for leg in self._legs_of(content, end=phase.index))
+        return self._readers[content].batch(before + step - phase.start)
+
+    def _legs_of(self, content: str, *, end: int | None = None) -> list[Leg]:
+        """Return the shape of the rows that phases, those before `end`, read from a corpus."""
+        pairs = zip(self._contents[:end], self._phases[:end], strict=True)
+        return [placed.leg for each, placed in pairs if each == content]

@@ -90,6 +90,25 @@ class TestState:
         assert 'pipeline("fill-mask"' not in card
         assert front_matter(card)["pipeline_tag"] == "feature-extraction"
 
+    @pytest.mark.parametrize(("other", "fills"), [("mntp", False), ("mlm", True)])
+    def test_a_head_for_several_objectives(
+        self, other: str, fills: bool, make_state: Make, card_of: Card
+    ) -> None:
+        mixed = {"objective": "mix", "objectives": [{"objective": "clm"}, {"objective": other}]}
+        turns = {"objective": "alternate", "steps": 9, "objectives": [mixed, {"objective": "clm"}]}
+        entry = {**LEDGER[0], "phase": 0, "objective": "alternate"}
+        card = card_of(make_state(recipe={**RECIPE, "phases": [turns]}, ledger=[entry]))
+        assert ('pipeline("fill-mask"' in card) == fills
+
+    @pytest.mark.parametrize("name", ["a/b\nlicense: mit", "../b", "a/b: c", "./b"])
+    def test_what_is_no_hub_id_is_no_base_model(
+        self, name: str, make_state: Make, card_of: Card
+    ) -> None:
+        card = card_of(make_state(recipe={**RECIPE, "model": {"pretrained": name}}))
+        front = front_matter(card)
+        assert "base_model" not in front
+        assert not front["license"]
+
     def test_begun_with_a_finished_model(self, make_state: Make, card_of: Card) -> None:
         model = {"pretrained": "some-owner/decoder", "revision": "abc"}
         card = card_of(make_state(recipe={**RECIPE, "model": model}))

@@ -277,3 +277,16 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(DataError, match="came to be"):
         write(fails=False)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    with new_file(tmp_path / "o") as partial:
+        partial.write_text("ours")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]
+    with pytest.raises(DataError, match="came to be"), new_file(tmp_path / "o") as partial:
+        partial.write_text("again")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]

@@ -64,7 +64,9 @@ def test_state_records_where_it_came_from(finished, training_data, make_recipe):
 
 def test_ledger_and_metrics_count_the_rows_that_were_read(finished, training_data, make_recipe):
     recipe, data = make_recipe(CLM, MLM), training_data
-    plan = RowPlan(data.corpus.lengths, recipe.legs_of(None), data_seed=0)
+    plan = RowPlan(
+        data.corpus.lengths, [placed.leg for placed in recipe.placed_phases], data_seed=0
+    )
     reader = RowReader(data.corpus, plan, data.tokenizer.special_ids)
     batches = [reader.batch(step) for step in range(6)]
     ledger = read_json(finished / "state.json")["ledger"]

@@ -95,3 +95,10 @@ def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe)
     folder = train(make_recipe({**CLM, "steps": 1}), training_data, tmp_path, **settings)
     kept = read_json(folder / "state.json")["compute"]
     assert kept == {**settings, "activation_checkpointing": False, "compile": False}
+
+
+def test_held_out_rows_must_fit_a_pass_too(tmp_path, training_data, make_recipe):
+    short = {**CLM, "max_seqlen": 16}
+    with pytest.raises(ConfigError, match="less than a row of 32"):
+        train(make_recipe(short), training_data, tmp_path, max_tokens_per_pass=20)
+    assert not list(tmp_path.rglob("*.safetensors"))
