@@ -240,3 +240,18 @@ def test_what_a_later_phase_cannot_freeze_is_refused_before_any_step(
     with pytest.raises(ConfigError, match=message):
         train(recipe, training_data, tmp_path)
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_model_that_breaks_a_later_phase_is_refused_before_the_first(
+    tmp_path, training_data, make_recipe, tokenizer, monkeypatch
+):
+    def refuse(model, *, causal):
+        if not causal:
+            raise ModelError("layer 1: stays causal")
+
+    monkeypatch.setattr("biphasic.training.run.check_contract", refuse)
+    folder = save_family("qwen3", tmp_path / "model", vocab_size=tokenizer.vocab_size)
+    data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
+    with pytest.raises(ModelError, match="stays causal"):
+        train(make_recipe(CLM, MLM, model={"pretrained": "tiny"}), data, tmp_path / "store")
+    assert not (tmp_path / "store" / "progress").exists()

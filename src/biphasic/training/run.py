@@ -209,7 +209,8 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     """Return the model that a recipe begins with, in fp32.
 
     Raises:
-        ModelError: The finished model cannot be loaded, or cannot read rows as long.
+        ModelError: The finished model cannot be loaded, or breaks the attention contract of one of
+            the phases.
     """
     if recipe.architecture is not None:
         config = architecture_config(
@@ -221,7 +222,12 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
         return new_model(config, init_seed=recipe.seeds.init_seed)
     if data.pretrained is None:
         raise ModelError("the recipe begins with a finished model, but none was opened for it")
-    return load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
+    model = load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
+    # All now: a decoder that cannot look back must not be found out after its causal phase.
+    directions = (phase.directions for phase in recipe.phases)
+    for causal in sorted(frozenset[bool]().union(*directions)):
+        check_contract(model, causal=causal)
+    return model
 
 
 def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
