@@ -58,6 +58,7 @@ wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environm
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.
 	$(BIN)/python benchmarks/pretrain.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/where_time_goes.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/corpus.py

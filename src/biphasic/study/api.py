@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
-from biphasic.config import load_config, parse_config
+from biphasic.config import parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.files import is_complete
 from biphasic.study.config import StudyConfig
@@ -17,6 +17,7 @@ from biphasic.study.display import job_bar
 from biphasic.study.jobs import TrainJob
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.run import DEFAULT_ROOT, STORE, StudyOutcome, execute_study
+from biphasic.study.study_file import load_study
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
@@ -64,7 +65,7 @@ def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyCon
     Raises:
         ConfigError: It is wrong; the message names the setting.
     """
-    return load_config(StudyConfig, path, overrides).anchored(Path(path).resolve().parent)
+    return load_study(path, overrides)
 
 
 def report_study(folder: Path | str) -> Path:

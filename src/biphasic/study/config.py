@@ -20,6 +20,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import split_source
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
 
@@ -117,6 +118,8 @@ class StudyConfig(Config):
     """Updates between checkpoints of a run in progress; 0 for none."""
     heldout_every: NonNegativeInt = 100
     """Updates between held-out evaluations; 0 for the last only."""
+    compute: ComputeConfig = ComputeConfig()
+    """How steps of pretraining are computed; it changes no result beyond rounding."""
 
     @model_validator(mode="before")
     @classmethod

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
 from biphasic.files import canonical_json
-from biphasic.training.lineage import Ground, Lineage, StepSpec
+from biphasic.training.lineage import Ground, Lineage, StepSpec, step_spec
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
@@ -55,25 +54,6 @@ def expand(recipe: Recipe, ground: Ground) -> Expansion:
 def is_steady(placed: PlacedPhase) -> bool:
     """Tell whether a phase trains for the same objective at all of its steps."""
     return placed.objective(placed.start) is placed.objective(placed.end - 1) is placed.phase
-
-
-def step_spec(placed: PlacedPhase, step: int, recipe: Recipe, ground: Ground) -> StepSpec:
-    """Return all that determines one update, as `Lineage.steps` has it."""
-    return StepSpec(
-        objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
-        learning_rate=placed.learning_rate(step),
-        optimizer=recipe.optimizer.determinants(),
-        precision=recipe.precision,
-        corpus_hash=ground.hash_of(placed.corpus),
-        data_seed=recipe.seeds.data_seed,
-        rows_per_step=placed.leg.rows_per_step,
-        max_seqlen=placed.leg.max_seqlen,
-        window_documents=WINDOW_DOCUMENTS,
-        row_plan_version=ROW_PLAN_VERSION,
-        rope_theta=placed.rope_theta,
-        frozen=tuple(sorted(set(placed.phase.freeze))),
-        resets_optimizer=placed.resets_optimizer(step),
-    )
 
 
 def _phase_stretches(

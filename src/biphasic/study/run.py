@@ -280,6 +280,7 @@ def _train_job(
         checkpoint_every=config.checkpoint_every,
         heldout_every=config.heldout_every,
         tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
+        compute=config.compute,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
 from biphasic.files import canonical_json
 from biphasic.training.recipe import Recipe
-from biphasic.training.timeline import check_phases
+from biphasic.training.timeline import PlacedPhase, check_phases
 
 NUMERICS_VERSION = 2
 """Stands for our code: raised by hand whenever the same recipe would give other weights."""
@@ -72,6 +72,25 @@ class StepSpec:
         }
 
 
+def step_spec(placed: PlacedPhase, step: int, recipe: Recipe, ground: Ground) -> StepSpec:
+    """Return all that determines one update of a recipe on its data."""
+    return StepSpec(
+        objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
+        learning_rate=placed.learning_rate(step),
+        optimizer=recipe.optimizer.determinants(),
+        precision=recipe.precision,
+        corpus_hash=ground.hash_of(placed.corpus),
+        data_seed=recipe.seeds.data_seed,
+        rows_per_step=placed.leg.rows_per_step,
+        max_seqlen=placed.leg.max_seqlen,
+        window_documents=WINDOW_DOCUMENTS,
+        row_plan_version=ROW_PLAN_VERSION,
+        rope_theta=placed.rope_theta,
+        frozen=tuple(sorted(set(placed.phase.freeze))),
+        resets_optimizer=placed.resets_optimizer(step),
+    )
+
+
 class Lineage:
     """Identities of the states that a recipe passes through on given data."""
 
@@ -97,26 +116,9 @@ class Lineage:
 
     def steps(self) -> Iterator[StepSpec]:
         """Expand the recipe, update by update."""
-        recipe = self.recipe
-        optimizer = recipe.optimizer.determinants()
-        for placed in recipe.placed_phases:
+        for placed in self.recipe.placed_phases:
             for step in range(placed.start, placed.end):
-                objective = placed.objective(step)
-                yield StepSpec(
-                    objective=objective.determinants(recipe.seeds.mask_seed),
-                    learning_rate=placed.learning_rate(step),
-                    optimizer=optimizer,
-                    precision=recipe.precision,
-                    corpus_hash=self.ground.hash_of(placed.corpus),
-                    data_seed=recipe.seeds.data_seed,
-                    rows_per_step=placed.leg.rows_per_step,
-                    max_seqlen=placed.leg.max_seqlen,
-                    window_documents=WINDOW_DOCUMENTS,
-                    row_plan_version=ROW_PLAN_VERSION,
-                    rope_theta=placed.rope_theta,
-                    frozen=tuple(sorted(set(placed.phase.freeze))),
-                    resets_optimizer=placed.resets_optimizer(step),
-                )
+                yield step_spec(placed, step, self.recipe, self.ground)
 
     def _root(self) -> dict[str, Any]:
         """Return what determines the state before the first update."""
