@@ -16,7 +16,8 @@ from rich.console import Console
 from biphasic.config import Config, parse_config
 from biphasic.data.build_display import say_on
 from biphasic.data.corpus_config import CorpusConfig
-from biphasic.errors import ConfigError
+from biphasic.data.sources import SourceConfig
+from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import refuse_existing
 from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
@@ -142,6 +143,7 @@ def adapt(
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute = parse_compute(compute)
+    _check_source(corpus)
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
@@ -164,6 +166,7 @@ def adapt(
         earlier.require(recipe, paths.open().ground)
         earlier.bring_into(store)
         say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
+    say(_plan(recipe, compute))
     state = train_recipe(
         recipe,
         paths,
@@ -259,6 +262,29 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
     }
     raw = recipe.model_dump(mode="json")
     return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
+
+
+def _check_source(corpus: CorpusConfig | Mapping[str, Any] | str) -> None:
+    """Look for the text before a model is fetched.
+
+    Raises:
+        DataError: There is none at the path.
+    """
+    if isinstance(corpus, str):
+        path = SourceConfig(source=corpus).path if corpus.strip() else Path()
+        if path is not None and not path.exists():
+            raise DataError(f"{corpus}: no such file or folder; give text, or hf:DATASET")
+
+
+def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
+    """Say what is about to be trained."""
+    last = recipe.placed_phases[-1]
+    rows = f"{last.leg.rows_per_step} x {last.leg.max_seqlen} tokens"
+    most = compute.max_tokens_per_pass
+    return (
+        f"training {last.phase.steps:,} steps of {rows} by {last.phase.objective}, peak rate "
+        f"{last.schedule.peak:g}, {recipe.precision}" + (f", {most:,} at once" if most else "")
+    )
 
 
 def _report(state: Path, say: Callable[[str], None]) -> None:

@@ -129,3 +129,11 @@ def test_bad_input_is_one_line(cli, place, monkeypatch, arguments, message):
     assert [path for path in sorted(Path().rglob("*")) if "runs" not in path.parts] == [
         path for path in before if "runs" not in path.parts
     ]
+
+
+def test_who_encodes_by_a_decoder_that_never_saw_both_ways_is_told(cli, place, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "one.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
+    code, _, err = cli("encode", "model", "one.txt", "--out", "one.npy")
+    assert code == 0, err
+    assert "warning: model is a decoder that never learnt to see both ways" in err

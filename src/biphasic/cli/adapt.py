@@ -65,6 +65,9 @@ def adapt_command(
         str, typer.Option(help="hf, sentence-transformers or onnx; see 'biphasic export'.")
     ] = "sentence-transformers",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
+    ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
@@ -99,6 +102,7 @@ def adapt_command(
         format=cast(Format, format),
         revision=revision,
         root=root,
+        checkpoint_every=checkpoint_every,
         compute=parse_overrides(compute or ()),
     )
     typer.echo(f"encoder: {folder}")

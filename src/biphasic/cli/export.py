@@ -23,7 +23,7 @@ def export_command(
         str,
         typer.Option(
             help="hf, for transformers; sentence-transformers, for that as well; onnx, for "
-            "onnxruntime as well."
+            "onnxruntime alone, without weights for transformers."
         ),
     ] = "hf",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",

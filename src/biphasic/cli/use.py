@@ -185,7 +185,12 @@ def encode_command(
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
-    from biphasic.tasks.embedding import Choices, embedding_settings, fetch_embedding_model
+    from biphasic.tasks.embedding import (
+        Choices,
+        embedding_settings,
+        fetch_embedding_model,
+        never_saw_both_ways,
+    )
     from biphasic.tasks.encode import SUFFIXES, encode_file
     from biphasic.tasks.inputs import open_input
     from biphasic.tasks.outputs import check_output
@@ -196,7 +201,14 @@ def encode_command(
     check_output(out, SUFFIXES)
     opened = open_input(source, format=input_format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
-    settings = embedding_settings(fetch_embedding_model(model, revision=revision), choices)
+    folder = fetch_embedding_model(model, revision=revision)
+    settings = embedding_settings(folder, choices)
+    if never_saw_both_ways(folder):
+        typer.echo(
+            f"warning: {model} is a decoder that never learnt to see both ways, as it does here; "
+            "'biphasic adapt' makes an encoder of it",
+            err=True,
+        )
     with _bar("texts") as report:
         summary = encode_file(
             settings,

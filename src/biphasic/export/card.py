@@ -27,6 +27,7 @@ from biphasic.export.card_training import (
     training_section,
 )
 from biphasic.export.check import TOLERANCE, Reloaded
+from biphasic.export.direction import direction_section
 from biphasic.export.hf import WrittenModel
 from biphasic.export.markdown import escape, section
 from biphasic.export.names import CARD, FILL_IN
@@ -36,7 +37,6 @@ from biphasic.export.source import Source
 from biphasic.files import write_text
 from biphasic.model.directions import is_open
 
-_NEEDS = "5.2"
 """The first release of transformers that heeds `is_causal` in a configuration."""
 _MASKED = "mlm"
 """The objective whose head says at a token what it is itself; others', what the next one is."""
@@ -108,13 +108,13 @@ def _front_matter(export: Export) -> str:
     fills_masks = export.fills_masks and export.format == "hf"
     task = "fill-mask" if fills_masks else "feature-extraction"
     tags = ["encoder", "bidirectional", "biphasic"]
-    tags += ["sentence-transformers", "sentence-similarity"] if has_pooling else []
+    tags += ["sentence-transformers"] if has_pooling else []
     tags += ["onnx"] if export.format == "onnx" else []
     lines = [
         f"language:  {FILL_IN}, e.g. en",
         f"license:  {FILL_IN}, e.g. apache-2.0",
         f"library_name: {'sentence-transformers' if has_pooling else 'transformers'}",
-        f"pipeline_tag: {'sentence-similarity' if has_pooling else task}",
+        f"pipeline_tag: {task}",
     ]
     state = export.source.state
     if state is not None and is_hub_id(state.recipe):
@@ -174,7 +174,7 @@ def _use_weights(export: Export) -> str:
         for auto, mapping in (
             (
                 "AutoModelForMaskedLM",
-                MODEL_FOR_MASKED_LM_MAPPING if export.written.has_head else {},
+                MODEL_FOR_MASKED_LM_MAPPING if export.fills_masks else {},
             ),
             ("AutoModelForSequenceClassification", MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING),
             ("AutoModelForTokenClassification", MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
@@ -210,7 +210,7 @@ def _use_weights(export: Export) -> str:
         )
         if export.fills_masks
         else "",
-        f"To fine-tune, load it with {listing(classes)}." if classes else "",
+        f"To fine-tune, load it with {' or '.join(classes)}." if classes else "",
     )
 
 
@@ -222,19 +222,7 @@ def _direction(export: Export) -> str:
     """Warn of releases that run the model causally without a word, where that can happen."""
     if export.format == "onnx" or not is_open(export.config):
         return ""
-    return section(
-        f"Needs transformers {_NEEDS} or newer",
-        f"This type of model is a decoder by birth; `is_causal: false` in its configuration lets "
-        f"it see both ways. Releases of transformers before {_NEEDS} (4.57 among them) ignore that "
-        "and run it causally, without a word. To see whether yours heeds it, change a later token "
-        "and look at an earlier state:",
-        _python(
-            'a = tokenizer("one two", return_tensors="pt").input_ids; b = a.clone(); '
-            "b[0, -2] = a[0, 0]",
-            "first, other = (model(ids).last_hidden_state[0, 0] for ids in (a, b))",
-            'assert not first.allclose(other), "runs causally: pip install -U transformers"',
-        ),
-    )
+    return direction_section()
 
 
 def _training(export: Export) -> list[str]:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 from biphasic.analysis.text import metric_name, points, rate
+from biphasic.export.direction import direction_section
 from biphasic.export.markdown import escape, section, table
+from biphasic.files import read_json
 from biphasic.tasks.fitted import HeadRecord
 
 CARD = "README.md"
@@ -79,8 +81,18 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         section("Scores", _scores(record)),
         section("Training", _training(record)),
         section("Check", _check(difference)),
+        _direction(folder, name),
     ]
     (folder / CARD).write_text("\n\n".join(part for part in parts if part) + "\n", "utf-8")
+
+
+def _direction(folder: Path, name: str) -> str:
+    """Warn of releases that run the model causally, where that can happen."""
+    if read_json(folder / "config.json").get("is_causal") is not False:
+        return ""
+    load = f'model = AutoModel.from_pretrained("{name}")'
+    code = _code(f"from transformers import AutoModel\n\n{load}\n")
+    return direction_section() + f"\n\nwith `tokenizer` as above and\n\n{code}"
 
 
 def _metadata(record: HeadRecord) -> str:

@@ -32,6 +32,10 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int |
     tokenizer.save(folder)
     vocabulary = read_json(folder / _VOCABULARY)
     vocabulary["post_processor"] = _post_processor(vocabulary.get("post_processor"), tokenizer)
+    for added in vocabulary["added_tokens"]:
+        if added["id"] == tokenizer.special_ids.get("mask"):
+            # Training hides a token with the space before it: "reads <mask>" must not keep one.
+            added["lstrip"] = True
     text = json.dumps(vocabulary, ensure_ascii=False, indent=1)
     (folder / _VOCABULARY).write_text(text + "\n", encoding="utf-8")
     settings = read_json(folder / _SETTINGS)

@@ -50,9 +50,10 @@ def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> Non
         here = tokenizer.vocabulary()
         for token, token_id in TextTokenizer.load(model).vocabulary().items():
             if here.get(token) != token_id:
+                found = "is missing from" if token not in here else f"has id {here[token]} in"
                 raise ModelError(
                     f"{name}: token {token!r} has id {token_id} in the model's tokenizer and "
-                    f"{here.get(token)} in the corpus's; build the corpus with '--tokenizer {name}'"
+                    f"{found} the corpus's; build the corpus with '--tokenizer {name}'"
                 )
     num_embeddings = model_limits(model).num_embeddings
     # One more: the mask token that decoders lack.
@@ -73,7 +74,8 @@ def check_positions(recipe: Recipe, model: Path) -> None:
     if positions is not None and recipe.max_seqlen > positions:
         raise ConfigError(
             f"max_seqlen {recipe.max_seqlen} exceeds the model's {positions} positions; lower it, "
-            "or extend the context in a phase (phases.N.max_seqlen, with rope_theta)"
+            "or extend the context in a phase of a recipe for 'biphasic pretrain' "
+            "(phases.N.max_seqlen, with rope_theta)"
         )
 
 

@@ -102,6 +102,17 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
     return found.folder
 
 
+def never_saw_both_ways(folder: Path) -> bool:
+    """Tell whether a model is a plain decoder: no export, no state, no embedding model.
+
+    It embeds all the same, seeing both ways as it never learnt to.
+    """
+    if (folder / MODULES).is_file() or (folder / "state.json").is_file():
+        return False
+    config = read_config(folder)
+    return is_decoder(config) and not is_open(config)
+
+
 def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     """Find out how a model embeds, and refuse what cannot be computed here.
 

@@ -249,9 +249,10 @@ class TestOtherModels:
         """Its head is one of a decoder, whatever the class says."""
         card = card_of(make_family("llama"))
         assert 'pipeline("fill-mask"' not in card
-        assert "AutoModelForMaskedLM" in card
+        assert "AutoModelForMaskedLM" not in card
+        assert "AutoModelForTokenClassification" in card
 
     def test_sentence_transformers(self, make_family: Make, card_of: Card) -> None:
         front = front_matter(card_of(make_family("bert"), format="sentence-transformers"))
         assert front["library_name"] == "sentence-transformers"
-        assert front["pipeline_tag"] == "sentence-similarity"
+        assert front["pipeline_tag"] == "feature-extraction"

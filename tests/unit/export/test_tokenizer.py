@@ -152,3 +152,11 @@ def test_qwen_rebuilds_its_own_class(make_family: Callable[..., Path]) -> None:
     """transformers knows `qwen2` by a class of its own, so the check compares ids."""
     folder = make_family("qwen2")
     assert type(AutoTokenizer.from_pretrained(folder)).__name__ == "Qwen2Tokenizer"
+
+
+def test_a_mask_takes_the_space_before_it_as_in_training(theirs: Any, tokenizer: TextTokenizer):
+    """Training hides whole tokens, and byte-level tokens hold the space before a word."""
+    found = theirs(f"the rows {theirs.mask_token} tokens")["input_ids"]
+    before, after = tokenizer.encode("the rows"), tokenizer.encode(" tokens")
+    expected = [tokenizer.bos_id, *before, tokenizer.mask_id, *after, tokenizer.eos_id]
+    assert found == expected
