@@ -204,79 +204,6 @@ def encode_command(
     folder = fetch_embedding_model(model, revision=revision)
     settings = embedding_settings(folder, choices)
     with _bar("texts") as report:
-        summary = predict_file(folder, opened, out, columns=columns or (), report=report)
-    _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
-    if out is not None:
-        typer.echo(f"{out}: {summary.num_examples:,} predictions")
-
-
-def encode_command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of a state, of a transformers model or of a sentence-transformers model, "
-            "or a hub id."
-        ),
-    ],
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help=".jsonl, .csv, .tsv, .parquet or .txt; '-' is standard input."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help=".npy for the vectors; .parquet for vectors with the texts' ids.")
-    ],
-    field: Annotated[str, typer.Option(help="Column or key that is the text.")] = "text",
-    prefix: Annotated[str | None, typer.Option(help="Text to put before every text.")] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Name of a prompt of the model's, to put before every text.")
-    ] = None,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Give every vector length 1.")
-    ] = False,
-    max_seqlen: Annotated[
-        int | None,
-        typer.Option(min=8, help="Longest input in tokens. Default: the model's own limit."),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most tokens of a batch. Default: 4096, on a GPU 65536."),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="What the model computes in: float32 or bfloat16.")
-    ] = "float32",
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
-    input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
-) -> None:
-    """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
-    from biphasic.config import nearest
-    from biphasic.errors import ConfigError
-    from biphasic.tasks.embedding import (
-        Choices,
-        embedding_settings,
-        fetch_embedding_model,
-        never_saw_both_ways,
-    )
-    from biphasic.tasks.encode import SUFFIXES, encode_file
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import check_output
-
-    known = ("float32", "bfloat16")
-    if dtype not in known:
-        raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")
-    check_output(out, SUFFIXES)
-    opened = open_input(source, format=input_format)
-    choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
-    folder = fetch_embedding_model(model, revision=revision)
-    settings = embedding_settings(folder, choices)
-    if never_saw_both_ways(folder):
-        typer.echo(
-            f"warning: {model} is a decoder that never learnt to see both ways, as it does here; "
-            "'biphasic adapt' makes an encoder of it",
-            err=True,
-        )
-    with _bar("texts") as report:
         summary = encode_file(
             settings,
             opened,
@@ -285,6 +212,12 @@ def encode_command(
             precision=cast("Precision", dtype),
             batch_tokens=batch_tokens,
             report=report,
+        )
+    if never_saw_both_ways(folder):
+        typer.echo(
+            f"warning: {model} is a decoder that never learnt to see both ways, as it does here; "
+            "'biphasic adapt' makes an encoder of it",
+            err=True,
         )
     _tell_cut(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
     speed = summary.num_texts / max(summary.seconds, 1e-9)
