@@ -14,7 +14,7 @@ from rich.console import Console
 
 from biphasic.analysis.report import write_report
 from biphasic.data.build_display import say_on
-from biphasic.files import digest, exclusive_folder, is_complete, read_json, write_json
+from biphasic.files import digest, exclusive_folder, read_json, write_json
 from biphasic.study.config import StudyConfig
 from biphasic.study.jobs import FinetuneJob, Job, TrainJob
 from biphasic.study.plan import (
@@ -28,15 +28,13 @@ from biphasic.study.plan import (
     plan_study,
 )
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.record import study_record
 from biphasic.study.schedule import run_jobs
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
-from biphasic.study.training_plan import PlannedPoint, Segment
-from biphasic.training.data import TrainingData
-from biphasic.training.environment import environment
+from biphasic.study.training_plan import Segment
 
 DEFAULT_ROOT = "runs"
 STORE = "store"
-_STUDY_FORMAT = "biphasic.study/1"
 
 
 @dataclass(frozen=True)
@@ -154,100 +152,6 @@ def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: 
 def default_workers(num_threads: int = 1) -> int:
     """Return how many jobs to run at once: one on a GPU, else as many as cores allow."""
     return 1 if torch.cuda.is_available() else max((os.cpu_count() or 1) // num_threads, 1)
-
-
-def study_record(
-    config: StudyConfig, plan: Plan, data: TrainingData, *, origin: dict[str, Any], store: Path
-) -> dict[str, Any]:
-    """Return `study.json`: what was compared with what, for reports that need no torch."""
-    runs = {
-        (group.state, name): found for group in plan.groups for name, found in group.runs.items()
-    }
-    return {
-        "format": _STUDY_FORMAT,
-        "name": config.name,
-        "title": config.title,
-        "description": config.description,
-        "convention": config.convention,
-        "arms": [
-            {
-                "name": point.name,
-                "label": point.label,
-                "family": point.family,
-                "state": point.state,
-                "steps": point.step,
-                "segments": _segments_of(point, plan, store),
-            }
-            for point in plan.points
-        ],
-        "tasks": [
-            {
-                "name": task.info.name,
-                "kind": task.info.kind,
-                "title": task.info.title,
-                "metric": task.info.metric,
-                **{f"num_{split}": count for split, count in task.num_examples.items()},
-                "trained_on": None if task.trainer is None else task.trainer.info.name,
-                "overlaps": dict(task.info.overlaps),
-            }
-            for task in plan.tasks
-        ],
-        "learning_rates": list(config.finetuning.learning_rates),
-        "seeds": list(config.finetuning.seeds),
-        "runs": [
-            {
-                "id": run.id,
-                "arm": point.name,
-                "task": task.info.name,
-                "learning_rate": run.learning_rate,
-                "seed": run.seed,
-            }
-            for point in plan.points
-            for task in plan.tasks
-            for run in runs[point.state, task.info.name]
-        ],
-        "heldout_sha256": data.heldout.content_hash,
-        "provenance": _provenance(config, plan, data, origin),
-    }
-
-
-def _provenance(
-    config: StudyConfig, plan: Plan, data: TrainingData, origin: dict[str, Any]
-) -> dict[str, Any]:
-    corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
-    return {
-        "environment": environment(),
-        "data": {
-            **{
-                name: {
-                    "documents": len(corpus),
-                    "tokens": corpus.num_tokens,
-                    "content hash": corpus.content_hash,
-                }
-                for name, corpus in corpora.items()
-            },
-            "tokenizer": {"vocabulary": data.tokenizer.vocab_size, "hash": data.tokenizer.sha256},
-            "tasks": {task.info.name: task.info.sha256 for task in plan.tasks},
-            "origin": origin,
-        },
-        "recipe": config.recipe.model_dump(mode="json"),
-        "finetuning": config.finetuning.model_dump(mode="json"),
-    }
-
-
-def _segments_of(point: PlannedPoint, plan: Plan, store: Path) -> list[str]:
-    """Return the segments that lead to a state: as they were trained, or else as planned."""
-    planned = {segment.id: segment for segment in plan.segments}
-    segments: list[str] = []
-    current: str | None = point.state if point.step else None
-    while current:
-        segments.insert(0, current)
-        folder = store / "states" / current
-        if is_complete(folder):
-            current = read_json(folder / "state.json")["parent"]
-        else:
-            current = planned[current].parent if current in planned else None
-    return segments
 
 
 def _jobs(
