@@ -31,8 +31,25 @@ class Record(BaseModel):
     )
 
 
+class PhaseRecord(Record):
+    """A phase of an arm, as far as the arm has come."""
+
+    objective: str
+    """Its name: `clm`, `mlm`, `mntp`, `alternate`, `mix`."""
+    steps: NonNegativeInt
+    mask_rate: float | None = None
+    """Share of tokens masked where it began; None where it does not mask."""
+    final_mask_rate: float | None = None
+    """Share at its end, where the share changes."""
+    steps_by_objective: dict[str, NonNegativeInt] = {}
+    """Its steps by the objective of each: several where objectives take turns."""
+
+
 class ArmRecord(Record):
-    """One arm of a study: what its encoder was trained with."""
+    """One arm of a study: what its encoder was trained with.
+
+    What stands after `segments` was added later: files without it say nothing of it.
+    """
 
     name: str
     label: str
@@ -42,6 +59,26 @@ class ArmRecord(Record):
     steps: NonNegativeInt
     segments: tuple[str, ...] = ()
     """States at the end of each training segment, from step 0 on; arms share leading ones."""
+    arm: str | None = None
+    """Name of the arm that this is the end of, or a step on the way of."""
+    is_final: bool = True
+    """False of a step on the way."""
+    group: str = ""
+    """Heading under which plans count it."""
+    model: str | None = None
+    """Architecture: a preset's name, layers times width, or the finished model it began with."""
+    parameters: NonNegativeInt | None = None
+    """Without a language-model head."""
+    phases: tuple[PhaseRecord, ...] | None = None
+    """What it was trained with until here."""
+    continues: str | None = None
+    """The finished model that training went on from: its name, or its objectives."""
+    continued_steps: NonNegativeInt = 0
+    """Steps after that."""
+    recipe: dict[str, Any] = {}
+    """Settings that differ from the recipe that all arms share."""
+    seeds: dict[str, int] = {}
+    """Of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
 
 
 class TaskRecord(Record):

@@ -2,45 +2,22 @@
 
 Both conventions select alike: for each seed, the learning rate with the best validation score,
 the smaller rate where two tie. The mean is that of the selected runs' test scores. They differ
-in the half-width of the 95 % interval:
-
-- `paper` (arXiv:2507.00994): 1.96 * s / sqrt(n), with s over n - 1. With five seeds it covers
-  the truth about 88 times in 100.
-- `standard`: Student's t with n - 1 degrees of freedom in place of 1.96.
+in the half-width of the 95 % interval (`estimate.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
+from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, overlap
 from biphasic.analysis.load import Outcome, StudyRecords
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED, Convention
 
-NORMAL_QUANTILE = 1.96
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with its 95 % interval."""
-
-    mean: float
-    half_width: float | None
-    """None with fewer than two seeds: the data say nothing about the spread."""
-    num_seeds: int
-
-    @property
-    def low(self) -> float:
-        """The interval's lower end, or the mean where there is no interval."""
-        return self.mean - (self.half_width or 0.0)
-
-    @property
-    def high(self) -> float:
-        """The interval's upper end, or the mean where there is no interval."""
-        return self.mean + (self.half_width or 0.0)
+__all__ = [
+    "NORMAL_QUANTILE", "Cell", "Estimate", "cells", "estimate", "overlap", "ranking",
+    "scores_on_test", "select",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,22 +35,6 @@ class Cell:
     """Every expected run has finished or diverged, and every seed has a score."""
     num_expected: int
     """Seeds that the study expects here."""
-
-
-def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | None:
-    """Average scores of independent seeds; None without any.
-
-    The half-width is None with fewer than two scores, never zero.
-    """
-    num = len(scores)
-    if num == 0:
-        return None
-    mean = math.fsum(scores) / num
-    if num == 1:
-        return Estimate(mean, None, 1)
-    variance = math.fsum((score - mean) ** 2 for score in scores) / (num - 1)
-    quantile = NORMAL_QUANTILE if convention == "paper" else float(stdtrit(num - 1, 0.975))
-    return Estimate(mean, quantile * math.sqrt(variance / num), num)
 
 
 def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
@@ -149,10 +110,3 @@ def ranking(table: Mapping[tuple[str, str], Cell], task: str) -> list[tuple[str,
         if cell.task == task and cell.estimate is not None
     ]
     return sorted(scored, key=lambda entry: -entry[1].mean)
-
-
-def overlap(first: Estimate, second: Estimate) -> bool | None:
-    """Tell whether two intervals overlap; None where one of them has no interval."""
-    if first.half_width is None or second.half_width is None:
-        return None
-    return first.low <= second.high and second.low <= first.high

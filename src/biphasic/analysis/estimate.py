@@ -1,0 +1,91 @@
+"""From scores of independent seeds to a mean with a 95 % interval, by a named convention.
+
+- `paper` (arXiv:2507.00994): half-width 1.96 * s / sqrt(n), with s over n - 1. With five seeds it
+  covers the truth about 88 times in 100.
+- `standard`: Student's t with n - 1 degrees of freedom in place of 1.96.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.special import stdtr, stdtrit
+
+from biphasic.records import Convention
+
+NORMAL_QUANTILE = 1.96
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its 95 % interval."""
+
+    mean: float
+    half_width: float | None
+    """None with fewer than two seeds: the data say nothing about the spread."""
+    num_seeds: int
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end, or the mean where there is no interval."""
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        """The interval's upper end, or the mean where there is no interval."""
+        return self.mean + (self.half_width or 0.0)
+
+
+def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | None:
+    """Average scores of independent seeds; None without any.
+
+    The half-width is None with fewer than two scores, never zero.
+    """
+    num = len(scores)
+    if num == 0:
+        return None
+    mean = math.fsum(scores) / num
+    if num == 1:
+        return Estimate(mean, None, 1)
+    variance = math.fsum((score - mean) ** 2 for score in scores) / (num - 1)
+    quantile = interval_quantile(num, convention=convention)
+    return Estimate(mean, quantile * math.sqrt(variance / num), num)
+
+
+@lru_cache(maxsize=256)
+def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
+    """Return how many standard errors a half-width is; two seeds or more."""
+    if convention == "paper":
+        return NORMAL_QUANTILE
+    return float(stdtrit(num_seeds - 1, 0.5 + CONFIDENCE / 2))
+
+
+@lru_cache(maxsize=256)
+def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
+    """Return how often an interval covers the truth, in theory, for normal scores.
+
+    The mean over its estimated standard error follows Student's t with n - 1 degrees of freedom.
+    """
+    quantile = interval_quantile(num_seeds, convention=convention)
+    return float(2 * stdtr(num_seeds - 1, quantile) - 1)
+
+
+def as_convention(found: Estimate, *, source: Convention, target: Convention) -> Estimate:
+    """Return an estimate with the half-width that another convention gives the same scores."""
+    if found.half_width is None or source == target:
+        return found
+    ratio = interval_quantile(found.num_seeds, convention=target) / interval_quantile(
+        found.num_seeds, convention=source
+    )
+    return Estimate(found.mean, found.half_width * ratio, found.num_seeds)
+
+
+def overlap(first: Estimate, second: Estimate) -> bool | None:
+    """Tell whether two intervals overlap; None where one of them has no interval."""
+    if first.half_width is None or second.half_width is None:
+        return None
+    return first.low <= second.high and second.low <= first.high

@@ -1,0 +1,224 @@
+"""Scores of models on datasets with the factors that the models differ in, whatever their source.
+
+Tables, figures, claims and the report read this, be it made of a study's records, of other
+people's results, or of the reference study's published table. All scores are percent points.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.errors import DataError
+from biphasic.records import Convention
+
+PERCENT = 100.0
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One model and the factors that tell it from others.
+
+    Attributes:
+        name: Unique in its table.
+        label: For people.
+        size: Such as `210M` or `nano`; empty where unknown.
+        parameters: Number of parameters without a language-model head, nominal in the paper's
+            table; None where unknown.
+        objective: `CLM`, `MLM`, `CLM+MLM`, another family of objectives, or `none`.
+        mask_rate: Share of tokens that were masked, in the last phase that masked; None without.
+        clm_steps: Optimizer steps of CLM, continued training included.
+        mlm_steps: Optimizer steps of MLM, continued training included.
+        total_steps: All optimizer steps.
+        start: Objective or name of the finished model that continued training began with.
+        continued_steps: Steps of continued training; 0 of all others, and of the model that a
+            comparison of continued training begins with.
+        is_final: False of a state on the way.
+        flops: Of pretraining; None where unknown.
+        group: Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's
+            group in a study.
+        identity: Equal of models that are one and the same under several names.
+    """
+
+    name: str
+    label: str
+    size: str = ""
+    parameters: int | None = None
+    objective: str = ""
+    mask_rate: float | None = None
+    clm_steps: int = 0
+    mlm_steps: int = 0
+    total_steps: int = 0
+    start: str | None = None
+    continued_steps: int = 0
+    is_final: bool = True
+    flops: float | None = None
+    group: str = ""
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A dataset, or the average over all datasets of one task category.
+
+    Attributes:
+        name: Unique in its table.
+        task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
+        metric: What scores are.
+        is_average: Whether it stands for all datasets of its category.
+    """
+
+    name: str
+    task: str
+    metric: str
+    is_average: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """One model on one dataset.
+
+    Attributes:
+        estimate: Mean and interval in percent points; None where no run has a score.
+        by_seed: Test score of the run selected for each seed, in percent points; None where only
+            means are known.
+        is_complete: False while runs that might change it are missing.
+    """
+
+    estimate: Estimate | None
+    by_seed: Mapping[int, float] | None = None
+    is_complete: bool = True
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Models, datasets and their scores.
+
+    Attributes:
+        source: Where the scores come from, for people.
+        convention: How intervals were computed.
+        models: In order.
+        datasets: In order; the average of a category stands after its datasets.
+        cells: Scores by names of model and dataset; what is absent is unknown.
+        num_pretraining_runs: Pretraining runs behind each model.
+    """
+
+    source: str
+    convention: Convention
+    models: tuple[ModelInfo, ...]
+    datasets: tuple[DatasetInfo, ...]
+    cells: Mapping[tuple[str, str], Score]
+    num_pretraining_runs: int = 1
+
+    @cached_property
+    def _by_name(self) -> dict[str, ModelInfo]:
+        return {model.name: model for model in self.models}
+
+    def model(self, name: str) -> ModelInfo:
+        """Return the model of a name.
+
+        Raises:
+            DataError: There is none.
+        """
+        if name not in self._by_name:
+            raise DataError(f"{self.source}: no model '{name}'; known: {', '.join(self._by_name)}")
+        return self._by_name[name]
+
+    def select(self, **factors: Any) -> tuple[ModelInfo, ...]:
+        """Return the models whose fields have the given values, in order.
+
+        Args:
+            factors: Fields of `ModelInfo`; a value may also be a set of allowed ones.
+
+        Raises:
+            DataError: There is no such field.
+        """
+        known = {field.name for field in dataclasses.fields(ModelInfo)}
+        if unknown := sorted(set(factors) - known):
+            raise DataError(
+                f"no factor '{unknown[0]}' of a model; known: {', '.join(sorted(known))}"
+            )
+        return tuple(
+            model
+            for model in self.models
+            if all(_fits(getattr(model, name), value) for name, value in factors.items())
+        )
+
+    def get(self, model: str, dataset: str) -> Score | None:
+        """Return one score; None where it is unknown."""
+        return self.cells.get((model, dataset))
+
+    @cached_property
+    def distinct(self) -> tuple[ModelInfo, ...]:
+        """The models, each once, under the first of its names."""
+        first: dict[str, ModelInfo] = {}
+        for model in self.models:
+            first.setdefault(model.identity or model.name, model)
+        return tuple(first.values())
+
+    @property
+    def averages(self) -> tuple[DatasetInfo, ...]:
+        """The averages over categories."""
+        return tuple(dataset for dataset in self.datasets if dataset.is_average)
+
+
+def with_averages(scores: Scores) -> Scores:
+    """Add the average over each category of more than one dataset.
+
+    Each seed is averaged over the datasets first, so the interval knows that one seed's scores go
+    together. A seed that lacks a score on one dataset is left out; a model that lacks a dataset has
+    no average, since an average over fewer datasets is of something else.
+    """
+    categories: dict[str, list[DatasetInfo]] = defaultdict(list)
+    for dataset in scores.datasets:
+        if not dataset.is_average:
+            categories[dataset.task].append(dataset)
+    datasets: list[DatasetInfo] = []
+    cells = dict(scores.cells)
+    for task, members in categories.items():
+        datasets += members
+        if len(members) < 2:
+            continue
+        metrics = {member.metric for member in members}
+        average = DatasetInfo(
+            average_name(task), task, metrics.pop() if len(metrics) == 1 else "mixed", True
+        )
+        datasets.append(average)
+        for model in scores.models:
+            parts = [scores.get(model.name, member.name) for member in members]
+            if found := _average(parts, convention=scores.convention):
+                cells[model.name, average.name] = found
+    return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
+
+
+def average_name(task: str) -> str:
+    """Return what the average over a category is called."""
+    return f"{task} Average"
+
+
+def average_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Average each seed over datasets; a seed that lacks one of them is left out."""
+    common = set.intersection(*(set(part) for part in parts)) if parts else set()
+    return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(common)}
+
+
+def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score | None:
+    by_dataset = [part.by_seed for part in parts if part is not None and part.by_seed is not None]
+    if len(by_dataset) < len(parts):
+        return None
+    by_seed = average_by_seed(by_dataset)
+    seeds = {seed for found in by_dataset for seed in found}
+    return Score(
+        estimate=estimate([*by_seed.values()], convention=convention),
+        by_seed=by_seed,
+        is_complete=all(part.is_complete for part in parts if part) and set(by_seed) == seeds,
+    )
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, set | frozenset) else value == wanted
