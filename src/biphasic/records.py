@@ -68,7 +68,7 @@ class ArmRecord(Record):
     model: str | None = None
     """Architecture: a preset's name, layers times width, or the finished model it began with."""
     parameters: NonNegativeInt | None = None
-    """Without a language-model head."""
+    """Without a language-model head; of a finished model, all that its files hold."""
     phases: tuple[PhaseRecord, ...] | None = None
     """What it was trained with until here."""
     continues: str | None = None

@@ -86,6 +86,19 @@ def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
     return _BYTES_PER_WEIGHT * weights
 
 
+def body_parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
+    """Count the parameters of a new model without its language-model head.
+
+    None where a finished model goes on.
+    """
+    architecture = recipe.architecture
+    if architecture is None:
+        return None
+    shape = architecture_shape(architecture, vocab_size=vocab_size)
+    # Input embeddings are as large as the head.
+    return shape.body + shape.head + _vectors(architecture)
+
+
 def _vectors(architecture: Architecture) -> int:
     """Count the weights of norms: two in each layer, and the last."""
     return architecture.hidden_size * (2 * architecture.num_layers + 1)

@@ -28,7 +28,7 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
         recipe: Of the arm.
         shared: What all arms of the study have; what differs from it is named.
     """
-    parts = [_model_name(recipe.model)]
+    parts = [model_name(recipe.model)]
     placed = recipe.placed_phases
     for index, each in enumerate(placed):
         following = placed[index + 1 :][:1]
@@ -50,7 +50,8 @@ def short_number(steps: int) -> str:
     return f"{steps // 1000}k" if steps and steps % 1000 == 0 else str(steps)
 
 
-def _model_name(model: str | Architecture | PretrainedModel) -> str:
+def model_name(model: str | Architecture | PretrainedModel) -> str:
+    """Return what names call a model: a preset, layers times width, or a finished model."""
     if isinstance(model, str):
         return model
     if isinstance(model, PretrainedModel):

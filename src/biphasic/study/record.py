@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.files import is_complete, read_json
+from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
 from biphasic.study.training_plan import PlannedPoint
@@ -36,6 +37,9 @@ def study_record(
                 "state": point.state,
                 "steps": point.step,
                 "segments": _segments_of(point, plan, store),
+                **arm_record(
+                    point, config.recipe_of(point.arm), vocab_size=data.tokenizer.vocab_size
+                ),
             }
             for point in plan.points
         ],

@@ -1,0 +1,136 @@
+"""One table of scores, from a study's records or from the paper's."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from fake_study import ARMS, TASKS, FakeStudy
+
+import biphasic
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.load import load_study
+from biphasic.analysis.scores import paper_scores, study_scores
+from biphasic.errors import DataError
+
+SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"
+ORIGINAL = Path(__file__).parents[4] / "shared" / "paper" / "results.csv"
+
+
+def rows(path):
+    with path.open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_shipped_numbers_are_the_parsed_ones():
+    if not ORIGINAL.is_file():
+        pytest.skip("the parsed tables are not beside this checkout")
+    assert rows(SHIPPED) == rows(ORIGINAL)
+
+
+def test_every_cell_of_the_paper_is_found_by_its_factors():
+    scores = paper_scores()
+    found = 0
+    for row in rows(SHIPPED):
+        [model] = scores.select(
+            group=row["table"], size=row["model_size"], objective=row["objective"],
+            mask_rate=float(row["mask_rate"]) if row["mask_rate"] else None,
+            clm_steps=int(row["clm_steps"]), mlm_steps=int(row["mlm_steps"]),
+            total_steps=int(row["total_steps"]), start=row["cpt_init"] or None,
+            continued_steps=int(row["cpt_steps"] or 0),
+            is_final=row["table"] != "data_efficiency",
+        )  # fmt: skip
+        average = f"{row['task']} Average"
+        dataset = average if row["dataset"] == "Average" else row["dataset"]
+        score = scores.get(model.name, dataset)
+        assert score.estimate == Estimate(float(row["mean"]), float(row["ci95"]), 5)
+        assert score.by_seed is None
+        found += 1
+    assert found == len(scores.cells) == 800
+
+
+def test_the_paper_has_46_distinct_models_and_repeats_agree():
+    scores = paper_scores()
+    assert (len(scores.models), len(scores.distinct)) == (50, 46)
+    assert len({model.name for model in scores.models}) == 50
+    for twin in ("pfs:610M-mlm40-42k", "cpt:610M-mlm40-42k"):
+        for dataset in scores.datasets:
+            assert scores.get(twin, dataset.name) == scores.get("610M-mlm40-42k", dataset.name)
+
+
+def test_selecting_takes_sets_and_refuses_unknown_factors():
+    scores = paper_scores()
+    names = [m.name for m in scores.select(group="base", size="1B", mask_rate={0.2, 0.5})]
+    assert names == ["1B-mlm20-42k", "1B-mlm50-42k"]
+    with pytest.raises(DataError, match="no factor 'rate'"):
+        scores.select(rate=0.2)
+    with pytest.raises(DataError, match="no model 'x'"):
+        scores.model("x")
+
+
+TWO = (("first", "sc", "First", "accuracy", 0.5), ("second", "sc", "Second", "accuracy", 0.5),
+       ("third", "qa", "Third", "f1", 0.5))  # fmt: skip
+
+
+def two_datasets(**changes):
+    # Seed 0: 0.60 and 0.90; seed 1: 0.80 and 0.70; their averages 0.75 and 0.75.
+    scores = {
+        ("mlm", "first", 1e-4, 0): (0.5, 0.60), ("mlm", "first", 1e-4, 1): (0.5, 0.80),
+        ("mlm", "second", 1e-4, 0): (0.5, 0.90), ("mlm", "second", 1e-4, 1): (0.5, 0.70),
+    }  # fmt: skip
+    settings = {"arms": ARMS[1:2], "tasks": TWO, "learning_rates": (1e-4,), "seeds": (0, 1)}
+    return FakeStudy(scores=scores, steps=40, **(settings | changes))
+
+
+def test_an_average_is_taken_per_seed_first(tmp_path):
+    scores = study_scores(load_study(*two_datasets().write(tmp_path)))
+    assert [d.name for d in scores.datasets] == ["first", "second", "SC Average", "third"]
+    average = scores.get("mlm", "SC Average")
+    assert average.by_seed == {0: pytest.approx(75.0), 1: pytest.approx(75.0)}
+    # Each dataset alone is wide; that their errors cancel is seen per seed only.
+    assert average.estimate.half_width == pytest.approx(0.0, abs=1e-9)
+    assert scores.get("mlm", "first").estimate.half_width > 100
+
+
+def test_a_seed_that_lacks_a_dataset_is_left_out_of_the_average(tmp_path):
+    study = two_datasets(missing={("mlm", "second", 1e-4, 0)})
+    scores = study_scores(load_study(*study.write(tmp_path)))
+    average = scores.get("mlm", "SC Average")
+    assert average.by_seed == {1: pytest.approx(75.0)}
+    assert average.estimate.half_width is None
+    assert not average.is_complete
+
+
+def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
+    records = load_study(*two_datasets().write(tmp_path))
+    # Mean 70, s = 10 * sqrt(2), standard error 10.
+    paper = study_scores(records, convention="paper").get("mlm", "first").estimate
+    assert paper == Estimate(pytest.approx(70.0), pytest.approx(19.6), 2)
+    standard = study_scores(records).get("mlm", "first").estimate
+    assert standard.half_width == pytest.approx(127.06204736432095)
+
+
+def test_older_studies_have_their_steps_from_the_ledger(tmp_path):
+    scores = study_scores(load_study(*FakeStudy(steps=40, tasks=TASKS[:1]).write(tmp_path)))
+    model = scores.model("clm-25-mlm-75")
+    assert (model.clm_steps, model.mlm_steps, model.total_steps) == (10, 30, 40)
+    assert model.flops == pytest.approx(40 * 8192 * 6.0 * 1.9e6)
+    assert model.parameters is None
+    assert scores.model("untrained").flops is None
+
+
+def test_a_study_s_factors_come_from_its_record(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[3:4], tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    record["arms"][0] |= {
+        "model": "210m", "parameters": 211, "group": "pfs", "continues": "CLM",
+        "continued_steps": 30, "is_final": False,
+        "phases": [{"objective": "clm", "steps": 10},
+                   {"objective": "alternate", "steps": 30, "mask_rate": 0.3,
+                    "steps_by_objective": {"clm": 10, "mlm": 20}}],
+    }  # fmt: skip
+    (folder / "study.json").write_text(json.dumps(record))
+    model = study_scores(load_study(folder, store)).models[0]
+    assert (model.size, model.parameters, model.group) == ("210M", 211, "pfs")
+    assert (model.clm_steps, model.mlm_steps, model.mask_rate) == (20, 20, 0.3)
+    assert (model.start, model.continued_steps, model.is_final) == ("CLM", 30, False)

@@ -1,0 +1,98 @@
+"""What `study.json` says of the factors of each arm."""
+
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.records import ArmRecord, parse_record
+from biphasic.study.arm_record import arm_record
+from biphasic.study.config import StudyConfig
+from biphasic.study.training_plan import plan_training
+from biphasic.training.lineage import Ground
+
+GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+PEAK = {"peak": 1e-3, "decay_steps": 2}
+
+
+def records(*arms, **changes):
+    raw = {
+        "name": "s", "title": "S", "arms": list(arms),
+        "recipe": {"model": "pico", "max_seqlen": 64, "learning_rate": PEAK},
+        **changes,
+    }  # fmt: skip
+    config = parse_config(StudyConfig, raw, where="test")
+    found = {}
+    for point in plan_training(config, GROUND).points:
+        factors = arm_record(point, config.recipe_of(point.arm), vocab_size=320)
+        raw = {"name": point.name, "label": point.label, "family": point.family,
+               "state": point.state, "steps": point.step, **factors}  # fmt: skip
+        found[point.name] = parse_record(ArmRecord, raw, where="test")
+    return found
+
+
+def test_a_mix_has_its_phases_and_a_point_on_its_way_those_that_have_begun():
+    phases = [
+        {"objective": "clm", "steps": 4},
+        {"objective": "mlm", "steps": 6, "mlm_probability": 0.3},
+    ]
+    found = records(
+        {"name": "both", "group": "pfs", "phases": phases},
+        evaluation_points=[{"arms": ["both"], "steps": [3, 7]}],
+    )
+    assert [(p.objective, p.steps, p.mask_rate) for p in found["both"].phases] == [
+        ("clm", 4, None), ("mlm", 6, 0.3),
+    ]  # fmt: skip
+    assert found["both"].is_final
+    assert found["both"].group == "pfs"
+    assert (found["both"].arm, found["both-7"].arm) == ("both", "both")
+    assert [(p.objective, p.steps) for p in found["both-7"].phases] == [("clm", 4), ("mlm", 3)]
+    assert [(p.objective, p.steps) for p in found["both-3"].phases] == [("clm", 3)]
+    assert not found["both-3"].is_final
+
+
+def test_parameters_are_those_of_the_body():
+    found = records({"name": "untrained"}, {"name": "wide", "recipe": {"model": "nano"}})
+    # Pico by hand: embeddings 320 * 64; a layer has queries and output 64 * 64 each, keys and
+    # values 64 * 32 each, three matrices 64 * 160, two norms of 64; one norm of 64 at the end.
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64
+    assert found["untrained"].parameters == 320 * 64 + 2 * layer + 64
+    assert found["untrained"].model == "pico"
+    assert found["untrained"].phases == ()
+    assert found["wide"].model == "nano"
+    assert found["wide"].parameters > found["untrained"].parameters
+
+
+@pytest.mark.parametrize("decay", [2, 0])
+def test_training_that_goes_on_after_a_decay_continues_a_finished_model(decay):
+    schedule = {"peak": 1e-3, "decay_steps": decay}
+    phases = [
+        {"objective": "clm", "steps": 8},
+        {"objective": "mlm", "steps": 5, "learning_rate": PEAK},
+    ]
+    found = records(
+        {"name": "on", "phases": phases},
+        recipe={"model": "pico", "max_seqlen": 64, "learning_rate": schedule},
+        evaluation_points=[{"arms": ["on"], "steps": [8, 10]}],
+    )
+    expected = ("CLM", 5) if decay else (None, 0)
+    assert (found["on"].continues, found["on"].continued_steps) == expected
+    assert found["on-10"].continued_steps == (2 if decay else 0)
+    assert (found["on-8"].continues, found["on-8"].continued_steps) == (None, 0)
+
+
+def test_turns_are_counted_by_objective_and_a_changing_rate_has_two_ends():
+    turns = {"objective": "alternate", "every": 2, "steps": 7,
+             "objectives": [{"objective": "clm"}, {"objective": "mlm"}]}  # fmt: skip
+    falling = {"objective": "mlm", "steps": 5, "mlm_probability": 0.4, "final_mlm_probability": 0.2}
+    found = records({"name": "turns", "phases": [turns]}, {"name": "falling", "phases": [falling]})
+    # Turns of two: clm, clm, mlm, mlm, clm, clm, mlm.
+    assert found["turns"].phases[0].steps_by_objective == {"clm": 4, "mlm": 3}
+    phase = found["falling"].phases[0]
+    assert phase.mask_rate == pytest.approx(0.4)
+    assert phase.final_mask_rate == pytest.approx(0.2)
+
+
+def test_what_an_arm_changes_of_the_shared_recipe_and_its_seeds_are_told():
+    changes = {"seeds": {"init_seed": 7}, "model": "nano"}
+    found = records({"name": "a", "recipe": changes, "phases": [{"objective": "clm", "steps": 4}]})
+    assert found["a"].recipe == {"seeds": {"init_seed": 7}}
+    assert found["a"].seeds == {"init_seed": 7, "data_seed": 0, "mask_seed": 0}
