@@ -14,6 +14,7 @@ from biphasic.errors import ConfigError
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.study.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.axes import expand_arms
+from biphasic.study.tuned_rates import TunedRate, refuse_repeated_rates, with_tuned_rate
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -106,6 +107,9 @@ class StudyConfig(Config):
     """What all arms share."""
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
     """Ways to pretrain."""
+    tuned_rates: tuple[TunedRate, ...] = ()
+    """Peak rates by model and first objective, in place of the recipe's; `biphasic study tune`
+    writes them."""
     evaluation_points: tuple[EvaluationPoints, ...] = ()
     """Where arms are evaluated beside their end."""
     tasks: tuple[TaskConfig, ...] = ()
@@ -135,6 +139,7 @@ class StudyConfig(Config):
     def _consistent(self) -> StudyConfig:
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
+        refuse_repeated_rates(self.tuned_rates)
         try:
             for arm in self.arms:
                 self._check_schedule(arm)
@@ -176,8 +181,8 @@ class StudyConfig(Config):
         return {name: sorted(steps) for name, steps in found.items()}
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
-        """Return an arm's recipe."""
-        return arm.recipe_from(self.recipe)
+        """Return an arm's recipe, at its tuned rate where there is one."""
+        return with_tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
     @property
     def longest_input(self) -> int:
@@ -224,10 +229,14 @@ class StudyConfig(Config):
             for task in self.tasks
         )
         arms = tuple(arm.anchored(folder) for arm in self.arms)
-        recipe = self.recipe.anchored(folder)
-        corpus = self.corpus.anchored(folder)
         return self.model_copy(
-            update={"corpus": corpus, "tasks": tasks, "arms": arms, "recipe": recipe}
+            update={
+                "corpus": self.corpus.anchored(folder),
+                "tasks": tasks,
+                "arms": arms,
+                "recipe": self.recipe.anchored(folder),
+                "tuned_rates": tuple(rate.anchored(folder) for rate in self.tuned_rates),
+            }
         )
 
 

@@ -60,6 +60,8 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
             told += f", after step {shared:,}"
         if name in stops:
             told += f"; evaluated at {', '.join(map(short_number, stops[name]))} too"
+        if placed := arm.lineage.recipe.placed_phases:
+            told += f"; peak {placed[0].schedule.peak:g}"
         yield told
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"

@@ -1,0 +1,150 @@
+"""Tuned peak rates: which arms they are for, and that states follow from them and names do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.study.config import StudyConfig
+from biphasic.training.lineage import Ground, Lineage
+
+GROUND = Ground("corpus", "tokenizer", 512)
+OWN = {"peak": 5e-4, "decay_steps": 2}
+ARMS: list[dict[str, Any]] = [
+    {"name": "untrained"},
+    {"name": "mlm", "phases": [{"objective": "mlm", "steps": 8}]},
+    {"name": "mlm20", "phases": [{"objective": "mlm", "mlm_probability": 0.2, "steps": 8}]},
+    {"name": "clm", "phases": [{"objective": "clm", "steps": 8}]},
+    {
+        "name": "clm-mlm",
+        "phases": [{"objective": "clm", "steps": 4}, {"objective": "mlm", "steps": 4}],
+    },
+    {
+        "name": "adapted",
+        "phases": [
+            {"objective": "clm", "steps": 8},
+            {"objective": "mlm", "steps": 8, "learning_rate": OWN},
+        ],
+    },
+    {
+        "name": "own-peak",
+        "recipe": {"learning_rate": {"peak": 7e-4}},
+        "phases": [{"objective": "clm", "steps": 8}],
+    },
+    {"name": "own-schedule", "phases": [{"objective": "clm", "steps": 8, "learning_rate": OWN}]},
+    {
+        "name": "own-warm-up",
+        "recipe": {"learning_rate": {"warmup_steps": 4}},
+        "phases": [{"objective": "clm", "steps": 8}],
+    },
+    {"name": "larger", "recipe": {"model": "nano"}, "phases": [{"objective": "clm", "steps": 8}]},
+]
+RATES = [
+    {"model": "pico", "phase": {"objective": "clm"}, "peak": 4e-3},
+    {"model": "pico", "phase": {"objective": "mlm", "mlm_probability": 0.4}, "peak": 1e-3},
+]
+
+
+def study(**changes: Any) -> StudyConfig:
+    raw = {
+        "name": "s",
+        "title": "S",
+        "recipe": {
+            "model": "pico",
+            "max_seqlen": 64,
+            "learning_rate": {"peak": 2e-3, "warmup_steps": 2},
+        },
+        "arms": ARMS,
+        **changes,
+    }
+    return parse_config(StudyConfig, raw, where="file.yaml")
+
+
+def peaks(config: StudyConfig) -> dict[str, list[float]]:
+    return {
+        arm.name: [placed.schedule.peak for placed in config.recipe_of(arm).placed_phases]
+        for arm in config.arms
+    }
+
+
+def test_a_tuned_rate_is_for_the_arms_that_begin_with_its_model_and_objective():
+    assert peaks(study(tuned_rates=RATES)) == {
+        "untrained": [],
+        "mlm": [1e-3],
+        "mlm20": [2e-3],
+        "clm": [4e-3],
+        "clm-mlm": [4e-3, 4e-3],  # one schedule, so one peak
+        "adapted": [4e-3, 5e-4],  # the schedule of its own stays
+        "own-peak": [7e-4],
+        "own-schedule": [5e-4],
+        "own-warm-up": [4e-3],
+        "larger": [2e-3],
+    }
+
+
+def test_only_what_a_rate_is_for_is_trained_anew():
+    before, after = study(), study(tuned_rates=RATES)
+    ends = [
+        {arm.name: Lineage(config.recipe_of(arm), GROUND).identities[-1] for arm in config.arms}
+        for config in (before, after)
+    ]
+    changed = {name for name in ends[0] if ends[0][name] != ends[1][name]}
+    assert changed == {"mlm", "clm", "clm-mlm", "adapted", "own-warm-up"}
+
+
+def test_the_state_is_that_of_an_arm_with_the_same_rate_by_hand():
+    by_hand = {
+        "name": "x",
+        "recipe": {"learning_rate": {"peak": 4e-3}},
+        "phases": [{"objective": "clm", "steps": 8}],
+    }
+    config = study(arms=[ARMS[3], by_hand], tuned_rates=RATES)
+    first, second = (Lineage(config.recipe_of(arm), GROUND).identities for arm in config.arms)
+    assert first == second
+
+
+def test_names_by_rule_stay_as_they_were():
+    template = {"phases": [{"objective": "clm", "steps": 8}]}
+    assert [arm.name for arm in study(arms=[template], tuned_rates=RATES).arms] == ["pico-clm-8"]
+
+
+def test_objectives_of_several_parts_have_rates_too():
+    mix = {
+        "objective": "mix",
+        "objectives": [{"objective": "clm"}, {"objective": "mlm"}],
+        "shares": [0.5, 0.5],
+    }
+    rate = {"model": "pico", "phase": mix, "peak": 3e-3}
+    config = study(
+        arms=[{"name": "mix", "phases": [{**mix, "steps": 8}]}, ARMS[1]], tuned_rates=[rate]
+    )
+    assert peaks(config) == {"mix": [3e-3], "mlm": [2e-3]}
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 are for the same model and phase"),
+        ([{**RATES[0], "peak": 0}], "tuned_rates.0.peak: input should be greater than 0 (got 0)"),
+        ([{**RATES[0], "model": "picoo"}], "unknown value 'picoo' (did you mean 'pico'?)"),
+        (
+            [{**RATES[0], "phase": {"objective": "clm", "steps": 3}}],
+            "unknown key 'tuned_rates.0.phase.steps'",
+        ),
+        ([{"model": "pico", "peak": 1e-3}], "'tuned_rates.0.phase' is required"),
+    ],
+)
+def test_wrong_rates_are_refused(rates, message):
+    with pytest.raises(ConfigError) as caught:
+        study(tuned_rates=rates)
+    assert message in str(caught.value)
+
+
+def test_a_dump_reads_back(tmp_path):
+    config = study(tuned_rates=RATES)
+    again = parse_config(StudyConfig, config.model_dump(mode="json"), where="dump")
+    assert again.tuned_rates == config.tuned_rates
+    assert peaks(again) == peaks(config)
