@@ -6,8 +6,11 @@ BiphasicError
 ├── ModelError        a model breaks the attention contract or cannot be built
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
 ├── TrainingError     training cannot go on (non-finite loss or gradient)
+│   └── LostRankError a process that trains together with others has lost one of them
+├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
+        └── TakenError    another process holds the claim: it says who
 """
 
 
@@ -35,9 +38,26 @@ class TrainingError(BiphasicError):
     """Training cannot go on."""
 
 
+class LostRankError(TrainingError):
+    """A process that trains together with others has lost one of them."""
+
+
 class StudyError(BiphasicError):
     """A study cannot be planned, run or reported."""
 
 
 class LockedError(StudyError):
     """Another process is using the folder."""
+
+
+class TakenError(LockedError):
+    """Another process holds the claim."""
+
+    def __init__(self, message: str, holder: str = "") -> None:
+        """Say so, and name the holder: host, process, since when, doing what."""
+        super().__init__(message)
+        self.holder = holder
+
+
+class StoppedError(BiphasicError):
+    """Work was stopped on request; what was saved is gone on from next time."""
