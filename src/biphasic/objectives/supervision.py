@@ -41,10 +41,11 @@ class Supervision:
             return (self,)
         num_parts = -(-self.rows.num_rows // rows_per_part)
         borders = [index * self.rows.num_rows // num_parts for index in range(num_parts + 1)]
-        parts = (self._part(start, end) for start, end in pairwise(borders))
+        parts = (self.part(start, end) for start, end in pairwise(borders))
         return tuple(part for part in parts if len(part.labels))
 
-    def _part(self, start: int, end: int) -> Supervision:
+    def part(self, start: int, end: int) -> Supervision:
+        """Return rows `start` to `end` with their labels, of which there may be none."""
         first, last = start * self.rows.row_length, end * self.rows.row_length
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
         return Supervision(

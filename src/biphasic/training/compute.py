@@ -1,4 +1,4 @@
-"""How a step is computed: in how many passes, from how much memory, by which code.
+"""How a step is computed: by how many processes, in how many passes, by which code.
 
 Nothing here is part of what a state is. Losses and weights are the same whatever is set, up to the
 rounding of sums that are taken in another order; so identities leave it out, and a state names it
@@ -7,11 +7,14 @@ beside the hardware.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from pydantic import PositiveInt
 
 from biphasic.config import Config
 from biphasic.errors import ConfigError
+from biphasic.training.timeline import PlacedPhase
 
 READ_BACK_EVERY_ON_CUDA = 10
 """Updates between two readings of losses where waiting for the device would cost time."""
@@ -22,10 +25,13 @@ AHEAD_ON_CUDA = 2
 class ComputeConfig(Config):
     """How steps are computed; what they compute does not depend on it."""
 
+    processes: PositiveInt = 1
+    """Processes that train one model together, each on a device or on cores of its own: every step
+    each takes a part of the same rows, and gradients are summed."""
     max_tokens_per_pass: PositiveInt | None = None
     """Tokens that one forward and backward pass may hold, padding included; a step that reads more
     takes several passes, whose losses are summed and divided once. Set it where memory does not
-    suffice; one pass when not given."""
+    suffice; one pass when not given. Of several processes each holds as many."""
     activation_checkpointing: bool = False
     """Whether layers compute their activations a second time in the backward pass instead of
     keeping them: about a quarter more time, for memory that no longer grows with the activations
@@ -54,6 +60,21 @@ class ComputeConfig(Config):
                 f"{row_length} (max_seqlen); set {row_length} or more"
             )
         return self.max_tokens_per_pass // row_length
+
+    def check_rows(self, phases: Iterable[PlacedPhase]) -> None:
+        """Refuse more processes than a step has rows.
+
+        Raises:
+            ConfigError: A phase has fewer; it is named.
+        """
+        for placed in phases:
+            rows = placed.leg.rows_per_step
+            if rows < self.processes:
+                raise ConfigError(
+                    f"phases.{placed.index}.rows_per_step: {rows} are fewer than the "
+                    f"{self.processes} processes that are to share them; set compute.processes to "
+                    f"{rows} or less"
+                )
 
     def reads_back_every(self, device: torch.device) -> int:
         """Return the updates between two readings on a device."""

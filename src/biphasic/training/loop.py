@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from biphasic.distributed import ALONE, Gang
+from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.forward import first_position
 from biphasic.training.compute import ComputeConfig, steps_ahead
@@ -48,6 +50,7 @@ class RunOptions:
         heldout_every: Updates between held-out evaluations; 0 evaluates only the last state.
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, when its loss has been read back.
+        should_stop: Asked after each update; yes saves the state that the run is in, and stops.
         compute: How a step is computed.
     """
 
@@ -55,6 +58,7 @@ class RunOptions:
     heldout_every: int = 0
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
+    should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
     def saves_after(self, step: int) -> bool:
@@ -65,6 +69,10 @@ class RunOptions:
         """Tell whether a held-out evaluation is due."""
         return bool(self.heldout_every) and step % self.heldout_every == 0
 
+    def stops(self) -> bool:
+        """Tell whether the run is to stop."""
+        return self.should_stop is not None and self.should_stop()
+
 
 def train_segment(
     lineage: Lineage,
@@ -74,11 +82,16 @@ def train_segment(
     start: int,
     end: int,
     options: RunOptions = RunOptions(),
+    gang: Gang = ALONE,
 ) -> Path:
     """Train from the state after `start` updates to the state after `end`, and save it.
 
     An interrupted segment goes on from its latest checkpoint; interrupted or not, the resulting
-    weights are the same to the last bit on a CPU.
+    weights are the same to the last bit on a CPU. So they are for any number of ranks, but for the
+    rounding of sums taken in another order.
+
+    Ranks of a gang call this with the same arguments, but for what only the first one heeds:
+    `tensorboard`, `report` and `should_stop`.
 
     Args:
         lineage: The recipe on its data.
@@ -87,26 +100,31 @@ def train_segment(
         start: 0, or a step whose state is in the store.
         end: A later step, or 0 for the untrained model.
         options: Cadence, views and computation.
+        gang: The ranks that train together, as many as `options.compute.processes`.
 
     Returns:
         The folder of the state after `end` updates.
 
     Raises:
-        TrainingError: Loss or gradient are not finite.
+        TrainingError: Loss or gradient are not finite; or a rank has been lost.
+        StoppedError: `should_stop` said so.
         CheckpointError: A state that this run needs is damaged.
-        ConfigError: `max_tokens_per_pass` is less than a row.
+        ConfigError: `max_tokens_per_pass` is less than a row, or `processes` more than the rows.
         ModelError: The model breaks the attention contract, or cannot be computed as wanted.
     """
     recipe = lineage.recipe
+    _check_gang(recipe, options.compute, gang)
     target = store / "states" / lineage.identities[end]
     progress = Progress.of(store, lineage.identities[end], start=start)
-    if is_complete(target):
-        progress.clear()
+    if gang.from_first(is_complete(target)):
+        if gang.is_first:
+            progress.clear()
         return target
-    progress.remove_partials()
+    if gang.is_first:
+        progress.remove_partials()
     run = resume_or_start(
         lineage, data, store, progress,
-        start=start, tensorboard=options.tensorboard, compute=options.compute,
+        start=start, tensorboard=options.tensorboard, compute=options.compute, gang=gang,
     )  # fmt: skip
     heldout = _heldout(recipe, data)
     device = run.model.device
@@ -121,23 +139,28 @@ def train_segment(
             pending.begin()
             pending.add(_update(run, phase, next(inputs)))
             release_excess()
+            stops = gang.from_first(options.stops())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
-            if not (watches or saves or pending.are_due or run.step in {phase.end, end}):
+            if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
             done = pending.read_back()
             run.record(done)
             if watches and run.step < end:
                 run.watch(heldout)
-            if saves and run.step < end:
-                run.save(progress.path(run.step))
-                progress.drop_before(run.step)
-            if options.report:
+            if (saves or stops) and run.step < end:
+                _save_checkpoint(run, progress)
+            if options.report and gang.is_first:
                 for each in done:
                     options.report(_report(each, end=end))
+            if stops and run.step < end:
+                run.log.close()
+                raise StoppedError(f"stopped after {run.step} steps; it goes on from there")
     run.watch(heldout)
     run.save(target)
     run.log.close()
-    progress.clear()
+    if gang.is_first:
+        progress.clear()
+    gang.barrier()  # no rank says that the state is there before it is
     return target
 
 
@@ -171,14 +194,23 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
-    """Gather the gradients of the mean loss over all labels of all passes; return that loss."""
+    """Gather the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
     for each in given.passes:
+        if each is given.passes[-1]:
+            run.sums.begin()
         loss = pass_loss(run.model, each.to(run.model.device)) / given.num_supervised
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()
+    run.sums.finish(total)
     return total
+
+
+def _save_checkpoint(run: Run, progress: Progress) -> None:
+    run.save(progress.path(run.step))
+    if run.gang.is_first:
+        progress.drop_before(run.step)
 
 
 def _report(done: MeasuredStep, *, end: int) -> StepReport:
@@ -196,7 +228,17 @@ def _inputs(run: Run) -> StepInputs:
         first_position=first_position(run.model),
         device=run.model.device,
         compute=run.compute,
+        gang=run.gang,
     )
+
+
+def _check_gang(recipe: Recipe, compute: ComputeConfig, gang: Gang) -> None:
+    compute.check_rows(recipe.placed_phases)
+    if compute.processes != gang.dp_world_size:
+        raise ConfigError(
+            f"compute.processes: {compute.processes} are to train together, but this process is "
+            f"one of {gang.dp_world_size}; biphasic.study.gang starts as many"
+        )
 
 
 def _heldout(recipe: Recipe, data: TrainingData) -> HeldoutLoss:

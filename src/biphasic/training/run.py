@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from biphasic.distributed import Gang, checksum
 from biphasic.errors import ConfigError, ModelError
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.compiled import compile_layers, uncompiled
@@ -29,6 +30,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
 from biphasic.training.frozen import freeze, frozen_names
+from biphasic.training.gradient_sums import GradientSums
 from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
@@ -54,8 +56,10 @@ class Run:
     lineage: Lineage
     data: TrainingData
     compute: ComputeConfig
+    gang: Gang
     model: PreTrainedModel
     optimizer: Optimizer
+    sums: GradientSums
     ledger: Ledger
     log: MetricsLog
     parent: str | None
@@ -82,6 +86,7 @@ class Run:
         """
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
         freeze(self.model, phase.phase.freeze)
+        self.sums.lay_out()
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
         with self._uncompiled():
@@ -100,14 +105,26 @@ class Run:
             self.log.write(each.record)
 
     def watch(self, heldout: HeldoutLoss) -> None:
-        """Record the held-out losses; the same code computes them for every run."""
+        """Record the held-out losses; the same code computes them for every run.
+
+        The first rank does, while the others wait where it is next needed.
+        """
+        if not self.gang.is_first:
+            return
         with self._uncompiled():
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
             losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
         self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
 
     def save(self, folder: Path) -> None:
-        """Write the state that the run is in."""
+        """Write the state that the run is in; the first rank does.
+
+        Raises:
+            TrainingError: Ranks have come to different weights.
+        """
+        self.require_agreement()
+        if not self.gang.is_first:
+            return
         heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
         details = {
             "format": STATE_FORMAT,
@@ -134,6 +151,16 @@ class Run:
         config = {**self.model.config.to_dict(), "_name_or_path": ""}
         save_state(folder, snapshot, config=config, tokenizer=self.data.tokenizer)
 
+    def require_agreement(self) -> None:
+        """Check that all ranks have the same weights, to the last bit.
+
+        Raises:
+            TrainingError: They have not.
+        """
+        if not self.gang.is_alone:
+            weights = checksum(self.optimizer.weights.masters.values())
+            self.gang.require_same(weights, what=f"the weights after {self.step} steps")
+
     def _uncompiled(self) -> AbstractContextManager[Any]:
         return uncompiled() if self.compute.compile else nullcontext()
 
@@ -147,17 +174,21 @@ def resume_or_start(
     start: int,
     tensorboard: Path | None,
     compute: ComputeConfig,
+    gang: Gang,
 ) -> Run:
     """Load the latest checkpoint of a segment, or the state it starts from, or begin anew.
+
+    All ranks load what the first one finds.
 
     Raises:
         CheckpointError: What is to be loaded is missing or damaged.
         ConfigError: Some phase freezes what the model does not have, or all that it has.
         ModelError: The model cannot be loaded, not be computed as wanted, or not read the rows of
             some phase.
+        TrainingError: Ranks begin with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
-    folder, lines, latest = None, [], progress.latest_step()
+    folder, lines, latest = None, [], _latest_step(progress, gang)
     if latest is not None:
         folder = progress.path(latest)
         snapshot = load_state(folder, identity=identities[latest])
@@ -178,19 +209,30 @@ def resume_or_start(
         compile_layers(model)
     details: dict[str, Any] = snapshot.details
     step = details.get("step", 0)
-    return Run(
+    run = Run(
         lineage=lineage,
         data=data,
         compute=compute,
+        gang=gang,
         model=model.train(),
         optimizer=optimizer,
+        sums=GradientSums(weights, gang),
         ledger=Ledger(details.get("ledger")),
-        log=MetricsLog(lines, tensorboard, next_step=step + 1),
+        log=MetricsLog(lines, tensorboard if gang.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
         step=step,
         rows_sha256=details.get("rows_sha256", hashlib.sha256(b"").hexdigest()),
         seconds=details["seconds"] if latest is not None else 0.0,
     )
+    run.require_agreement()
+    return run
+
+
+def _latest_step(progress: Progress, gang: Gang) -> int | None:
+    """Return the step of the newest checkpoint, as the first rank sees the store."""
+    seen = progress.latest_step()
+    step = gang.from_first(-1 if seen is None else seen)
+    return None if step < 0 else step
 
 
 def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:

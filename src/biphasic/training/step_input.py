@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from biphasic.data.rows import RowBatch
+from biphasic.distributed import ALONE, Gang
 from biphasic.model.shape import ModelShape
-from biphasic.objectives.supervision import Vocabulary
+from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.ledger import step_flops
 from biphasic.training.passes import Pass
@@ -21,11 +23,12 @@ class StepInput:
     """What an update reads, and what is known of it before it is made.
 
     Attributes:
-        batch: The rows, for the records.
+        batch: The rows of all ranks, for the records.
         sha256: Their hash.
-        passes: What the model reads, in one pass or in several; pinned where the device is CUDA.
-        num_supervised: Labels of all passes.
-        flops: Of the whole update.
+        passes: What the model of this rank reads, in one pass or in several; pinned where the
+            device is CUDA. None where chance gave its rows no label.
+        num_supervised: Labels of all passes of all ranks.
+        flops: Of the whole update, all ranks together.
     """
 
     batch: RowBatch
@@ -36,7 +39,11 @@ class StepInput:
 
 
 class StepInputs:
-    """Reads, masks, hashes and lays out what steps need: a pure function of the step."""
+    """Reads, masks, hashes and lays out what steps need: a pure function of the step.
+
+    Each rank reads and masks the rows of all, which takes a thousandth of a step, and then takes
+    its share of them; so rows, masks and records cannot depend on how many ranks there are.
+    """
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class StepInputs:
         first_position: int,
         device: torch.device,
         compute: ComputeConfig,
+        gang: Gang = ALONE,
     ) -> None:
         """Check that passes hold the rows of every phase, and those of held-out text.
 
@@ -59,13 +67,14 @@ class StepInputs:
             first_position: Of a sequence's first token (`model.forward.first_position`).
             device: Where the model computes.
             compute: How many tokens a pass may hold.
+            gang: Who shares the rows.
 
         Raises:
             ConfigError: A pass cannot hold a row.
         """
         self._recipe, self._rows, self._vocabulary = recipe, rows, vocabulary
         self._shape, self._first_position = shape, first_position
-        self._pins, self._compute = device.type == "cuda", compute
+        self._pins, self._compute, self._gang = device.type == "cuda", compute, gang
         # Held-out rows are as long as the recipe says, whatever its phases set.
         for length in (recipe.max_seqlen, *(each.leg.max_seqlen for each in recipe.placed_phases)):
             compute.rows_per_pass(length)
@@ -82,7 +91,7 @@ class StepInputs:
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
         passes = (
             Pass.of(each, first_position=self._first_position)
-            for part in parts
+            for part in shares(parts, self._gang)
             for each in part.split(rows_per_pass)
         )
         return StepInput(
@@ -100,3 +109,19 @@ class StepInputs:
                 for part in parts
             ),
         )
+
+
+def shares(parts: Sequence[Supervision], gang: Gang) -> Iterator[Supervision]:
+    """Return a rank's rows of each part, as far as they have labels.
+
+    Each part is divided by itself: where objectives take unlike time, every rank gets of each.
+    """
+    if gang.is_alone:
+        yield from parts
+        return
+    before = 0
+    for part in parts:
+        start, end = gang.share(part.rows.num_rows, before=before)
+        before += part.rows.num_rows
+        if start < end and len((share := part.part(start, end)).labels):
+            yield share

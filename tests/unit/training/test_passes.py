@@ -94,7 +94,8 @@ def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe)
     settings: dict[str, Any] = {"max_tokens_per_pass": 64, "read_back_every": 2}
     folder = train(make_recipe({**CLM, "steps": 1}), training_data, tmp_path, **settings)
     kept = read_json(folder / "state.json")["compute"]
-    assert kept == {**settings, "activation_checkpointing": False, "compile": False}
+    expected = {"processes": 1, "activation_checkpointing": False, "compile": False}
+    assert kept == {**settings, **expected}
 
 
 def test_held_out_rows_must_fit_a_pass_too(tmp_path, training_data, make_recipe):

@@ -1,0 +1,201 @@
+"""Ranks: processes that compute one thing together, each a part of it.
+
+Alone is the usual case: one rank, no process group, and every sum is what was given. Several ranks
+are started by torchrun, whose environment says which one a process is. They are called a gang, as
+schedulers call what runs together or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from biphasic.errors import ConfigError, LostRankError, TrainingError
+
+PATIENCE = timedelta(minutes=30)
+"""How long ranks wait for one another: the first one saves, and watches held-out losses, alone."""
+
+
+@dataclass(frozen=True)
+class PendingSum:
+    """A sum over ranks that is being taken."""
+
+    work: dist.Work
+
+    def wait(self) -> None:
+        """Go on when the sum is there; on CUDA what is queued later waits, and nobody else.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        with _others_needed():
+            self.work.wait()
+
+
+@dataclass(frozen=True)
+class Gang:
+    """The ranks that train together, as one of them sees them.
+
+    All of them call the same methods in the same order; each waits for the others.
+
+    Attributes:
+        dp_rank: Which one this is, from 0.
+        dp_world_size: How many there are.
+    """
+
+    dp_rank: int = 0
+    dp_world_size: int = 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no others."""
+        return self.dp_world_size == 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank does what is done once: it writes, reports and watches."""
+        return self.dp_rank == 0
+
+    def share(self, num_rows: int, *, before: int = 0) -> tuple[int, int]:
+        """Return where this rank's rows begin and end among rows that are divided.
+
+        Shares lie in order of ranks, are as equal as can be, and hold every row once.
+
+        Args:
+            num_rows: Rows to divide.
+            before: Rows divided before, by other calls: the rank that gets one more goes on from
+                there, so that many small divisions are fair together.
+        """
+        size, shift = self.dp_world_size, before % self.dp_world_size
+        return (
+            (self.dp_rank * num_rows + shift) // size,
+            ((self.dp_rank + 1) * num_rows + shift) // size,
+        )
+
+    def begin_sum(self, tensor: Tensor) -> PendingSum:
+        """Begin to replace a tensor, in place, by its sum over ranks: the same bits on each.
+
+        Only for a gang that is not alone.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        with _others_needed():
+            work = dist.all_reduce(tensor, async_op=True)
+        if work is None:
+            raise LostRankError("this process belongs to no gang")
+        return PendingSum(work)
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Replace a tensor, in place, by its sum over ranks: the same bits on each.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        if not self.is_alone:
+            self.begin_sum(tensor).wait()
+
+    def from_first(self, value: int) -> int:
+        """Return the value that the first rank gives; those of others are ignored.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        if self.is_alone:
+            return value
+        given = torch.tensor([value])
+        with _others_needed():
+            dist.broadcast(given, src=0)
+        return int(given)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        self.sum_(torch.zeros(1))  # on the host: no device is asked
+
+    def require_same(self, value: int, *, what: str) -> None:
+        """Check that all ranks give the same value, of 63 bits.
+
+        Raises:
+            TrainingError: They do not; all ranks raise it.
+            LostRankError: Another rank has ended.
+        """
+        if self.is_alone:
+            return
+        extremes = torch.tensor([value, -value])
+        with _others_needed():
+            dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+        if int(extremes.sum()):
+            raise TrainingError(
+                f"{what} differ between the processes that train together; "
+                "give them the same hardware and libraries, or set compute.processes to 1"
+            )
+
+
+ALONE = Gang()
+
+
+@contextmanager
+def joined_gang() -> Iterator[Gang]:
+    """Join the gang that torchrun's environment names, and leave it when the block ends well.
+
+    Where it names none, or one rank, this process is alone. Sums of tensors on CUDA go over nccl,
+    all others over gloo.
+
+    Raises:
+        ConfigError: There are fewer devices than ranks of this machine.
+        LostRankError: The others did not come.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        check_devices(int(os.environ["LOCAL_WORLD_SIZE"]))
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    with _others_needed():
+        dist.init_process_group(backend, timeout=PATIENCE)
+    yield Gang(dist.get_rank(), dist.get_world_size())
+    # Not after an error: with a rank lost, leaving in order might take forever.
+    dist.destroy_process_group()
+
+
+def check_devices(processes: int) -> None:
+    """Refuse more processes than a machine with CUDA devices has devices.
+
+    Raises:
+        ConfigError: There are fewer.
+    """
+    if torch.cuda.is_available() and (found := torch.cuda.device_count()) < processes:
+        raise ConfigError(
+            f"processes: {processes} need a CUDA device each, and this machine shows {found}; "
+            f"set compute.processes to {found} or less"
+        )
+
+
+def checksum(tensors: Iterator[Tensor]) -> int:
+    """Return a number of 63 bits that follows from the bits of fp32 tensors, and from no order."""
+    total = sum(int(each.detach().view(torch.int32).sum(dtype=torch.int64)) for each in tensors)
+    return total % (1 << 63)
+
+
+@contextmanager
+def _others_needed() -> Iterator[None]:
+    """Name what torch raises when ranks wait for one that will not come."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has no narrower one for gloo
+        reason = str(error).strip().partition("\n")[0]
+        raise LostRankError(f"a process that trains with this one has ended: {reason}") from error
