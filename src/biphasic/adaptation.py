@@ -28,7 +28,8 @@ from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.pretrained import check_model
-from biphasic.study.run import DEFAULT_ROOT, STORE
+from biphasic.study.prepared import STORE
+from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision

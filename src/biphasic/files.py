@@ -36,9 +36,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: readers see the old file or the new one."""
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, *, is_flushed: bool = True) -> None:
+    """Replace `path` by `text` in one step: readers see the old file or the new one.
+
+    Args:
+        path: The file.
+        text: Its content.
+        is_flushed: Whether it must outlive a loss of power; what can be made again need not.
+    """
+    write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -46,15 +52,16 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` in one step."""
+def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
+    """Replace `path` by `content` in one step; `is_flushed` as in `write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{_PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         with partial.open("wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if is_flushed:
+                stream.flush()
+                os.fsync(stream.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

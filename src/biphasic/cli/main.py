@@ -16,10 +16,18 @@ from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
+from biphasic.cli.job import job_app
 from biphasic.cli.study import Overrides, Root, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
-from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, LockedError
+from biphasic.errors import (
+    BiphasicError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LockedError,
+    StoppedError,
+)
 
 app = typer.Typer(
     help="Pretrain text encoders under control, evaluate them, and compare objectives honestly.",
@@ -31,6 +39,7 @@ app = typer.Typer(
 app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
+app.add_typer(job_app, name="job")
 app.command("adapt")(adapt_command)
 app.command("finetune")(finetune_command)
 app.command("predict")(predict_command)
@@ -165,6 +174,8 @@ def main() -> None:
         app()
     except (ConfigError, DataError, CheckpointError, LockedError) as error:
         _fail(error, code=2)
+    except StoppedError as error:
+        _fail(error, code=_INTERRUPTED)
     except (BiphasicError, OSError) as error:  # among the latter: disk full, folder not writable
         _fail(error, code=1)
     except SystemExit as ended:

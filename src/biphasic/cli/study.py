@@ -44,7 +44,7 @@ def study_plan(
     from biphasic.study.graph import plan_svg
     from biphasic.study.outlook import look_ahead
     from biphasic.study.plan_text import plan_lines
-    from biphasic.study.run import STORE
+    from biphasic.study.prepared import STORE
     from biphasic.study.study_file import load_study
     from biphasic.study.summary import summarise_plan, summary_json
 
@@ -70,7 +70,7 @@ def study_diff(
 ) -> None:
     """Say what each of two studies plans that the other does not, and where arms part and why."""
     from biphasic.study.outlook import look_ahead
-    from biphasic.study.run import STORE
+    from biphasic.study.prepared import STORE
     from biphasic.study.study_diff import compare_studies, difference_lines
     from biphasic.study.study_file import load_study
 
@@ -102,6 +102,13 @@ def study_run(
         int,
         typer.Option(min=1, help="Threads per job; results may depend on it in the last bits."),
     ] = 1,
+    per_gpu: Annotated[
+        int, typer.Option(min=1, help="Jobs that share a GPU, where they fit into its memory.")
+    ] = 1,
+    tries: Annotated[
+        int,
+        typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
+    ] = 3,
     overrides: Overrides = None,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
@@ -111,10 +118,16 @@ def study_run(
     from biphasic.analysis.load import load_study
     from biphasic.analysis.tables import format_table
     from biphasic.study.api import run_study
-    from biphasic.study.run import STORE
+    from biphasic.study.prepared import STORE
 
     outcome = run_study(
-        file, root=root, overrides=overrides or (), num_workers=workers, num_threads=threads
+        file,
+        root=root,
+        overrides=overrides or (),
+        num_workers=workers,
+        num_threads=threads,
+        jobs_per_gpu=per_gpu,
+        tries=tries,
     )
     console = Console()
     table = format_table(load_study(outcome.folder, root.resolve() / STORE))
@@ -122,14 +135,41 @@ def study_run(
         # Files and pipes have no width: no number is broken in two.
         unbounded = console.options.update(width=_WIDEST)
         console.width = Measurement.get(console, unbounded, table).maximum
-    if outcome.num_executed == 0:
+    if outcome.num_executed == 0 and not outcome.failures and not outcome.is_stopped:
         console.print("all finished; nothing to do", highlight=False)
     console.print(table)
     typer.echo(f"report: {shown(outcome.report)}")
+    if outcome.is_stopped:
+        typer.echo("stopped on request; run again to go on", err=True)
+        raise typer.Exit(1)
     if outcome.failures:
         for failure in outcome.failures:
             typer.echo(f"failed: {failure}", err=True)
         raise typer.Exit(1)
+
+
+@study_app.command("jobs")
+def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None) -> None:
+    """Write down the jobs that a study lacks, and print them for a scheduler of one's own.
+
+    One line each: identity, kind, processes, the job that it waits for (or -), label. Data are
+    made first.
+    """
+    from rich.console import Console
+
+    from biphasic.study.job_store import save_job
+    from biphasic.study.prepared import prepare_study
+    from biphasic.study.study_file import load_study, save_resolved
+
+    config = load_study(file, overrides or ())
+    study = prepare_study(config, root=root, console=Console(stderr=True))
+    save_resolved(config, study.folder)
+    items = study.missing_work()
+    names = {item.id for item in items}
+    for item in items:
+        save_job(item.make())
+        needs = item.needs if item.needs in names else "-"
+        typer.echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
 
 
 @study_app.command("report")

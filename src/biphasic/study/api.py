@@ -13,10 +13,12 @@ from biphasic.config import parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.files import is_complete
 from biphasic.study.config import StudyConfig
-from biphasic.study.display import job_bar
+from biphasic.study.here import run_here
 from biphasic.study.jobs import TrainJob
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
-from biphasic.study.run import DEFAULT_ROOT, STORE, StudyOutcome, execute_study
+from biphasic.study.prepared import STORE
+from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
+from biphasic.study.schedule import RetryPolicy
 from biphasic.study.study_file import load_study
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
@@ -31,6 +33,8 @@ def run_study(
     overrides: Iterable[str] = (),
     num_workers: int | None = None,
     num_threads: int = 1,
+    jobs_per_gpu: int = 1,
+    tries: int = 3,
     console: Console | None = None,
 ) -> StudyOutcome:
     """Run what a study still lacks and write its report.
@@ -41,6 +45,9 @@ def run_study(
         overrides: Settings on top of the file's, as `a.b=value`.
         num_workers: Jobs at once; as many as cores allow when None.
         num_threads: Threads per job. Results may depend on it in the last bits.
+        jobs_per_gpu: Jobs that share a GPU; one GPU and one core are one slot each.
+        tries: How often a job that fails by bad luck (its process killed, memory or disk full) is
+            tried before it is set aside. What is wrong in itself is tried once.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -53,8 +60,12 @@ def run_study(
     return execute_study(
         config,
         root=Path(root),
-        num_workers=num_workers,
-        num_threads=num_threads,
+        resources=Resources(
+            num_workers=num_workers,
+            num_threads=num_threads,
+            jobs_per_gpu=jobs_per_gpu,
+            policy=RetryPolicy(tries=tries),
+        ),
         console=console or Console(stderr=True),
     )
 
@@ -167,6 +178,5 @@ def train_recipe(
         tensorboard=store / "tensorboard" / identities[-1],
         compute=compute,
     )
-    with job_bar(console, job) as report:
-        job.run(report)
+    run_here(job, console=console)
     return states / identities[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -19,19 +19,24 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from biphasic.errors import StoppedError, TakenError
 from biphasic.study.jobs import Job, Progress, Report
+from biphasic.study.work import WorkItem
 
 
 class StudyDisplay:
-    """One bar for the study, one for each running job."""
+    """One bar for all jobs, one for each that runs; told what happens by a `Scheduler`."""
 
-    def __init__(self, console: Console, *, num_jobs: int) -> None:
+    def __init__(self, console: Console, items: Iterable[WorkItem]) -> None:
         """Prepare; bars appear on entry, and only on a terminal."""
         self._console = console
+        self._labels = {item.id: item.label for item in items}
+        self._taken: set[str] = set()
         self._lock = threading.Lock()
         self._bars = _bars(console)
-        self._study = self._bars.add_task("all jobs", total=num_jobs, text="")
+        self._all = self._bars.add_task("all jobs", total=len(self._labels), text="")
         self._running: dict[str, TaskID] = {}
+        self._num_ended = 0
 
     def __enter__(self) -> StudyDisplay:
         self._bars.start()
@@ -46,28 +51,60 @@ class StudyDisplay:
         """Remove the bars."""
         self._bars.stop()
 
-    def progress(self, job: Job, progress: Progress) -> None:
-        """Move a job's bar."""
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Move a job's bar; called from threads of an engine."""
         with self._lock:
-            if job.id not in self._running:
-                self._running[job.id] = self._bars.add_task(job.label, text="")
+            if job_id not in self._running:
+                self._running[job_id] = self._bars.add_task(self._labels[job_id], text="")
             self._bars.update(
-                self._running[job.id],
+                self._running[job_id],
                 completed=progress.done,
                 total=progress.total,
                 text=progress.text,
             )
 
-    def ended(self, job: Job, error: BaseException | None) -> None:
+    def started(self, item: WorkItem) -> None:
+        """Show nothing before there is progress."""
+
+    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
         """Replace a job's bar by a line."""
         with self._lock:
-            if job.id in self._running:
-                self._bars.remove_task(self._running.pop(job.id))
-            self._bars.advance(self._study)
-            task = self._bars.tasks[0]
-            count = f"[{int(task.completed)}/{int(task.total or 0)}]"
-            outcome = f"FAILED: {error}" if error else f"done: {job.label}"
-            self._console.print(Text(f"{count} {outcome}"), soft_wrap=True)
+            self._remove(item.id)
+            self._bars.advance(self._all)
+            self._num_ended += 1
+            if error is not None:
+                outcome = f"FAILED: {item.label}: {error}"
+            else:
+                outcome = f"{'done elsewhere' if elsewhere else 'done'}: {item.label}"
+            self._say(f"[{self._num_ended}/{len(self._labels)}] {outcome}")
+
+    def delayed(self, item: WorkItem, error: BaseException) -> None:
+        """Remove a job's bar, and say why it comes up again later."""
+        with self._lock:
+            self._remove(item.id)
+            if isinstance(error, TakenError):
+                if item.id not in self._taken:
+                    self._taken.add(item.id)
+                    self._say(f"waiting for {item.label}: done by {error.holder}")
+            elif not isinstance(error, StoppedError):
+                self._say(f"will be tried again: {item.label}: {error}")
+
+    def revived(self, item: WorkItem) -> None:
+        """Count a job that was set aside as still to be done."""
+        with self._lock:
+            self._num_ended -= 1
+            self._bars.advance(self._all, -1)
+            self._say(f"tried again on request: {item.label}")
+
+    def tick(self) -> None:
+        """Do nothing: bars move by themselves."""
+
+    def _remove(self, job_id: str) -> None:
+        if job_id in self._running:
+            self._bars.remove_task(self._running.pop(job_id))
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
 
 
 @contextmanager

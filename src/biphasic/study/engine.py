@@ -1,4 +1,8 @@
-"""The local engine: jobs on worker processes of this machine."""
+"""Engines: what does jobs. The local one runs them on worker processes of this machine.
+
+An engine is given a job's identity and nothing else; it finds the job in the store, and the store,
+not the engine, knows what is finished. So another engine, on a cluster, needs `submit` alone.
+"""
 
 from __future__ import annotations
 
@@ -7,56 +11,110 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
-from biphasic.errors import StudyError
-from biphasic.study.jobs import Job, Progress
+from biphasic.errors import StoppedError, StudyError, TakenError
+from biphasic.study.job_store import load_job
+from biphasic.study.jobs import Progress
+from biphasic.study.slots import Slot, devices_environment
 
-Watch = Callable[[Job, Progress], None]
-_Queued = tuple[Job, "Future[None]"]
+Watch = Callable[[str, Progress], None]
+"""Told the identity of a job and how far it is, from threads of the engine."""
+_STOP_SECONDS = 20.0
+"""How long workers that are asked to stop may take to save what they have."""
+
+
+class JobFailedError(StudyError):
+    """A job failed.
+
+    Attributes:
+        is_final: Whether it would fail in the same way again, as far as can be told.
+        log: Where more of it is said; None where there is no more.
+    """
+
+    def __init__(self, message: str, *, is_final: bool, log: Path | None) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+        self.log = log
+
+
+class Engine(Protocol):
+    """Does jobs that lie in the store."""
+
+    @property
+    def num_slots(self) -> int:
+        """Return how many jobs of one slot it does at once."""
+        ...
+
+    def submit(self, job_id: str) -> Future[None]:
+        """Do a job as soon as there is room.
+
+        The future raises `JobFailedError` if the job fails, `TakenError` while another process
+        does it, and `StoppedError` if it was stopped on request.
+        """
+        ...
 
 
 class LocalEngine:
-    """Runs jobs on `num_workers` processes with `num_threads` threads each.
+    """Runs jobs on one long-lived process for each slot.
 
-    A job's result does not depend on how many workers there are, nor on what a worker did before;
+    A job's result does not depend on how many slots there are, nor on what a worker did before;
     it may depend on `num_threads`, because sums are then taken in another order.
     """
 
     def __init__(
-        self, *, num_workers: int, num_threads: int, log_folder: Path, watch: Watch
+        self,
+        store: Path,
+        slots: Sequence[Slot],
+        *,
+        num_threads: int,
+        log_folder: Path,
+        watch: Watch,
     ) -> None:
-        """Start the workers.
+        """Prepare; workers start when they are needed first.
 
         Args:
-            num_workers: Jobs that run at once.
-            num_threads: Threads per job.
-            log_folder: Where each worker's log goes.
-            watch: Told about progress, from threads of the engine.
+            store: Content store, where jobs lie.
+            slots: What there is to compute on.
+            num_threads: Threads per slot.
+            log_folder: Where jobs and workers leave their logs.
+            watch: Told about progress.
         """
-        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
-        self._watch = watch
         log_folder.mkdir(parents=True, exist_ok=True)
-        self._workers = [
-            _Worker(log_folder / f"worker-{index}.log", num_threads) for index in range(num_workers)
-        ]
-        self._threads = [
-            threading.Thread(target=self._attend, args=(worker,), daemon=True)
-            for worker in self._workers
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._store, self._watch = store, watch
+        self._workers = {
+            slot: _Worker(slot, store, num_threads=num_threads, log_folder=log_folder)
+            for slot in slots
+        }
+        self._free = list(slots)
+        self._queue: deque[tuple[str, int, Future[None]]] = deque()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(len(slots), thread_name_prefix="biphasic-slot")
 
-    def submit(self, job: Job) -> Future[None]:
-        """Queue a job; its future raises `StudyError` if it fails."""
+    @property
+    def num_slots(self) -> int:
+        """Return how many jobs of one slot run at once."""
+        return len(self._workers)
+
+    def submit(self, job_id: str) -> Future[None]:
+        """Queue a job; jobs of several slots wait until so many are free.
+
+        Raises:
+            StudyError: There is no such job in the store, or it needs more slots than there are.
+        """
+        needed = load_job(self._store, job_id).num_slots
+        if needed > self.num_slots:
+            raise StudyError(f"job {job_id}: needs {needed} slots; there are {self.num_slots}")
         future: Future[None] = Future()
-        self._queue.put((job, future))
+        with self._lock:
+            self._queue.append((job_id, needed, future))
+        self._dispatch()
         return future
 
     def __enter__(self) -> LocalEngine:
@@ -68,91 +126,153 @@ class LocalEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the workers at once; nothing that they finished is lost."""
-        for _ in self._threads:
-            self._queue.put(None)
-        for worker in self._workers:
-            worker.stop()
-        for thread in self._threads:
-            thread.join()
-        for worker in self._workers:
+        """End the workers; one that trains saves what it has before, within some seconds."""
+        with self._lock:
+            waiting, self._queue = self._queue, deque()
+        for _, _, future in waiting:
+            future.cancel()
+        for worker in self._workers.values():
+            worker.ask_to_stop()
+        for worker in self._workers.values():
+            worker.end(within_seconds=_STOP_SECONDS)
+        self._threads.shutdown(wait=True)
+        for worker in self._workers.values():
             worker.close()
 
-    def _attend(self, worker: _Worker) -> None:
-        while queued := self._queue.get():
-            job, future = queued
-            try:
-                worker.run(job, lambda progress, job=job: self._watch(job, progress))
-            except Exception as error:  # noqa: BLE001 - whoever waits for the future is told
-                future.set_exception(error)
-            else:
-                future.set_result(None)
+    def _dispatch(self) -> None:
+        """Give the first jobs in the queue what is free; none overtakes another."""
+        with self._lock:
+            while self._queue and self._queue[0][1] <= len(self._free):
+                job_id, needed, future = self._queue.popleft()
+                slots, self._free = self._free[:needed], self._free[needed:]
+                self._threads.submit(self._do, job_id, slots, future)
+
+    def _do(self, job_id: str, slots: list[Slot], future: Future[None]) -> None:
+        error: BaseException | None = None
+        try:
+            self._workers[slots[0]].run(
+                job_id, slots, lambda progress: self._watch(job_id, progress)
+            )
+        except Exception as raised:  # noqa: BLE001 - whoever waits for the future is told
+            error = raised
+        # Free before anyone hears of it, or who hears would find the engine full.
+        with self._lock:
+            self._free = sorted([*self._free, *slots], key=lambda slot: slot.index)
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        self._dispatch()
 
 
 class _Worker:
-    def __init__(self, log: Path, num_threads: int) -> None:
-        self._log, self._num_threads = log, num_threads
-        self._is_stopped = False
-        self._process = self._start()
+    """A process on a slot, started when it is needed and again when it has died."""
 
-    def run(self, job: Job, watch: Callable[[Progress], None]) -> None:
+    def __init__(self, slot: Slot, store: Path, *, num_threads: int, log_folder: Path) -> None:
+        self._slot, self._store, self._num_threads = slot, store, num_threads
+        self._logs = log_folder
+        self._is_stopped = False
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, job_id: str, slots: Sequence[Slot], watch: Callable[[Progress], None]) -> None:
         """Do a job.
 
         Raises:
-            StudyError: It failed; the message says why.
+            JobFailedError: It failed; the message says why.
+            TakenError: Another process does it.
+            StoppedError: It was asked to stop.
         """
-        if self._is_stopped:
-            raise StudyError(f"{job.label}: not tried, the study was stopped")
-        if self._process.poll() is not None:
-            self.close()
-            self._process = self._start()
-        process = self._process
+        process = self._ready()
         if process.stdin is None or process.stdout is None:
             raise StudyError("a worker was started without pipes")
+        log = self._logs / f"{job_id}.log"
+        given = {"job": job_id, "log": str(log), "environment": devices_environment(slots)}
         try:
-            process.stdin.write(job.model_dump_json() + "\n")
+            process.stdin.write(json.dumps(given) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
-            self._end()
-            raise StudyError(f"{job.label}: its worker died; see {self._log}") from None
+            raise self._died(process, log) from None
         for line in process.stdout:
             event: dict[str, Any] = json.loads(line)
             kind = event.pop("event")
-            if kind == "finished":
+            if kind == "progress":
+                watch(Progress(**event))
+            elif kind == "finished":
                 return
-            if kind == "failed":
-                raise StudyError(f"{job.label}: {event['error']}")
-            watch(Progress(**event))
-        self._end()
-        raise StudyError(
-            f"{job.label}: its worker died (killed, or out of memory?); see {self._log}"
-        )
+            elif kind == "taken":
+                raise TakenError(event["error"])
+            elif kind == "stopped":
+                raise StoppedError(event["error"])
+            else:
+                has_log = log.is_file()
+                raise JobFailedError(
+                    event["error"], is_final=event["is_final"], log=log if has_log else None
+                )
+        raise self._died(process, log)
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
+        """Ask the process to save what it has and to end; it takes no further job."""
         self._is_stopped = True
-        self._end()
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(BrokenPipeError, ValueError):
+                self._process.stdin.close()
 
-    def _end(self) -> None:
-        # A dying process closes its pipes first: without waiting, the next job would go to it.
-        self._process.kill()
-        self._process.wait()
+    def end(self, *, within_seconds: float) -> None:
+        """See the process end, or end it."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(within_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def close(self) -> None:
         """Close the pipes; nobody may be reading them."""
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
             with suppress(BrokenPipeError):
                 if pipe:
                     pipe.close()
 
+    def _ready(self) -> subprocess.Popen[str]:
+        if self._is_stopped:
+            raise StoppedError("not tried: the study was stopped")
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+            self._process = None
+        if self._process is None:
+            self._process = self._start()
+        return self._process
+
+    def _died(self, process: subprocess.Popen[str], log: Path) -> StudyError:
+        # A dying process closes its pipes first: without waiting, the next job would go to it.
+        process.kill()
+        process.wait()
+        if self._is_stopped:
+            return StoppedError("stopped; it goes on from its latest checkpoint")
+        where = log if log.is_file() else self._worker_log
+        return JobFailedError(
+            f"its worker died (killed, or out of memory?); see {where}", is_final=False, log=where
+        )
+
+    @property
+    def _worker_log(self) -> Path:
+        return self._logs / f"worker-{self._slot.index}.log"
+
     def _start(self) -> subprocess.Popen[str]:
         threads = str(self._num_threads)
-        with self._log.open("a", encoding="utf-8") as log:
+        with self._worker_log.open("a", encoding="utf-8") as log:
             return subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", "biphasic.study.worker", threads],
+                [sys.executable, "-m", "biphasic.study.worker", str(self._store), threads],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 encoding="utf-8",
-                env={**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"},
+                env={
+                    **os.environ,
+                    **self._slot.environment(),
+                    "OMP_NUM_THREADS": threads,
+                    "TOKENIZERS_PARALLELISM": "false",
+                },
             )

@@ -21,7 +21,9 @@ from biphasic.files import read_json, verify_folder
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.study.display import job_bar
+from biphasic.study.display import StudyDisplay
+from biphasic.study.engine import LocalEngine
+from biphasic.study.here import run_here
 from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.plan import (
     FinetuneGroup,
@@ -31,9 +33,12 @@ from biphasic.study.plan import (
     missing_runs,
     plan_group,
 )
-from biphasic.study.run import DEFAULT_ROOT, STORE
-from biphasic.study.schedule import run_jobs
+from biphasic.study.prepared import STORE
+from biphasic.study.run import DEFAULT_ROOT
+from biphasic.study.schedule import RetryPolicy, Scheduler
+from biphasic.study.slots import local_slots
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.work import WorkItem
 from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -273,19 +278,37 @@ def run_finetunings(
     """
     parts = job.split(num_workers)
     if len(parts) == 1:
-        with job_bar(console, job) as report, compute_threads(num_threads):
-            job.run(report)
+        with compute_threads(num_threads):
+            run_here(job, console=console)
         return
-    failures = run_jobs(
-        parts,
-        {},
-        console=console,
-        log_folder=job.store.parent / "logs",
-        num_workers=num_workers,
-        num_threads=num_threads,
+    items = [_part(part) for part in parts]
+    with (
+        StudyDisplay(console, items) as display,
+        LocalEngine(
+            job.store,
+            local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),
+            num_threads=num_threads,
+            log_folder=job.store.parent / "logs",
+            watch=display.progress,
+        ) as engine,
+    ):
+        outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=display).run()
+    if outcome.failures:
+        raise StudyError(str(outcome.failures[0]))
+
+
+def _part(job: FinetuneJob) -> WorkItem:
+    return WorkItem(
+        id=job.id,
+        label=job.label,
+        kind="finetune",
+        needs=None,
+        cost=0.0,
+        num_slots=1,
+        arms=(),
+        make=lambda: job,
+        is_done=job.is_done,
     )
-    if failures:
-        raise StudyError(failures[0])
 
 
 @contextmanager

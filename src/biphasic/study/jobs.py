@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock
-
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import StoppedError, StudyError
 from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
+from biphasic.store_claims import claim_work
 from biphasic.study.keep import BestModel
 from biphasic.study.prepare import DataPaths
 from biphasic.tasks.encoding import EncodedTask
@@ -47,6 +48,13 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+ShouldStop = Callable[[], bool]
+"""Asked now and then; a job that hears yes saves what it has and raises `StoppedError`."""
+
+
+def never() -> bool:
+    """Never stop."""
+    return False
 
 
 class TrainJob(Config):
@@ -76,8 +84,37 @@ class TrainJob(Config):
     compute: ComputeConfig = ComputeConfig()
     """How steps are computed."""
 
-    def run(self, report: Report) -> None:
-        """Train, or find it done."""
+    @property
+    def num_slots(self) -> int:
+        """Processes that train together, each on a slot of its own."""
+        return 1
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
+        """Train, or find it done.
+
+        Raises:
+            TakenError: Another process does it.
+            StoppedError: Somebody asked to stop; it goes on from there next time.
+        """
+        with _claimed(self):
+            self.train(report, should_stop=should_stop)
+
+    def is_done(self) -> bool:
+        """Tell whether the store has the state."""
+        return is_complete(self.store / "states" / self.id)
+
+    def check_needs(self) -> None:
+        """Check that what this job goes on from is there.
+
+        Raises:
+            StudyError: It is not; the message names the job that makes it.
+        """
+        if self.start:
+            data = _open(self.data.model_dump_json(), self.data.content())
+            _check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
+
+    def train(self, report: Report, *, should_stop: ShouldStop) -> None:
+        """Train as one process, alone or as one of a gang."""
         data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
@@ -85,22 +122,21 @@ class TrainJob(Config):
             text = f"loss {step.loss:.3f}  {speed:,.0f} tokens/s"
             report(Progress(step.step - self.start, self.end - self.start, text))
 
-        with _exclusive(self.store, self.id):
-            remove_partials(self.store / "states", self.id)
-            train_segment(
-                Lineage(self.recipe, data.ground),
-                data,
-                self.store,
-                start=self.start,
-                end=self.end,
-                options=RunOptions(
-                    checkpoint_every=self.checkpoint_every,
-                    heldout_every=self.heldout_every,
-                    tensorboard=self.tensorboard,
-                    report=forward,
-                    compute=self.compute,
-                ),
-            )
+        remove_partials(self.store / "states", self.id)
+        train_segment(
+            Lineage(self.recipe, data.ground),
+            data,
+            self.store,
+            start=self.start,
+            end=self.end,
+            options=RunOptions(
+                checkpoint_every=self.checkpoint_every,
+                heldout_every=self.heldout_every,
+                tensorboard=self.tensorboard,
+                report=forward,
+                compute=self.compute,
+            ),
+        )
 
 
 class GridRun(Config):
@@ -152,9 +188,20 @@ class FinetuneJob(Config):
     keep: Path | None = None
     """Folder in which each part of this job keeps its best model; see `biphasic.study.keep`."""
 
-    def run(self, report: Report) -> None:
-        """Fine-tune what has a result missing."""
-        with _exclusive(self.store, self.id):
+    @property
+    def num_slots(self) -> int:
+        """One: a process fine-tunes alone."""
+        return 1
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
+        """Fine-tune what has a result missing.
+
+        Raises:
+            TakenError: Another process does it.
+            StoppedError: Somebody asked to stop; finished fine-tunings are kept.
+        """
+        report = _stopping(report, should_stop)
+        with _claimed(self):
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
                 for index in range(len(self.evaluations[0].runs))
@@ -165,6 +212,19 @@ class FinetuneJob(Config):
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)
+
+    def is_done(self) -> bool:
+        """Tell whether the store has all results."""
+        return all(self._is_done(run) for scored in self.evaluations for run in scored.runs)
+
+    def check_needs(self) -> None:
+        """Check that the encoder is there.
+
+        Raises:
+            StudyError: It is not; the message names the job that makes it.
+        """
+        if self.encoder == self.store / "states" / self.state:
+            _check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
         """Do one fine-tuning again, whether it has results or not; nothing is written.
@@ -260,11 +320,32 @@ class FinetuneJob(Config):
 Job = TrainJob | FinetuneJob
 
 
-def _exclusive(store: Path, job_id: str) -> FileLock:
-    """Wait until no other process of this store does the same job."""
-    locks = store / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    return FileLock(locks / f"{job_id}.lock")
+def _claimed(job: Job) -> AbstractContextManager[object]:
+    """Hold a job for this process.
+
+    Raises:
+        TakenError: Another process that can see the store does it.
+    """
+    return claim_work(job.store, job.id, doing=job.label)
+
+
+def _check_state(store: Path, identity: str) -> None:
+    if not is_complete(store / "states" / identity):
+        raise StudyError(
+            f"{store / 'states' / identity}: not there yet, and this job goes on from it; first: "
+            f"biphasic job run {identity}"
+        )
+
+
+def _stopping(report: Report, should_stop: ShouldStop) -> Report:
+    """Return a report that stops the job on request, where progress is told."""
+
+    def forward(progress: Progress) -> None:
+        report(progress)
+        if should_stop():
+            raise StoppedError("stopped; what is finished is kept")
+
+    return forward
 
 
 # What a long-lived worker keeps between jobs. Keys are JSON, since type checkers do not know that

@@ -6,7 +6,7 @@ somebody needs to the next: the untrained model, a branching point, an arm's end
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,11 @@ class FinetuneGroup:
         """The runs of all scored tasks."""
         return tuple(run for runs in self.runs.values() for run in runs)
 
+    def run_ids(self) -> Iterator[str]:
+        """Name the runs of all scored tasks, and keep nothing: plans have millions."""
+        for task in self.evaluations:
+            yield from grid_ids(run_determinants(self.state, task), self.grid)
+
     @property
     def num_runs(self) -> int:
         """Their number, without naming them."""
@@ -84,13 +89,25 @@ class Plan:
     tasks: tuple[PlannedTask, ...]
 
 
-def plan_study(config: StudyConfig, ground: Ground, tasks: tuple[PlannedTask, ...]) -> Plan:
+def plan_study(
+    config: StudyConfig,
+    ground: Ground,
+    tasks: tuple[PlannedTask, ...],
+    *,
+    known: Set[str] = frozenset(),
+) -> Plan:
     """Expand a study on its data.
+
+    Args:
+        config: The study.
+        ground: Its text.
+        tasks: What states are scored on.
+        known: States that the store has, whoever left them there: training goes on from them.
 
     Raises:
         ConfigError: A schedule does not fit its run.
     """
-    trained = plan_training(config, ground)
+    trained = plan_training(config, ground, known=known)
     states = {point.state: point.name for point in reversed(trained.points)}
     in_order = dict.fromkeys(point.state for point in trained.points)
     groups = (
@@ -120,9 +137,9 @@ def missing_segments(plan: Plan, store: Path) -> list[Segment]:
     return [s for s in plan.segments if not is_complete(store / "states" / s.id)]
 
 
-def missing_runs(group: FinetuneGroup, store: Path) -> list[GridRun]:
-    """Return the fine-tunings of a group that have no result yet."""
-    return [run for run in group.all_runs if not is_complete(store / "finetunes" / run.id)]
+def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
+    """Return the identities of the fine-tunings of a group that have no result yet."""
+    return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
 
 
 def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
@@ -156,8 +173,8 @@ def check_inputs(plan: Plan, store: Path) -> None:
         latest = progress.latest_step()
         if latest is not None:
             verify_folder(progress.path(latest), remedy="delete this folder and run again")
-    for run in (run for group in plan.groups for run in group.all_runs):
-        folder = store / "finetunes" / run.id
+    for name in (name for group in plan.groups for name in group.run_ids()):
+        folder = store / "finetunes" / name
         if is_complete(folder):
             verify_folder(folder, remedy="delete this folder and run again")
 
@@ -189,13 +206,15 @@ def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
 def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:
     """Name the fine-tuning at each learning rate and seed by all that determines it."""
     return tuple(
-        GridRun(
-            id=digest({**shared, "learning_rate": rate, "seed": seed}),
-            learning_rate=rate,
-            seed=seed,
-        )
-        for rate, seed in grid
+        GridRun(id=identity, learning_rate=rate, seed=seed)
+        for identity, (rate, seed) in zip(grid_ids(shared, grid), grid, strict=True)
     )
+
+
+def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Iterator[str]:
+    """Yield the identities alone."""
+    for rate, seed in grid:
+        yield digest({**shared, "learning_rate": rate, "seed": seed})
 
 
 def plan_group(

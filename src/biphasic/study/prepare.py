@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from rich.console import Console
 
+from biphasic.claim import wait_for
 from biphasic.config import Config
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.build_display import build_bar, say_on
@@ -120,7 +120,7 @@ def prepare_corpus(
         DataError: There is no text, or it cannot be used.
     """
     if config.folder is None:
-        with _lock(store, f"data-{folder.name}"):
+        with _lock(store, f"data-{folder.name}", say=say_on(console)):
             # Of a corpus that was refused or interrupted there may be parts, but no record.
             if not _is_built(folder):
                 with build_bar(console) as report:
@@ -167,7 +167,7 @@ def prepare_builtin_tasks(
     """
     key = digest(builtin_tasks_origin(libraries))[:32]
     folder = store / "tasks" / f"builtin-{key}"
-    with _lock(store, f"tasks-{key}"):
+    with _lock(store, f"tasks-{key}", say=say):
         if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
             remove_partials(folder)
             say("making the four built-in tasks")
@@ -187,10 +187,6 @@ def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _lock(store: Path, name: str) -> Iterator[None]:
+def _lock(store: Path, name: str, *, say: Callable[[str], None]) -> AbstractContextManager[object]:
     """Wait until no other process makes the same data."""
-    locks = store / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / f"{name}.lock"):
-        yield
+    return wait_for(store / "claims" / name, doing=f"making {name}", say=say)

@@ -1,11 +1,10 @@
-"""Run a study: what is missing, in order of need, and the report."""
+"""Run a study: what is missing, longest path first, and the report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,46 @@ import torch
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
-from biphasic.data.build_display import say_on
-from biphasic.files import digest, exclusive_folder, read_json, write_json
+from biphasic.claim import exclusive_folder
+from biphasic.files import digest, read_json, write_json
 from biphasic.study.config import StudyConfig
-from biphasic.study.jobs import FinetuneJob, Job, TrainJob
-from biphasic.study.plan import (
-    FinetuneGroup,
-    Plan,
-    check_inputs,
-    check_tasks,
-    finetune_job,
-    missing_runs,
-    missing_segments,
-    plan_study,
-)
-from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.engine import LocalEngine
+from biphasic.study.monitor import Monitor
+from biphasic.study.plan import missing_runs, missing_segments
+from biphasic.study.prepared import PreparedStudy, prepare_study
 from biphasic.study.record import study_record
-from biphasic.study.schedule import run_jobs
-from biphasic.study.task_inputs import PlannedTask, TaskLocator
-from biphasic.study.training_plan import Segment
+from biphasic.study.requests import forget_requests, read_requests
+from biphasic.study.schedule import RetryPolicy, Scheduler, WorkOutcome
+from biphasic.study.slots import Slot, local_slots
+from biphasic.study.study_file import save_resolved
+from biphasic.study.work import WorkItem
 
 DEFAULT_ROOT = "runs"
-STORE = "store"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a study may use of this machine.
+
+    Attributes:
+        num_workers: Jobs at once; as many as there is room for when None.
+        num_threads: Threads per job.
+        jobs_per_gpu: Jobs that share a GPU.
+        policy: How often failed jobs are tried.
+    """
+
+    num_workers: int | None = None
+    num_threads: int = 1
+    jobs_per_gpu: int = 1
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return what jobs run on."""
+        return local_slots(
+            num_workers=self.num_workers,
+            num_threads=self.num_threads,
+            jobs_per_gpu=self.jobs_per_gpu,
+        )
 
 
 @dataclass(frozen=True)
@@ -44,84 +61,54 @@ class StudyOutcome:
     Attributes:
         folder: The study's folder.
         report: The report, `report.html`.
-        num_executed: Jobs that ran.
+        num_executed: Jobs that ran here.
         failures: One line per job that failed; jobs that needed it were not tried.
+        is_stopped: Whether it was cancelled before the end.
     """
 
     folder: Path
     report: Path
     num_executed: int
     failures: tuple[str, ...]
+    is_stopped: bool = False
 
 
 def execute_study(
-    config: StudyConfig,
-    *,
-    root: Path,
-    num_workers: int | None = None,
-    num_threads: int = 1,
-    console: Console,
+    config: StudyConfig, *, root: Path, resources: Resources, console: Console
 ) -> StudyOutcome:
     """Do all that a study still lacks, and write its report.
 
     Args:
         config: The study.
         root: Folder for studies and for the store that they share.
-        num_workers: Jobs at once; as many as cores allow when None.
-        num_threads: Threads per job.
+        resources: What it may use.
         console: Where progress is shown.
 
     Raises:
         LockedError: Another process is running this study.
         ConfigError: The study cannot be run as written.
+        DataError: Data are missing or cannot be used.
+        StudyError: The disk has no room for it.
     """
-    folder, store = root.resolve() / config.name, root.resolve() / STORE
+    folder = root.resolve() / config.name
     with study_lock(folder):
-        # Before the tasks, which take time: a source that is missing is known at once.
-        corpus = locate_corpus(config.corpus, store)
-        tasks = locate_tasks(config, store, say=say_on(console))
-        paths = prepare_corpus(config.corpus, corpus, store, console=console)
-        paths = paths.extended(map(config.recipe_of, config.arms))
-        data = paths.open()
-        plan = plan_study(config, data.ground, tasks)
-        check_tasks(plan.tasks, data.tokenizer)
-        check_inputs(plan, store)
-        jobs, needs = _jobs(plan, config, paths, store, folder)
-        failures: tuple[str, ...] = ()
-        if jobs:
-            workers = num_workers or default_workers(num_threads)
-            failures = run_jobs(
-                jobs,
-                needs,
-                console=console,
-                log_folder=folder / "logs",
-                num_workers=workers,
-                num_threads=num_threads,
-            )
-        record = study_record(config, plan, data, origin=paths.origin(), store=store)
-        report = _up_to_date_report(record, plan, folder, store)
-    return StudyOutcome(folder, report, num_executed=len(jobs), failures=failures)
-
-
-def locate_tasks(
-    config: StudyConfig, store: Path, *, say: Callable[[str], None]
-) -> tuple[PlannedTask, ...]:
-    """Find a study's tasks, and make those that are not in the store yet.
-
-    Raises:
-        DataError: A task's data are missing, damaged, or cannot be used.
-    """
-    locator = TaskLocator(
-        store=store,
-        libraries=config.corpus.libraries,
-        protocol_of=config.protocol_of,
-        is_paper=config.finetuning.is_paper,
-        say=say,
+        forget_requests(folder)
+        save_resolved(config, folder)
+        study = prepare_study(config, root=root, console=console)
+        items = study.missing_work()
+        outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
+        report = write_study_report(study)
+    not_tried = [f"{item.label}: not tried, it needs a job that failed" for item in outcome.blocked]
+    return StudyOutcome(
+        folder,
+        report,
+        num_executed=outcome.num_executed,
+        failures=(*map(str, outcome.failures), *not_tried),
+        is_stopped=outcome.is_stopped,
     )
-    return locator.plan(config.tasks)
 
 
-def study_lock(folder: Path) -> AbstractContextManager[None]:
+def study_lock(folder: Path) -> AbstractContextManager[object]:
     """Hold a study's folder for this process.
 
     Raises:
@@ -130,16 +117,20 @@ def study_lock(folder: Path) -> AbstractContextManager[None]:
     return exclusive_folder(folder, doing="running this study", otherwise="use another --root")
 
 
-def _up_to_date_report(record: dict[str, Any], plan: Plan, folder: Path, store: Path) -> Path:
+def write_study_report(study: PreparedStudy) -> Path:
     """Write `study.json` and the report, or leave them where they say the same already.
 
     What they were made from is noted last: an interrupted call, and a study file that changed
     without a job to run, leave no stale report behind.
+
+    Returns:
+        The path of the report.
     """
-    missing = [segment.id for segment in missing_segments(plan, store)]
-    missing += [run.id for group in plan.groups for run in missing_runs(group, store)]
-    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
-    made_from = digest({"study": {**record, "provenance": provenance}, "missing": missing})
+    folder, store, plan = study.folder, study.store, study.plan
+    record = study_record(
+        study.config, plan, study.data, origin=study.paths.origin(), store=store
+    )  # fmt: skip
+    made_from = digest({"study": _lasting(record), "missing": _missing(study)})
     report, note = folder / "report" / "report.html", folder / "report" / "made-from.json"
     if report.is_file() and note.is_file() and read_json(note) == {"sha256": made_from}:
         return report
@@ -154,41 +145,39 @@ def default_workers(num_threads: int = 1) -> int:
     return 1 if torch.cuda.is_available() else max((os.cpu_count() or 1) // num_threads, 1)
 
 
-def _jobs(
-    plan: Plan, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
-) -> tuple[list[Job], dict[str, str | None]]:
-    """Return the jobs that are missing, and the state that each waits for."""
-    jobs: list[Job] = []
-    needs: dict[str, str | None] = {}
-    for segment in missing_segments(plan, store):
-        jobs.append(_train_job(segment, config, paths, store, folder))
-        needs[segment.id] = segment.parent
-    for group in plan.groups:
-        if missing_runs(group, store):
-            jobs.append(_finetune_job(group, paths, store))
-            needs[group.id] = group.state
-    return jobs, needs
+def _run(
+    items: list[WorkItem], study: PreparedStudy, resources: Resources, console: Console
+) -> WorkOutcome:
+    """Do the work on this machine."""
+    slots = resources.slots()
+    monitor = Monitor(items, study.folder, plan=study.plan, num_slots=len(slots), console=console)
+    with (
+        monitor as told,
+        LocalEngine(
+            study.store,
+            slots,
+            num_threads=resources.num_threads,
+            log_folder=study.folder / "logs",
+            watch=told.progress,
+        ) as engine,
+    ):
+        return Scheduler(
+            items,
+            engine,
+            policy=resources.policy,
+            watcher=told,
+            read_requests=lambda: read_requests(study.folder),
+        ).run()
 
 
-def _train_job(
-    segment: Segment, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
-) -> TrainJob:
-    return TrainJob(
-        id=segment.id,
-        label=segment.label,
-        store=store,
-        data=paths,
-        recipe=segment.recipe,
-        start=segment.start,
-        end=segment.end,
-        checkpoint_every=config.checkpoint_every,
-        heldout_every=config.heldout_every,
-        tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
-        compute=config.compute,
-    )
+def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without what changes from machine to machine."""
+    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
+    return {**record, "provenance": provenance}
 
 
-def _finetune_job(group: FinetuneGroup, paths: DataPaths, store: Path) -> FinetuneJob:
-    return finetune_job(
-        group, store=store, tokenizer=paths.tokenizer, encoder=store / "states" / group.state
-    )
+def _missing(study: PreparedStudy) -> list[str]:
+    segments = [segment.id for segment in missing_segments(study.plan, study.store)]
+    return segments + [
+        run for group in study.plan.groups for run in missing_runs(group, study.store)
+    ]

@@ -14,11 +14,14 @@ from typing import Any
 from pydantic import ConfigDict
 
 from biphasic.config import Config, load_config, parse_config, parse_overrides
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, StudyError
+from biphasic.files import read_json, write_json
 from biphasic.study.arms import merge_settings
 from biphasic.study.config import StudyConfig
 
 INCLUDE = "include"
+RESOLVED = "config.json"
+_FORMAT = "biphasic.config/1"
 
 
 class _Raw(Config):
@@ -45,6 +48,31 @@ def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
         for key, value in parse_overrides([override]).items():
             raw[key] = _lay(raw.get(key), value, override)
     return parse_config(StudyConfig, raw, where=str(path)).anchored(path.resolve().parent)
+
+
+def save_resolved(config: StudyConfig, folder: Path) -> None:
+    """Write a study as it is run, includes and overrides applied, into its folder."""
+    # What was not set stays unset: a task's own needs go before defaults, and after settings.
+    study = config.model_dump(mode="json", exclude_unset=True)
+    write_json(folder / RESOLVED, {"format": _FORMAT, "study": study})
+
+
+def load_resolved(folder: Path) -> StudyConfig:
+    """Read a study as it was run.
+
+    Raises:
+        StudyError: There is none in the folder, or another version of the program wrote it.
+    """
+    path = folder / RESOLVED
+    if not path.is_file():
+        raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
+    raw = read_json(path)
+    if raw.get("format") != _FORMAT:
+        raise StudyError(f"{path}: not a study of this version; run its study file again")
+    try:
+        return parse_config(StudyConfig, raw["study"], where=str(path))
+    except ConfigError as error:
+        raise StudyError(f"{error}: written by another version? Run its study file again") from None
 
 
 def _own(path: Path) -> dict[str, Any]:

@@ -236,22 +236,43 @@ def _steps(group: FinetuneGroup) -> int:
 
 
 def _finetuning_flops(plan: Plan, vocab_size: int, example_tokens: int) -> int | None:
-    """Count six operations for each weight and token; attention and scoring are left out."""
+    bodies = body_weights(plan, vocab_size)
+    total = 0
+    for group in plan.groups:
+        flops = group_flops(group, bodies[group.state], example_tokens)
+        if flops is None:
+            return None
+        total += flops
+    return total
+
+
+def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
+    """Return, by evaluated state, the weights of its matrices, embeddings and head aside.
+
+    None stands for a finished model that is not on this machine.
+    """
     bodies: dict[str, int | None] = {}
     recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
     for point in plan.points:
         shape = shape_of(recipes[point.arm.name], vocab_size=vocab_size)
         bodies[point.state] = None if shape is None else shape.body
-    total = 0
-    for group in plan.groups:
-        body = bodies[group.state]
-        if body is None:
-            return None
-        examples = len(group.grid) * _steps(group) * group.training.protocol.batch_size
-        texts = 2 if group.training.info.kind == "ir" else 1
-        length = min(example_tokens, group.training.protocol.max_seqlen)
-        total += 6 * body * examples * texts * length
-    return total
+    return bodies
+
+
+def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> int | None:
+    """Count six operations for each weight and token; attention and scoring are left out.
+
+    Args:
+        group: Fine-tunings of one state.
+        body: Weights that each token meets.
+        example_tokens: Tokens of an example, on average.
+    """
+    if body is None:
+        return None
+    examples = len(group.grid) * _steps(group) * group.training.protocol.batch_size
+    texts = 2 if group.training.info.kind == "ir" else 1
+    length = min(example_tokens, group.training.protocol.max_seqlen)
+    return 6 * body * examples * texts * length
 
 
 def _all_bytes(segments: Iterable[Segment], vocab_size: int) -> int | None:
@@ -268,7 +289,7 @@ def _num_results(plan: Plan, store: Path) -> int:
     finished = complete_names(store / "finetunes")
     if not finished:
         return 0
-    return sum(run.id in finished for group in plan.groups for run in group.all_runs)
+    return sum(name in finished for group in plan.groups for name in group.run_ids())
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

@@ -5,6 +5,7 @@ Trunks, branches and decays follow from identities alone (`tree.py`).
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -95,8 +96,15 @@ class TrainingPlan:
     segments: tuple[Segment, ...]
 
 
-def plan_training(config: StudyConfig, ground: Ground) -> TrainingPlan:
+def plan_training(
+    config: StudyConfig, ground: Ground, *, known: Set[str] = frozenset()
+) -> TrainingPlan:
     """Expand a study's arms on their data.
+
+    Args:
+        config: The study.
+        ground: Its text.
+        known: States that are there already, whoever trained them.
 
     Raises:
         ConfigError: A schedule does not fit its run.
@@ -107,7 +115,7 @@ def plan_training(config: StudyConfig, ground: Ground) -> TrainingPlan:
         tree.add(expand(lineage.recipe, ground), stops.get(arm.name, ()))
         for arm, lineage in zip(config.arms, lineages, strict=True)
     ]
-    tree.name_states()
+    tree.name_states(known)
     arms: list[PlannedArm] = []
     ends: list[PlannedPoint] = []
     on_the_way: list[PlannedPoint] = []
@@ -142,15 +150,19 @@ def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> list[Segment]:
     """Return the segments that lead to an arm's end; of an untrained one it is the beginning."""
     path = end.path()
     pairs = list(pairwise(path)) or [(end, end)]
-    return [
-        Segment(
-            id=node.identity,
-            recipe=recipe,
-            start=before.step,
-            end=node.step,
-            parent=before.identity if before.step else None,
-            label=f"{arm.name} {before.step}-{node.step}",
-            arm=arm.name,
-        )
-        for before, node in pairs
-    ]
+    return [_segment(arm, recipe, before, node) for before, node in pairs]
+
+
+def _segment(arm: ArmConfig, recipe: Recipe, before: Node, node: Node) -> Segment:
+    start, parent = before.step, before.identity if before.step else None
+    if node.nearest is not None:
+        start, parent = node.nearest
+    return Segment(
+        id=node.identity,
+        recipe=recipe,
+        start=start,
+        end=node.step,
+        parent=parent,
+        label=f"{arm.name} {start}-{node.step}",
+        arm=arm.name,
+    )

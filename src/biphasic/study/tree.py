@@ -8,7 +8,7 @@ two runs share is compared once and hashed once, and no sharing needs to be decl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from biphasic.study.expansion import Expansion
@@ -26,6 +26,7 @@ class Node:
         identity: Of the state; empty until `StateTree.name_states`.
         edge: The updates from the parent.
         children: The nodes after it, by the first update that leads to each.
+        nearest: Step and identity of the last known state between the parent and this node.
     """
 
     step: int
@@ -33,6 +34,7 @@ class Node:
     identity: str = ""
     edge: list[Stretch] = field(default_factory=list[Stretch])
     children: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    nearest: tuple[int, str] | None = None
 
     def path(self) -> list[Node]:
         """Return the nodes from the beginning of the run to this one."""
@@ -64,14 +66,19 @@ class StateTree:
             node = nodes[step] = _extend(node, part)
         return {step: nodes[step] for step in stops}
 
-    def name_states(self) -> None:
-        """Hash what leads to each node, as `Lineage.identities` does."""
+    def name_states(self, known: Set[str] = frozenset()) -> None:
+        """Hash what leads to each node, as `Lineage.identities` does.
+
+        Args:
+            known: Identities of states; those that are passed on the way are noted.
+        """
         waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
             for child in node.children.values():
                 if not child.identity:
-                    child.identity = _chain(node.identity, child.edge)
+                    child.identity, nearest = _chain(node, child.edge, known)
+                    child.nearest = None if child.identity in known else nearest
                 waiting.append(child)
 
 
@@ -132,10 +139,17 @@ def _match(
     return edge[:common], part[common:], edge[common:]
 
 
-def _chain(identity: str, stretches: Iterable[Stretch]) -> str:
-    current = identity.encode()
+def _chain(
+    parent: Node, stretches: Iterable[Stretch], known: Set[str]
+) -> tuple[str, tuple[int, str] | None]:
+    """Return the identity at the end of an edge, and the last known state before that."""
+    current, step = parent.identity.encode(), parent.step
+    nearest: tuple[int, str] | None = None
     for text, count in stretches:
         link = text.encode()
         for _ in range(count):
             current = hashlib.sha256(current + link).hexdigest().encode()
-    return current.decode()
+            step += 1
+            if known and (identity := current.decode()) in known:
+                nearest = step, identity
+    return current.decode(), nearest

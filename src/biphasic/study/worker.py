@@ -1,46 +1,54 @@
 """A long-lived worker: jobs in, progress out, one JSON object a line.
 
-It reads jobs from its standard input and writes events to what was its standard output; anything
-else that libraries print goes to its log. It ends when its input ends, so it never outlives the
-process that started it, however that ended.
+It reads identities of jobs from its standard input and writes events to what was its standard
+output. Anything else that a job's libraries print goes to the job's log. When its input ends, a
+job in progress is asked to stop: training saves what it has, within some seconds. So a worker
+never outlives the process that started it by more than that, however that ended.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from pydantic import TypeAdapter
-
-from biphasic.errors import BiphasicError
+from biphasic.errors import BiphasicError, StoppedError, TakenError
 
 _PROGRESS_SECONDS = 0.2
+_STOP_SECONDS = 15.0
 
 
 def main() -> None:
     """Serve until the input ends."""
+    store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
+    # Ctrl-C is for the process that watches; it asks its workers to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    jobs: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
-    _prepare_process(num_threads=int(sys.argv[1]))
-    from biphasic.study.jobs import Job  # noqa: PLC0415 - after the allocator is tuned
-
-    adapter: TypeAdapter[Job] = TypeAdapter(Job)
-    while True:
-        _serve(adapter, jobs.get(), events)
+    jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    is_over = threading.Event()
+    threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
+    _prepare_process(num_threads=num_threads)
+    while (given := jobs.get()) is not None:
+        _serve(store, given, events, is_over)
 
 
-def _read_jobs(jobs: SimpleQueue[str]) -> None:
+def _read_jobs(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
     for line in sys.stdin:
-        jobs.put(line)
-    # The parent is gone or done: a half-finished job is resumed by whoever comes next.
+        jobs.put(json.loads(line))
+    is_over.set()
+    jobs.put(None)
+    # Whatever does not stop on request is ended: whoever comes next resumes it.
+    time.sleep(_STOP_SECONDS)
     os._exit(0)
 
 
@@ -53,7 +61,11 @@ def _prepare_process(*, num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
-def _serve(adapter: TypeAdapter[Any], line: str, events: IO[str]) -> None:
+def _serve(
+    store: Path, given: Mapping[str, Any], events: IO[str], is_over: threading.Event
+) -> None:
+    from biphasic.study.job_store import load_job  # noqa: PLC0415 - after the allocator is tuned
+
     last = 0.0
 
     def report(progress: Any) -> None:
@@ -62,20 +74,67 @@ def _serve(adapter: TypeAdapter[Any], line: str, events: IO[str]) -> None:
             last = now
             _send(events, event="progress", **vars(progress))
 
+    with _logged(Path(given["log"])), _environment(given["environment"]):
+        try:
+            load_job(store, given["job"]).run(report, should_stop=is_over.is_set)
+            outcome: dict[str, Any] = {"event": "finished"}
+        except TakenError as error:
+            outcome = {"event": "taken", "error": str(error)}
+        except StoppedError as error:
+            outcome = {"event": "stopped", "error": str(error)}
+        except BiphasicError as error:
+            # Raised on purpose: settings and data are as they are, trying again is no use.
+            outcome = {"event": "failed", "error": str(error), "is_final": True}
+        except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"
+            outcome = {"event": "failed", "error": text, "is_final": False}
+    _send(events, **outcome)
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Send what is printed to a file that is there only if something was printed."""
+    before = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        adapter.validate_json(line).run(report)
-    except BiphasicError as error:
-        _send(events, event="failed", error=str(error))
-    except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
-        traceback.print_exc()
-        _send(events, event="failed", error=f"{type(error).__name__}: {error}")
-    else:
-        _send(events, event="finished")
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stdout.flush()
+        is_empty = os.fstat(log).st_size == 0
+        for descriptor in (1, 2):
+            os.dup2(before, descriptor)
+        os.close(log)
+        os.close(before)
+        if is_empty:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that a job starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _send(events: IO[str], **event: Any) -> None:
-    events.write(json.dumps(event) + "\n")
-    events.flush()
+    try:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+    except BrokenPipeError:
+        # Nobody listens any more; what the job leaves in the store is all that counts.
+        os._exit(0)
 
 
 if __name__ == "__main__":

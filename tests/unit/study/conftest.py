@@ -57,7 +57,7 @@ def make_task() -> Callable[..., Path]:
 def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
     """Return what finds a study's tasks: `locate(config)`, those below `tasks_folder`."""
     from biphasic.study import task_inputs
-    from biphasic.study.run import locate_tasks
+    from biphasic.study.prepared import locate_tasks
 
     def find(config: StudyConfig, folder: Path = tasks_folder) -> tuple[PlannedTask, ...]:
         with pytest.MonkeyPatch.context() as patch:

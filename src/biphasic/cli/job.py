@@ -1,0 +1,48 @@
+"""`biphasic job`: single jobs of studies, for schedulers of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(help="Identity, as 'biphasic study jobs FILE' prints it.")]
+Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
+
+
+@job_app.command("run")
+def job_run(
+    job: JobId,
+    root: Root = Path("runs"),
+    threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
+) -> None:
+    """Do one job in this process, or find it done; what it needs must be there."""
+    from rich.console import Console
+
+    from biphasic.study.evaluation import compute_threads
+    from biphasic.study.here import run_here
+    from biphasic.study.job_store import load_job
+    from biphasic.study.prepared import STORE
+    from biphasic.training.memory import tune_allocator
+
+    found = load_job(root.resolve() / STORE, job)
+    if found.is_done():
+        typer.echo(f"done before: {found.label}")
+        return
+    found.check_needs()
+    tune_allocator()
+    with compute_threads(threads):
+        run_here(found, console=Console(stderr=True))
+    typer.echo(f"done: {found.label}")
+
+
+@job_app.command("show")
+def job_show(job: JobId, root: Root = Path("runs")) -> None:
+    """Print what a job is given, as JSON."""
+    from biphasic.study.job_store import load_job
+    from biphasic.study.prepared import STORE
+
+    typer.echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

@@ -1,0 +1,65 @@
+"""Jobs in this process, one after the other: for commands that do a single thing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+
+from biphasic.data.build_display import say_on
+from biphasic.errors import TakenError
+from biphasic.study.display import job_bar
+from biphasic.study.jobs import Job, ShouldStop
+
+_TAKEN_SECONDS = 2.0
+
+
+def run_here(job: Job, *, console: Console) -> None:
+    """Do a job in this process, once no other does it.
+
+    Ctrl-C lets it save what it has; a second one ends it at once.
+
+    Raises:
+        StoppedError: It was stopped with Ctrl-C.
+        BiphasicError: It failed.
+    """
+    say = say_on(console)
+    is_said = False
+    with stopped_by_interrupt(say) as should_stop:
+        while True:
+            try:
+                with job_bar(console, job) as report:
+                    job.run(report, should_stop=should_stop)
+            except TakenError as error:
+                if not is_said:
+                    say(f"waiting for {job.label}: done by {error.holder}")
+                    is_said = True
+                time.sleep(_TAKEN_SECONDS)
+            else:
+                return
+
+
+@contextmanager
+def stopped_by_interrupt(say: Callable[[str], None]) -> Iterator[ShouldStop]:
+    """Yield what tells whether Ctrl-C was pressed; pressed twice, it ends the process as usual."""
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set  # signals belong to the main thread
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pressed.is_set():
+            signal.default_int_handler(number, frame)
+        pressed.set()
+        say("stopping: what there is will be saved; once more to end at once")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,121 @@
+"""What a study still lacks, as work: jobs, what each waits for, and what it is expected to cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+
+from biphasic.files import is_complete
+from biphasic.study.config import StudyConfig
+from biphasic.study.cost import training_cost
+from biphasic.study.jobs import TrainJob
+from biphasic.study.plan import FinetuneGroup, Plan, finetune_job
+from biphasic.study.prepare import DataPaths
+from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, complete_names, group_flops
+from biphasic.study.training_plan import Segment
+from biphasic.study.work import WorkItem
+
+
+def missing_work(
+    plan: Plan, config: StudyConfig, paths: DataPaths, store: Path, *, folder: Path, vocab_size: int
+) -> list[WorkItem]:
+    """Return the jobs that the store has no results of, training first, in the study's order.
+
+    Args:
+        plan: The study's plan.
+        config: The study.
+        paths: Its data.
+        store: Content store.
+        folder: The study's folder.
+        vocab_size: Entries of the vocabulary.
+    """
+    states, results = complete_names(store / "states"), complete_names(store / "finetunes")
+    users, owners = _arms_through(plan), _arms_at(plan)
+    items = [
+        WorkItem(
+            id=segment.id,
+            label=segment.label,
+            kind="train",
+            needs=segment.parent,
+            cost=_segment_cost(segment, vocab_size),
+            num_slots=config.compute.processes,
+            arms=users[segment.id],
+            make=partial(_train_job, segment, config, paths, store, folder),
+            is_done=partial(is_complete, store / "states" / segment.id),
+        )
+        for segment in plan.segments
+        if segment.id not in states
+    ]
+    bodies = body_weights(plan, vocab_size)
+    items += [
+        WorkItem(
+            id=group.id,
+            label=group.label,
+            kind="finetune",
+            needs=group.state,
+            cost=float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or 0),
+            num_slots=1,
+            arms=owners[group.state],
+            make=partial(
+                finetune_job,
+                group,
+                store=store,
+                tokenizer=paths.tokenizer,
+                encoder=store / "states" / group.state,
+            ),
+            is_done=partial(_has_results, group, store),
+        )
+        for group in plan.groups
+        if not results.issuperset(group.run_ids())
+    ]
+    return items
+
+
+def _arms_through(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, by state, the arms that pass through it."""
+    parents = {segment.id: segment.parent for segment in plan.segments}
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for arm in plan.arms:
+        state: str | None = arm.state
+        while state is not None:
+            found[state].append(arm.config.name)
+            state = parents.get(state)
+    return {state: tuple(names) for state, names in found.items()}
+
+
+def _arms_at(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, by state, the arms that are evaluated there; once for each time that they are."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for point in plan.points:
+        found[point.state].append(point.arm.name)
+    return {state: tuple(names) for state, names in found.items()}
+
+
+def _segment_cost(segment: Segment, vocab_size: int) -> float:
+    cost = training_cost(
+        segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
+    )
+    return float(cost.flops or 0)
+
+
+def _has_results(group: FinetuneGroup, store: Path) -> bool:
+    return all(is_complete(store / "finetunes" / identity) for identity in group.run_ids())
+
+
+def _train_job(
+    segment: Segment, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
+) -> TrainJob:
+    return TrainJob(
+        id=segment.id,
+        label=segment.label,
+        store=store,
+        data=paths,
+        recipe=segment.recipe,
+        start=segment.start,
+        end=segment.end,
+        checkpoint_every=config.checkpoint_every,
+        heldout_every=config.heldout_every,
+        tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
+        compute=config.compute,
+    )

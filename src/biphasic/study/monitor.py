@@ -1,0 +1,259 @@
+"""Keeps count of a running study, for the person at the terminal and for `progress.json`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+
+from biphasic.study.display import StudyDisplay
+from biphasic.study.engine import JobFailedError
+from biphasic.study.jobs import Progress
+from biphasic.study.plan import Plan
+from biphasic.study.progress_record import (
+    ArmProgress,
+    FailedJob,
+    JobCounts,
+    ProgressRecord,
+    RunnerRecord,
+    RunningJob,
+    write_progress,
+)
+from biphasic.study.work import WorkItem, dependents, with_dependents
+
+_WRITE_SECONDS = 2.0
+
+
+@dataclass
+class _Running:
+    item: WorkItem
+    began: float
+    started: str
+    progress: Progress | None = None
+
+
+@dataclass
+class _Spent:
+    """What jobs of a kind have taken so far."""
+
+    jobs: int = 0
+    cost: float = 0.0
+    device_seconds: float = 0.0
+
+    def of(self, cost: float, jobs: int) -> float | None:
+        """Return the device-seconds of such jobs; None before any has ended."""
+        if not self.jobs:
+            return None
+        by_count = self.device_seconds / self.jobs * jobs
+        return self.device_seconds / self.cost * cost if self.cost and cost else by_count
+
+
+class Monitor:
+    """Watches the jobs of a study."""
+
+    def __init__(
+        self, items: Iterable[WorkItem], folder: Path, *, plan: Plan, num_slots: int,
+        console: Console,
+    ) -> None:  # fmt: skip
+        """Prepare.
+
+        Args:
+            items: The work that is left.
+            folder: The study's folder.
+            plan: All work, done or not.
+            num_slots: Jobs at once.
+            console: Where a person is shown.
+        """
+        self._items = {item.id: item for item in items}
+        self._folder, self._num_slots = folder, num_slots
+        self._display = StudyDisplay(console, self._items.values())
+        self._waiting = dependents(self._items.values())
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._aside: dict[str, FailedJob] = {}
+        self._tries: Counter[str] = Counter()
+        self._done: set[str] = set()
+        self._left = {kind: _Spent() for kind in ("train", "finetune")}
+        self._spent = {kind: _Spent() for kind in ("train", "finetune")}
+        for item in self._items.values():
+            self._left[item.kind].jobs += 1
+            self._left[item.kind].cost += item.cost
+        self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
+        self._by_arm = _arm_totals(plan, self._items.values())
+        self._runner = RunnerRecord(host=socket.gethostname(), pid=os.getpid(), since=_now())
+        self._written = 0.0
+
+    def __enter__(self) -> Monitor:
+        self._display.__enter__()
+        self._write(is_over=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the last word on disk."""
+        self._display.__exit__(kind, error, trace)
+        self._running.clear()
+        self._write(is_over=True)
+
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Note how far a job is; called from threads of the engine."""
+        with self._lock:
+            running = self._running.get(job_id)
+            if running is None:
+                return
+            running.progress = progress
+        self._display.progress(job_id, progress)
+
+    def started(self, item: WorkItem) -> None:
+        """Note that a job was given to the engine."""
+        with self._lock:
+            self._running[item.id] = _Running(item, time.monotonic(), _now())
+
+    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
+        """Note that a job is done, or was set aside."""
+        seconds = self._stop(item)
+        self._display.ended(item, error, elsewhere=elsewhere)
+        if error is not None:
+            self._set_aside(item, error)
+            return
+        self._done.add(item.id)
+        left, spent = self._left[item.kind], self._spent[item.kind]
+        left.jobs, left.cost = left.jobs - 1, left.cost - item.cost
+        if not elsewhere:
+            spent.jobs, spent.cost = spent.jobs + 1, spent.cost + item.cost
+            spent.device_seconds += seconds * item.num_slots
+        for arm in item.arms:
+            before = self._by_arm[arm]
+            self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
+
+    def delayed(self, item: WorkItem, error: BaseException) -> None:
+        """Note that a job comes up again later."""
+        self._stop(item)
+        if isinstance(error, JobFailedError):
+            self._tries[item.id] += 1
+        self._display.delayed(item, error)
+
+    def revived(self, item: WorkItem) -> None:
+        """Note that a job that was set aside is to be tried again."""
+        del self._aside[item.id]
+        self._tries.pop(item.id, None)
+        self._display.revived(item)
+
+    def tick(self) -> None:
+        """Write `progress.json` when it is time to."""
+        if time.monotonic() - self._written >= _WRITE_SECONDS:
+            self._write(is_over=False)
+
+    def _stop(self, item: WorkItem) -> float:
+        with self._lock:
+            running = self._running.pop(item.id, None)
+        return time.monotonic() - running.began if running else 0.0
+
+    def _set_aside(self, item: WorkItem, error: BaseException) -> None:
+        log = error.log if isinstance(error, JobFailedError) else None
+        first, *_ = str(error).splitlines() or [type(error).__name__]
+        self._aside[item.id] = FailedJob(
+            id=item.id,
+            label=item.label,
+            error=first,
+            tries=self._tries[item.id] + 1,
+            log=None if log is None else str(log),
+        )
+
+    def _write(self, *, is_over: bool) -> None:
+        self._written = time.monotonic()
+        write_progress(self._folder, self._record(is_over=is_over))
+
+    def _record(self, *, is_over: bool) -> ProgressRecord:
+        blocked = {each for one in self._aside for each in with_dependents(one, self._waiting)}
+        with self._lock:
+            running = tuple(map(_running_job, self._running.values()))
+        left = self._seconds_left()
+        return ProgressRecord(
+            study=self._folder.name,
+            runner=self._runner,
+            updated=_now(),
+            is_over=is_over,
+            counts=JobCounts(
+                done=self._num_before + len(self._done),
+                running=len(running),
+                waiting=len(self._items) - len(self._done) - len(running) - len(self._aside)
+                - len(blocked),
+                failed=len(self._aside),
+                blocked=len(blocked),
+            ),
+            running=running,
+            failures=tuple(self._aside.values()),
+            by_arm=dict(self._by_arm),
+            device_seconds_spent=sum(spent.device_seconds for spent in self._spent.values())
+            + self._seconds_running(),
+            device_seconds_left=left,
+            seconds_left=None if left is None else left / self._num_slots,
+        )  # fmt: skip
+
+    def _seconds_running(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            return sum((now - each.began) * each.item.num_slots for each in self._running.values())
+
+    def _seconds_left(self) -> float | None:
+        """Return the device-seconds of what is left; None while some kind has no example."""
+        total = 0.0
+        for kind, left in self._left.items():
+            if left.jobs:
+                seconds = self._spent[kind].of(left.cost, left.jobs)
+                if seconds is None:
+                    return None
+                total += seconds
+        return max(total - self._seconds_running(), 0.0)
+
+
+def _running_job(running: _Running) -> RunningJob:
+    item, progress = running.item, running.progress
+    return RunningJob(
+        id=item.id,
+        label=item.label,
+        kind=item.kind,
+        done=progress.done if progress else 0,
+        total=progress.total if progress else None,
+        text=progress.text if progress else "",
+        started=running.started,
+    )
+
+
+def _arm_totals(plan: Plan, items: Iterable[WorkItem]) -> dict[str, ArmProgress]:
+    """Return, by arm, how many of the jobs that it needs are done."""
+    parents = {segment.id: segment.parent for segment in plan.segments}
+    groups = Counter(group.state for group in plan.groups)
+    totals: Counter[str] = Counter()
+    for arm in plan.arms:
+        state: str | None = arm.state
+        while state in parents:
+            totals[arm.config.name] += 1
+            state = parents[state]
+    for point in plan.points:
+        totals[point.arm.name] += groups[point.state]
+    missing = Counter(arm for item in items for arm in item.arms)
+    return {
+        arm.config.name: ArmProgress(
+            done=totals[arm.config.name] - missing[arm.config.name], total=totals[arm.config.name]
+        )
+        for arm in plan.arms
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,123 @@
+"""A study with its data: text tokenised, tasks made, everything checked that can be checked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from biphasic.data.build_display import say_on
+from biphasic.errors import StudyError
+from biphasic.study.config import StudyConfig
+from biphasic.study.cost import state_bytes
+from biphasic.study.missing import missing_work
+from biphasic.study.outdated import outdated_arms
+from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
+from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.summary import complete_names
+from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.work import WorkItem
+from biphasic.training.data import TrainingData
+
+STORE = "store"
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A study that could run.
+
+    Attributes:
+        config: Its settings.
+        folder: Of the study.
+        store: What studies share.
+        paths: Where its text is.
+        data: The text.
+        plan: What it needs.
+    """
+
+    config: StudyConfig
+    folder: Path
+    store: Path
+    paths: DataPaths
+    data: TrainingData
+    plan: Plan
+
+    def missing_work(self) -> list[WorkItem]:
+        """Return the jobs that the store has no results of."""
+        return missing_work(
+            self.plan,
+            self.config,
+            self.paths,
+            self.store,
+            folder=self.folder,
+            vocab_size=self.data.tokenizer.vocab_size,
+        )
+
+
+def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> PreparedStudy:
+    """Make or find a study's data, and check all that its jobs will read.
+
+    Args:
+        config: The study.
+        root: Folder for studies and for the store that they share.
+        console: Where progress is shown.
+
+    Raises:
+        ConfigError: The study cannot be run as written.
+        DataError: Data are missing or cannot be used.
+        CheckpointError: A state or a result that is needed is damaged.
+        StudyError: The disk has no room for the states.
+    """
+    folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
+    # Before the tasks, which take time: a source that is missing is known at once.
+    corpus = locate_corpus(config.corpus, store)
+    tasks = locate_tasks(config, store, say=say)
+    paths = prepare_corpus(config.corpus, corpus, store, console=console)
+    paths = paths.extended(map(config.recipe_of, config.arms))
+    data = paths.open()
+    known = complete_names(store / "states")
+    plan = plan_study(config, data.ground, tasks, known=known)
+    check_tasks(plan.tasks, data.tokenizer)
+    check_inputs(plan, store)
+    check_disk(plan, store, vocab_size=data.tokenizer.vocab_size)
+    for sentence in outdated_arms(plan, store):
+        say(sentence)
+    return PreparedStudy(config, folder, store, paths, data, plan)
+
+
+def locate_tasks(
+    config: StudyConfig, store: Path, *, say: Callable[[str], None]
+) -> tuple[PlannedTask, ...]:
+    """Find a study's tasks, and make those that are not in the store yet.
+
+    Raises:
+        DataError: A task's data are missing, damaged, or cannot be used.
+    """
+    locator = TaskLocator(
+        store=store,
+        libraries=config.corpus.libraries,
+        protocol_of=config.protocol_of,
+        is_paper=config.finetuning.is_paper,
+        say=say,
+    )
+    return locator.plan(config.tasks)
+
+
+def check_disk(plan: Plan, store: Path, *, vocab_size: int) -> None:
+    """Check that there is room for the states that are still to be trained.
+
+    Raises:
+        StudyError: There is not; the message says how much is missing.
+    """
+    missing = missing_segments(plan, store)
+    sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
+    needed, free = sum(sizes), shutil.disk_usage(store).free
+    if needed > free:
+        raise StudyError(
+            f"{store}: the study's {len(sizes)} missing states take {needed / 1e9:,.1f} GB, and "
+            f"{free / 1e9:,.1f} GB are free; make room ('biphasic study clean'), or choose "
+            "another --root"
+        )

@@ -1,0 +1,68 @@
+"""Slots: what one job at a time may compute on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from biphasic.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A share of the machine.
+
+    Attributes:
+        index: Its number, from 0.
+        device: The GPU, as `CUDA_VISIBLE_DEVICES` names it; None for CPU cores.
+    """
+
+    index: int
+    device: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Return what a process on this slot alone is told."""
+        return devices_environment([self])
+
+
+def devices_environment(slots: Sequence[Slot]) -> dict[str, str]:
+    """Return the environment variables that confine a process to the devices of slots."""
+    devices = dict.fromkeys(slot.device for slot in slots if slot.device is not None)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+
+
+def local_slots(
+    *, num_workers: int | None = None, num_threads: int = 1, jobs_per_gpu: int = 1
+) -> tuple[Slot, ...]:
+    """Return the slots of this machine: its GPUs if it has some, else its cores.
+
+    Args:
+        num_workers: Slots in all; as many as there is room for when None.
+        num_threads: Threads per job.
+        jobs_per_gpu: Jobs that share a GPU; whether they fit is for the caller to know.
+
+    Raises:
+        ConfigError: There are fewer GPUs than that.
+    """
+    devices = visible_devices()
+    if not devices:
+        count = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
+        return tuple(Slot(index) for index in range(count))
+    # One job on each GPU before a second one on any.
+    room = [device for _ in range(jobs_per_gpu) for device in devices]
+    if num_workers is not None and num_workers > len(room):
+        raise ConfigError(
+            f"{num_workers} jobs at once: there are {len(devices)} GPUs here with "
+            f"{jobs_per_gpu} jobs each; allow more per GPU (--per-gpu) or fewer at once"
+        )
+    return tuple(Slot(index, device) for index, device in enumerate(room[:num_workers]))
+
+
+def visible_devices() -> list[str]:
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(index) for index in range(count)] if named is None else named.split(",")[:count]
