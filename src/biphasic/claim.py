@@ -126,12 +126,15 @@ class Claim:
         """Give the claim back."""
         if self._is_lost or os.getpid() != self._pid:
             return
+        free = self._file.with_name(f"{self.number}{FREE}")
         try:
-            self._file.rename(self._file.with_name(f"{self.number}{FREE}"))
+            self._file.rename(free)
         except FileNotFoundError:
             self._is_lost = True
         except OSError as error:
             raise _unusable(self.path, error) from None
+        with suppress(OSError):  # gone already: the next one holds it
+            os.truncate(free, 0)  # names of machines do not stay behind
 
     @property
     def _file(self) -> Path:
@@ -166,7 +169,8 @@ def claim(
     while isinstance(found := _attempt(path, doing), Holder):
         if found.is_alive or _age(path, found) < 3 * HEARTBEAT_SECONDS:
             remedy = f"wait for it, or {otherwise}" if otherwise else "wait for it"
-            raise TakenError(f"{path}: taken by {found}; {remedy}", str(found))
+            what = path.parent if path.name == CLAIM else path
+            raise TakenError(f"{what}: another process holds it: {found}; {remedy}", str(found))
         if say is not None and not is_told:
             say(f"{path}: {found} is silent; taking over in {STALE_SECONDS / 60:.0f} minutes")
             is_told = True
@@ -225,8 +229,12 @@ def exclusive_folder(folder: Path, *, doing: str, otherwise: str) -> Iterator[Cl
         TakenError: Another process holds it.
         StudyError: Nothing can be written there.
     """
-    if folder.is_file():
-        raise DataError(f"{folder}: a file stands there; choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: a file stands there; choose another folder") from None
+    except OSError as error:
+        raise _unusable(folder, error) from None
     with claim(folder / CLAIM, doing=doing, otherwise=otherwise) as held:
         yield held
 

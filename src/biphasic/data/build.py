@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.claim import exclusive_folder
 from biphasic.data.blend import Blend, Report
 from biphasic.data.corpus import REMEDY, Corpus, assemble_corpus
 from biphasic.data.corpus_config import CorpusConfig
@@ -40,7 +41,7 @@ from biphasic.data.tokenizer import (
     write_tokenizer,
 )
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import exclusive_folder, is_complete, read_json, remove_partials, write_json
+from biphasic.files import is_complete, read_json, remove_partials, write_json
 
 BUILD_VERSION = 1
 """Raised by hand whenever the same description would give another corpus."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from filelock import FileLock
-
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import (
@@ -20,6 +18,7 @@ from biphasic.files import (
     remove_partials,
     write_json,
 )
+from biphasic.store_claims import wait_for_work
 from biphasic.tasks.folder import (
     DESCRIPTION,
     RETRIEVAL_KINDS,
@@ -230,10 +229,9 @@ def _published(
 def _make(making: _Making, store: Path, *, say: Callable[[str], None]) -> Path:
     """Write a task folder under the digest of all that decides its content, unless it is there."""
     key = digest({"version": SOURCES_VERSION, "name": making.name, **making.determinants})[:32]
-    tasks, locks = store / "tasks", store / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
+    tasks = store / "tasks"
     folder = tasks / key
-    with FileLock(locks / f"task-{key}.lock"):
+    with wait_for_work(store, f"task-{key}", doing=f"making task {making.name}", say=say):
         if is_complete(folder):
             return folder
         remove_partials(tasks, key)

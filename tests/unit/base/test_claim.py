@@ -149,6 +149,7 @@ def test_what_was_given_back_can_be_taken_again_and_leaves_one_small_file(path):
             assert held.number == turn
             assert files(path) == [str(turn)]
         assert files(path) == [f"{turn}.free"]
+        assert (path / f"{turn}.free").read_bytes() == b""
     assert find_holder(path) is None
 
 
