@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from biphasic.analysis.figures import (
@@ -20,79 +19,42 @@ from biphasic.analysis.figures import (
     to_png,
     to_svg,
 )
-from biphasic.analysis.load import Problem, StudyRecords, load_study
+from biphasic.analysis.load import StudyRecords, load_study
+from biphasic.analysis.page.background import facts, problem_groups, problems_csv, provenance
+from biphasic.analysis.page.cards import dataset_titles, task_cards
+from biphasic.analysis.page.environment import render_page
+from biphasic.analysis.page.evidence import caveats, headline, verdict
+from biphasic.analysis.page.matrix import cost_lines, rate_rows, score_rows, segment_lines
+from biphasic.analysis.page.overlay import paper_values
+from biphasic.analysis.page.runs import Links, record_links, run_data
 from biphasic.analysis.palette import VARIABLES, arm_styles
-from biphasic.analysis.stats import Cell, cells, ranking
-from biphasic.analysis.summary import (
-    CostRow,
-    SegmentRow,
-    Verdict,
-    caveats,
-    cost_rows,
-    cost_sentence,
-    finetunings,
-    headline,
-    loss_sentences,
-    rows_statement,
-    segment_rows,
-    task_line,
-    task_notes,
-    verdict,
-)
-from biphasic.analysis.tables import (
-    best_arms,
-    lowest_loss,
-    results_csv,
-    seeds_note,
-    table_csv,
-)
-from biphasic.analysis.text import (
-    OBJECTIVES,
-    amount,
-    duration,
-    metric_name,
-    objective_name,
-    plain,
-    rate,
-    scientific,
-    score_cell,
-)
+from biphasic.analysis.scores import Scores, study_scores
+from biphasic.analysis.stats import Cell, cells
+from biphasic.analysis.summary import cost_sentence, loss_sentences, rows_statement
+from biphasic.analysis.tables import results_csv, seeds_note, table_csv
+from biphasic.analysis.text import OBJECTIVES, count, objective_name
 from biphasic.files import write_bytes, write_text
-from biphasic.records import ArmRecord, TaskRecord
 
-_PROBLEM_KINDS = {
-    "missing": "Missing",
-    "diverged": "Diverged",
-    "damaged": "Damaged",
-    "mixed": "Not alike",
-}
+Table = Mapping[tuple[str, str], Cell]
+_OPEN = ("scores",)
+"""Parts that are open at first, beside the overview."""
 
 
 @dataclass(frozen=True)
-class _TaskCard:
-    task: TaskRecord
-    line: str
-    notes: tuple[str, ...]
-    verdict: Verdict
-    figure: Markup
+class InlineFigure:
+    """A figure in the page."""
+
+    title: str
+    svg: Markup
 
 
 @dataclass(frozen=True)
-class _ScoreRow:
-    arm: ArmRecord
-    variable: str
-    losses: tuple[tuple[str, bool], ...]
-    """Text and whether it is the best."""
-    scores: tuple[tuple[str, bool, Cell], ...]
-    rates: tuple[tuple[str, ...], ...]
-    """For each task, how often each learning rate was chosen: `2e-4 ×3`."""
+class FigureGroup:
+    """Figures under one heading."""
 
-
-@dataclass(frozen=True)
-class _CostGroup:
-    label: str
-    variable: str
-    rows: tuple[CostRow, ...]
+    title: str
+    figures: tuple[InlineFigure, ...]
+    caption: str
 
 
 def write_report(study_folder: Path, store: Path) -> Path:
@@ -106,9 +68,11 @@ def write_report(study_folder: Path, store: Path) -> Path:
     """
     records = load_study(study_folder, store)
     folder = study_folder / "report"
-    html = render(records)
+    page = folder / "report.html"
+    html = render(records, links=record_links(page, store))
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))
+    write_text(folder / "problems.csv", problems_csv(records.problems))
     table = cells(records)
     for name, panels in (
         ("loss", loss_panels(records)),
@@ -116,51 +80,88 @@ def write_report(study_folder: Path, store: Path) -> Path:
         ("learning-rates", rate_panels(records)),
     ):
         _write_figure(folder / "figures", name, panels)
-    page = folder / "report.html"
     write_text(page, html)
     return page
 
 
-def render(records: StudyRecords) -> str:
-    """Return the report as one HTML page."""
-    table = cells(records)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("biphasic.analysis"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_showable,
-    )
-    environment.filters.update(
-        amount=amount, duration=duration, scientific=scientific, rate=rate, metric=metric_name,
-        grouped=lambda number: f"{number:,}".replace(",", "\u202f"),
-    )  # fmt: skip
-    agrees, statement = rows_statement(records)
+def render(records: StudyRecords, *, links: Links) -> str:
+    """Return the report as one HTML page.
+
+    Args:
+        records: The study's.
+        links: How the page reaches the records that it was made from.
+    """
+    table, scores = cells(records), study_scores(records)
+    styles, paper = arm_styles(records.arms), paper_values(scores)
+    titles = dataset_titles(records, scores)
+    cards = task_cards(records, scores, styles, paper)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
-    return environment.get_template("report.html.j2").render(
+    agrees, statement = rows_statement(records)
+    return render_page(
+        "report.html.j2",
         study=records.study,
         variables=VARIABLES,
-        facts=_facts(records),
-        headline=headline(records, table),
-        loss_sentences=loss_sentences(records),
-        cost=cost_sentence(records),
+        facts=facts(records),
+        num_problems=len(records.problems),
+        parts=_parts(records, scores),
+        opened=_OPEN,
+        headline=headline(scores, titles),
+        findings=[s for s in (*loss_sentences(records), cost_sentence(records)) if s],
         caveats=caveats(records),
-        cards=_task_cards(records, table),
-        objectives=[objective_name(name) for name in objectives],
-        score_rows=list(_score_rows(records, table, objectives)),
+        cards=[(card, verdict(scores, card.dataset)) for card in cards],
+        has_floor=any(card.floor is not None for card in cards),
+        has_paper=bool(paper),
         note=seeds_note(records, convention=records.study.convention),
-        loss_figures=[(panel, _inline(panel)) for panel in loss_panels(records)],
-        rate_figures=[(panel, _inline(panel)) for panel in rate_panels(records)],
-        cost_groups=list(_cost_groups(records)),
-        segments=segment_rows(records),
-        throughput=_throughput,
+        objectives=[objective_name(name) for name in objectives],
+        score_rows=list(score_rows(records, table, scores, styles, paper, objectives=objectives)),
+        problems=problem_groups(records.problems),
+        provenance=provenance(records),
         rows_agree=agrees,
         rows_statement=statement,
-        problems=_grouped_problems(records.problems),
-        num_problems=len(records.problems),
-        provenance=_provenance(records),
+        cost_rows=cost_lines(records, styles),
+        segments=list(segment_lines(records)),
+        links=links,
+        data=run_data(records, table, scores, paper, links),
+        **_figures(records),
+        **_rates(records, table),
     )
+
+
+def _parts(records: StudyRecords, scores: Scores) -> list[tuple[str, str, str]]:
+    """List the page's parts after the overview: id, title, and what to expect inside."""
+    rates = count(len(records.study.learning_rates), "rate")
+    problems = count(len(records.problems), "problem") if records.problems else "none"
+    shape = f"{count(len(scores.models), 'arm')}, {count(len(scores.datasets), 'column')}"
+    return [
+        ("scores", "Scores", shape),
+        ("figures", "Loss", "held-out and training loss by tokens read"),
+        ("rates", "Learning rates", f"{rates} tried for each fine-tuning"),
+        ("cost", "Cost", "tokens, FLOPs and time, by phase and by segment"),
+        ("problems", "Problems", problems),
+        ("provenance", "Provenance", "versions, hashes, seeds, hardware"),
+    ]
+
+
+def _figures(records: StudyRecords) -> dict[str, Any]:
+    losses = tuple(InlineFigure(panel.title, _inline(panel)) for panel in loss_panels(records))
+    caption = (
+        "Losses are means per supervised token; training losses are averaged over neighbouring "
+        "steps. A line that leaves at the top ends at the value beside its name."
+    )
+    return {
+        "figure_groups": [FigureGroup("", losses, caption)] if losses else [],
+        "skipped": [],
+    }
+
+
+def _rates(records: StudyRecords, table: Table) -> dict[str, Any]:
+    panels = rate_panels(records)
+    return {
+        "rate_figures": [InlineFigure(panel.title, _inline(panel)) for panel in panels],
+        "rate_reason": "There is no figure: it needs at least two learning rates with scores.",
+        "rate_titles": [task.title for task in records.tasks if not task.is_zero_shot],
+        "rate_rows": list(rate_rows(records, table, arm_styles(records.arms))),
+    }
 
 
 def _write_figure(folder: Path, name: str, panels: Sequence[Panel]) -> None:
@@ -177,127 +178,3 @@ def _write_figure(folder: Path, name: str, panels: Sequence[Panel]) -> None:
 
 def _inline(panel: Panel) -> Markup:
     return Markup(inline_svg(panel))  # noqa: S704 - matplotlib and inline_svg escape all names
-
-
-def _showable(value: Any) -> Any:
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _facts(records: StudyRecords) -> list[tuple[str, str]]:
-    """Give the numbers at the top of the page: what it is and how much of it."""
-    segments = segment_rows(records)
-    results = finetunings(records)
-    seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
-    facts = [
-        (str(len(records.arms)), "arms"),
-        (str(len(records.tasks)), "tasks"),
-        (str(len(records.study.seeds)), "seeds"),
-        (f"{len(results):,}".replace(",", "\u202f"), "fine-tunings"),
-    ]
-    if segments:
-        facts.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
-    return [*facts, (duration(seconds), "compute time")]
-
-
-def _task_cards(records: StudyRecords, table: dict[tuple[str, str], Cell]) -> list[_TaskCard]:
-    return [
-        _TaskCard(
-            task=task,
-            line=task_line(task),
-            notes=tuple(task_notes(records, task)),
-            verdict=verdict(records, table, task),
-            figure=_inline(panel),
-        )
-        for task, panel in zip(records.tasks, score_panels(records, table), strict=True)
-    ]
-
-
-def _score_rows(
-    records: StudyRecords, table: dict[tuple[str, str], Cell], objectives: Sequence[str]
-) -> Iterator[_ScoreRow]:
-    styles = arm_styles(records.arms)
-    lowest = {name: lowest_loss(records, name) for name in objectives}
-    best = {task.name: best_arms(ranking(table, task.name)) for task in records.tasks}
-    for arm in records.arms:
-        found = [(arm.final_heldout.get(name), lowest[name]) for name in objectives]
-        line = [table[arm.name, task.name] for task in records.tasks]
-        yield _ScoreRow(
-            arm=arm.record,
-            variable=styles[arm.name].variable,
-            losses=tuple(
-                ("–" if loss is None else f"{loss:.3f}", loss is not None and loss == least)
-                for loss, least in found
-            ),
-            scores=tuple(
-                (score_cell(cell.estimate), arm.name in best[cell.task], cell) for cell in line
-            ),
-            rates=tuple(_chosen_rates(cell) for cell in line),
-        )
-
-
-def _chosen_rates(cell: Cell) -> tuple[str, ...]:
-    # A zero-shot run has no rate; it is recorded as 0.
-    chosen = [run.learning_rate for run in (o.run for o in cell.selected) if run.learning_rate]
-    return tuple(f"{rate(value)} ×{chosen.count(value)}" for value in sorted(set(chosen)))
-
-
-def _cost_groups(records: StudyRecords) -> Iterator[_CostGroup]:
-    styles = arm_styles(records.arms)
-    rows = cost_rows(records)
-    for arm in records.arms:
-        own = tuple(row for row in rows if row.arm == arm.name)
-        if own:
-            yield _CostGroup(arm.label, styles[arm.name].variable, own)
-
-
-def _throughput(row: SegmentRow) -> str:
-    segment = row.segment
-    return amount(segment.tokens / segment.seconds) if segment.seconds > 0 else "–"
-
-
-def _grouped_problems(problems: Sequence[Problem]) -> list[tuple[str, list[str]]]:
-    return [
-        (title, [problem.text for problem in problems if problem.kind == kind])
-        for kind, title in _PROBLEM_KINDS.items()
-        if any(problem.kind == kind for problem in problems)
-    ]
-
-
-def _provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Flatten provenance into groups of names and values; scalars at the top come first."""
-    study = records.study
-    general = [
-        ("name", study.name),
-        ("statistics", f"convention '{study.convention}'"),
-        ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
-        ("fine-tuning seeds", ", ".join(str(seed) for seed in study.seeds)),
-    ]
-    groups = []
-    for name, value in study.provenance.items():
-        if isinstance(value, dict):
-            groups.append((_spoken(name), list(_flatten(value))))
-        else:
-            general.append((_spoken(name), _value(value)))
-    general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
-    return [("study", general), *groups]
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in tree.items():
-        path = f"{prefix}{_spoken(str(name))}"
-        if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{path} · ")
-        else:
-            yield path, _value(value)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(_value(item) for item in value)
-    if value is None or value == {}:
-        return "–"
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")

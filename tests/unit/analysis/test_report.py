@@ -1,5 +1,8 @@
+import base64
 import csv
+import hashlib
 import io
+import json
 import re
 import subprocess
 import sys
@@ -12,11 +15,18 @@ from fake_study import ARMS, TASKS, FakeStudy
 from rich.console import Console
 
 from biphasic.analysis.load import load_study
-from biphasic.analysis.report import render, write_report
+from biphasic.analysis.page.runs import Links
+from biphasic.analysis.report import render as render_with_links
+from biphasic.analysis.report import write_report
 from biphasic.analysis.tables import format_table, results_csv, table_csv
 
 HOSTILE = '<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \x00 [bold] & "quotes" ' + "x" * 200
+LINKS = Links(states="../../store/states", finetunes="../../store/finetunes")
 VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+def render(records):
+    return render_with_links(records, links=LINKS)
 
 
 class Page(HTMLParser):
@@ -27,6 +37,8 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
+        self.styles: list[str] = []
+        self.scripts: list[str] = []
         self.feed(html)
         self.close()
         assert self.open == []
@@ -43,7 +55,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text.append(data)
+        inside = self.open[-1] if self.open else ""
+        kept = {"style": self.styles, "script": self.scripts}.get(inside, self.text)
+        kept.append(data)
 
     def named(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
@@ -65,8 +79,8 @@ def test_the_report_folder_holds_the_page_results_and_figures(good):
     assert path == good[0] / "report" / "report.html"
     assert sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*")) == [
         "figures/learning-rates.png", "figures/learning-rates.svg", "figures/loss.png",
-        "figures/loss.svg", "figures/scores.png", "figures/scores.svg", "report.html",
-        "results.csv", "table.csv",
+        "figures/loss.svg", "figures/scores.png", "figures/scores.svg", "problems.csv",
+        "report.html", "results.csv", "table.csv",
     ]  # fmt: skip
     first = {file: file.read_bytes() for file in folder.rglob("*.*")}
     write_report(*good)
@@ -75,14 +89,25 @@ def test_the_report_folder_holds_the_page_results_and_figures(good):
 
 def test_the_page_needs_nothing_from_elsewhere(page):
     for tag, attrs in page.tags:
-        assert tag not in {"script", "link", "img", "iframe", "object", "foreignobject"}
+        assert tag not in {"link", "img", "iframe", "object", "foreignobject", "form", "base"}
         for name, value in attrs.items():
             assert not name.startswith("on")
             if name in {"src", "href", "xlink:href"}:
-                assert value.startswith("#") or value in {"results.csv", "table.csv"}
-    style = "".join(page.text)
-    assert "@import" not in style
-    assert "url(http" not in style
+                assert re.match(r"#|\w+\.csv$|\.\./\.\./store/states/\w+/", value)
+    assert "@import" not in "".join(page.styles)
+    assert "url(" not in "".join(page.styles)
+
+
+def test_the_policy_allows_the_pages_own_script_and_no_other(page):
+    assert page.named("script") == [{"type": "application/json", "id": "data"}, {}]
+    json.loads(page.scripts[0])
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    (policy,) = (
+        attrs["content"] for attrs in page.named("meta")
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )  # fmt: skip
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
 
 
 def test_the_page_is_accessible(page):
@@ -92,9 +117,38 @@ def test_the_page_is_accessible(page):
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert all("scope" in attrs for attrs in page.named("th"))
-    figures = page.named("svg")
-    assert len(figures) == 4 + 4 + 4
+    figures = [attrs for attrs in page.named("svg") if "viewbox" in attrs]
+    assert len(figures) == 4 + 4
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
+    strips = [attrs for attrs in page.named("svg") if attrs.get("class") == "strip"]
+    assert len(strips) == len(TASKS) * (len(ARMS) + 1)
+    hidden = [attrs for attrs in page.named("svg") if attrs.get("aria-hidden") == "true"]
+    assert len(hidden) == len(TASKS) * len(ARMS)  # the axes are hidden with what is around them
+
+
+def test_every_number_has_its_runs_and_every_run_its_record(good, page):
+    data = json.loads(page.scripts[0])
+    records = load_study(*good)
+    cells = {int(attrs["data-cell"]) for attrs in page.named("button") if "data-cell" in attrs}
+    assert cells == set(range(len(ARMS) * len(TASKS))) == set(range(len(data["cells"])))
+    for number, (arm, task) in enumerate((arm, task) for arm in records.arms for task in TASKS):
+        runs = data["cells"][number]["runs"]
+        outcomes = records.by_cell()[arm.name, task[0]]
+        assert {run[-1] for run in runs} == {outcome.run.id for outcome in outcomes}
+        by_id = {outcome.run.id: outcome for outcome in outcomes}
+        for seed, rate, status, validation, test, _, identity in runs:
+            outcome = by_id[identity]
+            assert (seed, data["status"][status]) == (outcome.run.seed, "finished")
+            assert float(data["rates"][rate]) == outcome.run.learning_rate
+            assert validation == round(100 * outcome.score("validation", task[3]), 2)
+            assert test == round(100 * outcome.score("test", task[3]), 2)
+        assert sum(run[5] for run in runs) == 5
+    page_folder = good[0] / "report"
+    path = page_folder / data["records"] / data["cells"][0]["runs"][0][-1] / "result.json"
+    assert path.is_file()
+    states = [attrs["href"] for attrs in page.named("a") if "/states/" in attrs["href"]]
+    assert len(states) == 2 * len({s for arm in records.arms for s in arm.record.segments})
+    assert all((page_folder / state).is_file() for state in states)
 
 
 def test_ids_are_unique_and_references_resolve(page):
@@ -184,7 +238,8 @@ def test_hostile_names_are_text_everywhere(tmp_path):
     folder, store = study.write(tmp_path)
     path = write_report(folder, store)
     page = Page(path.read_text(encoding="utf-8"))
-    assert not {"script", "img", "b>", "i"} & {tag for tag, _ in page.tags}
+    assert not {"img", "b>", "i"} & {tag for tag, _ in page.tags}
+    assert len(page.named("script")) == 2
     text = "".join(page.text)
     assert "<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \ufffd" in text
     assert "\x00" not in text

@@ -1,0 +1,116 @@
+"""What a page says beside its results: facts, problems, provenance."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from biphasic.analysis.load import Problem, StudyRecords
+from biphasic.analysis.page.environment import grouped
+from biphasic.analysis.summary import finetunings, segment_rows
+from biphasic.analysis.text import amount, duration, rate
+
+_KINDS = {
+    "missing": "Missing",
+    "diverged": "Diverged",
+    "damaged": "Damaged",
+    "mixed": "Not alike",
+}
+_MOST_PROBLEMS = 100
+"""Of each kind on the page; `problems.csv` has all."""
+_MOST_STATES = 20
+
+
+@dataclass(frozen=True)
+class ProblemGroup:
+    """Problems of one kind, of which the page lists the first."""
+
+    title: str
+    number: int
+    texts: tuple[str, ...]
+
+    @property
+    def rest(self) -> int:
+        """How many are not listed."""
+        return self.number - len(self.texts)
+
+
+def facts(records: StudyRecords) -> list[tuple[str, str]]:
+    """Give the numbers at the top of the page: what it is and how much of it."""
+    segments = segment_rows(records)
+    results = finetunings(records)
+    seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
+    found = [
+        (grouped(len(records.arms)), "arms"),
+        (grouped(len(records.tasks)), "tasks"),
+        (grouped(len(records.study.seeds)), "seeds"),
+        (grouped(len(results)), "fine-tunings"),
+    ]
+    if segments:
+        found.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
+    return [*found, (duration(seconds), "compute time")]
+
+
+def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
+    """Group problems by kind, kinds that the page does not know by their own name."""
+    texts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+    for problem in problems:
+        texts.setdefault(problem.kind, []).append(problem.text)
+    return [
+        ProblemGroup(_KINDS.get(kind, kind.capitalize()), len(found), tuple(found[:_MOST_PROBLEMS]))
+        for kind, found in texts.items()
+        if found
+    ]
+
+
+def problems_csv(problems: Sequence[Problem]) -> str:
+    """Write every problem with its kind."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("kind", "text"))
+    writer.writerows((problem.kind, problem.text) for problem in problems)
+    return buffer.getvalue()
+
+
+def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Flatten provenance into groups of names and values; scalars at the top come first."""
+    study = records.study
+    general = [
+        ("name", study.name),
+        ("statistics", f"convention '{study.convention}'"),
+        ("learning rates", ", ".join(rate(value) for value in study.learning_rates)),
+        ("fine-tuning seeds", ", ".join(str(seed) for seed in study.seeds)),
+    ]
+    groups = []
+    for name, value in study.provenance.items():
+        if isinstance(value, dict):
+            groups.append((_spoken(name), list(_flatten(value))))
+        else:
+            general.append((_spoken(name), _value(value)))
+    if len(records.arms) <= _MOST_STATES:
+        general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
+    return [("study", general), *groups]
+
+
+def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        path = f"{prefix}{_spoken(str(name))}"
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{path} · ")
+        else:
+            yield path, _value(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_value(item) for item in value)
+    if value is None or value == {}:
+        return "–"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,186 @@
+"""The overview's charts: for each dataset the scores of all arms, and notes to read them with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.load import StudyRecords
+from biphasic.analysis.page.overlay import paper_text
+from biphasic.analysis.page.strips import Axis, Strip, axis, strip
+from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.summary import task_line, task_notes
+
+MOST_ROWS = 12
+"""Up to here a chart shows all arms in the study's order."""
+SHOWN_OF_MANY = 8
+"""Beyond, that many of the best, and the untrained encoder; the others fold away."""
+UNTRAINED = "none"
+"""The objective of an encoder with random weights."""
+
+
+@dataclass(frozen=True)
+class CardRow:
+    """One arm in a chart."""
+
+    model: str
+    label: str
+    variable: str
+    cell: int
+    """Its place among the cells of the page's data."""
+    text: str
+    strip: Strip | None
+    paper: str
+    """The paper's value, or empty."""
+    is_best: bool
+    is_complete: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the overview shows of one dataset."""
+
+    dataset: DatasetInfo
+    title: str
+    line: str
+    notes: tuple[str, ...]
+    axis: Axis | None
+    rows: tuple[CardRow, ...]
+    more: tuple[CardRow, ...]
+    """Arms beyond the best, where there are many."""
+    floor: float | None
+    """Where the untrained encoder's mean stands, in percent of the width."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A dataset with all that a row needs."""
+
+    scores: Scores
+    dataset: DatasetInfo
+    place: int
+    styles: Mapping[str, ArmStyle]
+    paper: Mapping[tuple[str, str], Estimate]
+
+    def score(self, model: ModelInfo) -> Score | None:
+        return self.scores.get(model.name, self.dataset.name)
+
+    def reference(self, model: ModelInfo) -> Estimate | None:
+        return self.paper.get((model.name, self.dataset.name))
+
+    def axis(self) -> Axis | None:
+        found = [self.score(model) for model in self.scores.models]
+        references = [self.reference(model) for model in self.scores.models]
+        return axis([score for score in found if score], [r for r in references if r])
+
+
+def task_cards(
+    records: StudyRecords,
+    scores: Scores,
+    styles: Mapping[str, ArmStyle],
+    paper: Mapping[tuple[str, str], Estimate],
+) -> list[Card]:
+    """Return a card for each dataset and average, in order."""
+    tasks = {task.name: task for task in records.tasks}
+    titles = dataset_titles(records, scores)
+    cards = []
+    for place, dataset in enumerate(scores.datasets):
+        column = _Column(scores, dataset, place, styles, paper)
+        on = column.axis()
+        task = tasks.get(dataset.name)
+        shown, more = _fold(_rows(column, on), column)
+        cards.append(
+            Card(
+                dataset=dataset,
+                title=titles[dataset.name],
+                line=_average_line(scores, dataset) if task is None else task_line(task),
+                notes=() if task is None else tuple(task_notes(records, task)),
+                axis=on,
+                rows=shown,
+                more=more,
+                floor=_floor(column, on),
+            )
+        )
+    return cards
+
+
+def dataset_titles(records: StudyRecords, scores: Scores) -> dict[str, str]:
+    """Return what people call each dataset and average."""
+    titles = {task.name: task.title for task in records.tasks}
+    return {dataset.name: titles.get(dataset.name, dataset.name) for dataset in scores.datasets}
+
+
+def score_text(found: Estimate | None) -> str:
+    """Write `mean (±half-width)` of an estimate in percent points."""
+    if found is None:
+        return "–"
+    if found.half_width is None:
+        return f"{found.mean:.2f}"
+    return f"{found.mean:.2f} (±{found.half_width:.2f})"
+
+
+def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
+    """Order the models that have a score on a dataset, best first; equals keep their order."""
+    found = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
+    scored = [(name, score.estimate) for name, score in found if score and score.estimate]
+    return sorted(scored, key=lambda entry: -entry[1].mean)
+
+
+def best_of(scores: Scores, dataset: str) -> set[str]:
+    """Return the models with the highest mean on a dataset, all of them where they tie."""
+    order = ranked(scores, dataset)
+    return {name for name, found in order if found.mean == order[0][1].mean}
+
+
+def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
+    best = best_of(column.scores, column.dataset.name)
+    rows = []
+    for index, model in enumerate(column.scores.models):
+        score, reference = column.score(model), column.reference(model)
+        style = column.styles[model.name]
+        rows.append(
+            CardRow(
+                model=model.name,
+                label=model.label,
+                variable=style.variable,
+                cell=index * len(column.scores.datasets) + column.place,
+                text=score_text(score.estimate if score else None),
+                strip=strip(score, style, on, reference) if score and on else None,
+                paper=paper_text(reference) if reference else "",
+                is_best=model.name in best,
+                is_complete=score is None or score.is_complete,
+            )
+        )
+    return rows
+
+
+def _fold(
+    rows: Sequence[CardRow], column: _Column
+) -> tuple[tuple[CardRow, ...], tuple[CardRow, ...]]:
+    """Keep all of a few rows; of many the best, in order of rank, and what lies below them all."""
+    if len(rows) <= MOST_ROWS:
+        return tuple(rows), ()
+    order = [name for name, _ in ranked(column.scores, column.dataset.name)]
+    untrained = {m.name for m in column.scores.models if m.objective == UNTRAINED}
+    places = {name: place for place, name in enumerate(order)}
+    inorder = sorted(rows, key=lambda row: places.get(row.model, len(rows)))
+    shown = {row.model for row in inorder[:SHOWN_OF_MANY]} | untrained
+    return (
+        tuple(row for row in inorder if row.model in shown),
+        tuple(row for row in inorder if row.model not in shown),
+    )
+
+
+def _floor(column: _Column, on: Axis | None) -> float | None:
+    for model in column.scores.models:
+        score = column.score(model)
+        if model.objective == UNTRAINED and score and score.estimate and on:
+            return on.place(score.estimate.mean)
+    return None
+
+
+def _average_line(scores: Scores, dataset: DatasetInfo) -> str:
+    number = sum(d.task == dataset.task and not d.is_average for d in scores.datasets)
+    return f"mean of {number} datasets; each seed is averaged over them first"

@@ -1,0 +1,82 @@
+"""Turns templates into a page: everything is text unless this package made it as markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from biphasic.analysis.text import amount, duration, metric_name, plain, rate, scientific
+
+_SCRIPT = "report.js"
+# A name with one of these could turn the text around it: they become a visible sign instead.
+_DIRECTION_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def render_page(template: str, **context: Any) -> str:
+    """Fill a template of the package.
+
+    Strings are escaped, and characters that no page can show replaced, wherever they stand.
+    """
+    script = _script()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            script=Markup(script),  # noqa: S704 - the package's own file
+            policy=content_policy(script),
+            **context,
+        )
+    )
+
+
+def content_policy(script: str) -> str:
+    """Allow a page its own style and one script, by hash: no request, form, frame or other code."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def shown(value: str) -> str:
+    """Return a text as a page may show it."""
+    return _DIRECTION_CONTROLS.sub("\ufffd", plain(value))
+
+
+def grouped(number: int) -> str:
+    """Write an integer with narrow spaces between thousands."""
+    return f"{number:,}".replace(",", "\u202f")
+
+
+@cache
+def _script() -> str:
+    folder = resources.files("biphasic.analysis") / "templates"
+    return (folder / _SCRIPT).read_text("utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("biphasic.analysis"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters.update(
+        amount=amount, duration=duration, scientific=scientific, rate=rate, metric=metric_name,
+        grouped=grouped,
+    )  # fmt: skip
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,146 @@
+"""The rows of the page's tables: scores, learning rates, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.load import Segment, StudyRecords
+from biphasic.analysis.page.cards import best_of, score_text
+from biphasic.analysis.page.overlay import paper_text
+from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.score_table import Score, Scores
+from biphasic.analysis.stats import Cell
+from biphasic.analysis.summary import CostRow, cost_rows, segment_rows
+from biphasic.analysis.tables import lowest_loss
+from biphasic.analysis.text import count, listing, rate
+
+_MOST_USERS = 6
+
+
+@dataclass(frozen=True)
+class ScoreCell:
+    """One arm on one dataset."""
+
+    text: str
+    mean: float | None
+    cell: int
+    """Its place among the cells of the page's data."""
+    is_best: bool
+    paper: str
+    gaps: str
+    """What is missing, or empty."""
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One arm in the table of scores."""
+
+    label: str
+    variable: str
+    losses: tuple[tuple[str, float | None, bool], ...]
+    """Text, value, and whether it is the lowest."""
+    scores: tuple[ScoreCell, ...]
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """For each task, how often each learning rate was chosen: `2e-4 ×3`."""
+
+    label: str
+    variable: str
+    rates: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class SegmentLine:
+    """A training segment and who builds on it."""
+
+    segment: Segment
+    users: str
+    tokens_per_second: float
+
+
+def score_rows(
+    records: StudyRecords,
+    table: Mapping[tuple[str, str], Cell],
+    scores: Scores,
+    styles: Mapping[str, ArmStyle],
+    paper: Mapping[tuple[str, str], Estimate],
+    *,
+    objectives: Sequence[str],
+) -> Iterator[ScoreRow]:
+    """Yield a row per arm, with held-out losses and the scores on all datasets and averages."""
+    lowest = {name: lowest_loss(records, name) for name in objectives}
+    best = {dataset.name: best_of(scores, dataset.name) for dataset in scores.datasets}
+    for index, arm in enumerate(records.arms):
+        cells = []
+        for place, dataset in enumerate(scores.datasets):
+            key = arm.name, dataset.name
+            score = scores.get(*key)
+            found = score.estimate if score else None
+            cells.append(
+                ScoreCell(
+                    text=score_text(found),
+                    mean=found.mean if found else None,
+                    cell=index * len(scores.datasets) + place,
+                    is_best=arm.name in best[dataset.name],
+                    paper=paper_text(paper[key]) if key in paper else "",
+                    gaps=_gaps(table.get(key), score),
+                )
+            )
+        losses = [(arm.final_heldout.get(name), lowest[name]) for name in objectives]
+        yield ScoreRow(
+            label=arm.label,
+            variable=styles[arm.name].variable,
+            losses=tuple(
+                ("–" if loss is None else f"{loss:.3f}", loss, loss is not None and loss == least)
+                for loss, least in losses
+            ),
+            scores=tuple(cells),
+        )
+
+
+def _gaps(cell: Cell | None, score: Score | None) -> str:
+    if score is None or score.is_complete:
+        return ""
+    if cell is None:
+        return "runs missing"
+    return f"{len(cell.selected)} of {count(cell.num_expected, 'seed')}, runs missing"
+
+
+def rate_rows(
+    records: StudyRecords,
+    table: Mapping[tuple[str, str], Cell],
+    styles: Mapping[str, ArmStyle],
+) -> Iterator[RateRow]:
+    """Yield a row per arm, with what was chosen on each task that has learning rates."""
+    tuned = [task.name for task in records.tasks if not task.is_zero_shot]
+    for arm in records.arms:
+        chosen = tuple(_chosen_rates(table[arm.name, task]) for task in tuned)
+        yield RateRow(arm.label, styles[arm.name].variable, chosen)
+
+
+def _chosen_rates(cell: Cell) -> tuple[str, ...]:
+    chosen = [outcome.run.learning_rate for outcome in cell.selected]
+    return tuple(f"{rate(value)} ×{chosen.count(value)}" for value in sorted(set(chosen)))
+
+
+def cost_lines(
+    records: StudyRecords, styles: Mapping[str, ArmStyle]
+) -> list[tuple[str, str, CostRow]]:
+    """Return label, colour and costs of each arm's phases and total."""
+    labels = {arm.name: arm.label for arm in records.arms}
+    return [(labels[row.arm], styles[row.arm].variable, row) for row in cost_rows(records)]
+
+
+def segment_lines(records: StudyRecords) -> Iterator[SegmentLine]:
+    """Yield each training segment once; of many arms that use it, the first few."""
+    for row in segment_rows(records):
+        users = list(row.arms[:_MOST_USERS])
+        if len(row.arms) > _MOST_USERS:
+            users.append(count(len(row.arms) - _MOST_USERS, "other"))
+        seconds = row.segment.seconds
+        speed = row.segment.tokens / seconds if seconds > 0 else 0.0
+        yield SegmentLine(row.segment, listing(users), speed)

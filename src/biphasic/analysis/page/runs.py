@@ -1,0 +1,104 @@
+"""Every run behind every number, as compact data that the page shows on demand.
+
+Fifty thousand runs as rows of a table would be a page that no browser likes. As data they take
+about a hundred bytes each, and only the runs of one number are ever shown together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.load import Outcome, Status, StudyRecords
+from biphasic.analysis.page.cards import dataset_titles
+from biphasic.analysis.page.environment import shown
+from biphasic.analysis.page.overlay import paper_text
+from biphasic.analysis.score_table import PERCENT, Scores
+from biphasic.analysis.stats import Cell
+from biphasic.analysis.text import metric_name, rate
+
+_STATUS: tuple[str, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where records lie, relative to the page."""
+
+    states: str
+    finetunes: str
+
+
+def record_links(page: Path, store: Path) -> Links:
+    """Return how a page reaches the records in a store, wherever both are moved together."""
+    way = Path(os.path.relpath(store, page.parent)).as_posix()
+    return Links(f"{quote(way)}/states", f"{quote(way)}/finetunes")
+
+
+def run_data(
+    records: StudyRecords,
+    table: Mapping[tuple[str, str], Cell],
+    scores: Scores,
+    paper: Mapping[tuple[str, str], Estimate],
+    links: Links,
+) -> dict[str, Any]:
+    """Return arms, datasets and the runs of each cell, for the page's script.
+
+    A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`, with
+    scores in percent points; an average over datasets has the scores of its seeds instead.
+    """
+    rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
+    titles = dataset_titles(records, scores)
+    groups = records.by_cell()
+    cells = []
+    for model in scores.models:
+        for dataset in scores.datasets:
+            key = model.name, dataset.name
+            entry: dict[str, Any] = {}
+            if key in table:
+                chosen = {outcome.run.id for outcome in table[key].selected}
+                entry["runs"] = [
+                    _run(outcome, dataset.metric, rates, chosen)
+                    for outcome in sorted(groups.get(key, ()), key=_order)
+                ]
+            elif (score := scores.get(*key)) is not None and score.by_seed:
+                entry["seeds"] = [[seed, round(value, 2)] for seed, value in score.by_seed.items()]
+            if key in paper:
+                entry["paper"] = paper_text(paper[key])
+            cells.append(entry)
+    return {
+        "arms": [shown(model.label) for model in scores.models],
+        "datasets": [
+            [shown(titles[dataset.name]), metric_name(dataset.metric)]
+            for dataset in scores.datasets
+        ],
+        "rates": [rate(value) if value else "none" for value in rates],
+        "status": _STATUS,
+        "records": links.finetunes,
+        "cells": cells,
+    }
+
+
+def _run(outcome: Outcome, metric: str, rates: Sequence[float], chosen: set[str]) -> list[Any]:
+    run = outcome.run
+    return [
+        run.seed,
+        rates.index(run.learning_rate),
+        _STATUS.index(outcome.status),
+        _points(outcome.score("validation", metric)),
+        _points(outcome.score("test", metric)),
+        int(run.id in chosen),
+        run.id,
+    ]
+
+
+def _points(score: float | None) -> float | None:
+    return None if score is None else round(PERCENT * score, 2)
+
+
+def _order(outcome: Outcome) -> tuple[int, float]:
+    return outcome.run.seed, outcome.run.learning_rate
