@@ -126,6 +126,8 @@ class StudyRecords:
     arms: tuple[ArmData, ...]
     outcomes: tuple[Outcome, ...]
     problems: tuple[Problem, ...]
+    store: Path | None = None
+    """Where they were read from; None of records that were put together by hand."""
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:
@@ -162,7 +164,9 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     arms = tuple(_load_arm(arm, states) for arm in study.arms)
     outcomes = tuple(_load_outcomes(study, store / "finetunes", problems))
     problems += _mixed_environments(arms)
-    return StudyRecords(study=study, arms=arms, outcomes=outcomes, problems=tuple(problems))
+    return StudyRecords(
+        study=study, arms=arms, outcomes=outcomes, problems=tuple(problems), store=store
+    )
 
 
 def _check_names(study: StudyRecord, path: Path) -> None:
@@ -385,19 +389,28 @@ def _read_or_note(
 
 
 def _matches_manifest(path: Path, problems: list[Problem], *, where: str = "") -> bool:
-    """Compare one file with its folder's manifest; a folder without one is taken as it is."""
+    text = check_file(path)
+    if text:
+        problems.append(Problem("damaged", f"{where}: {text}" if where else text))
+    return not text
+
+
+def check_file(path: Path) -> str:
+    """Compare one file with its folder's manifest; a folder without one is taken as it is.
+
+    Returns:
+        What is wrong with the file; empty where nothing is.
+    """
     manifest = path.parent / MANIFEST
     if not manifest.is_file():
-        return True
+        return ""
     try:
         expected = read_json(manifest)["files"][path.name]["sha256"]
     except (DataError, KeyError, TypeError):
         expected = None
     if expected == hashlib.sha256(path.read_bytes()).hexdigest():
-        return True
-    text = f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"
-    problems.append(Problem("damaged", f"{where}: {text}" if where else text))
-    return False
+        return ""
+    return f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.examples import ExampleReader
 from biphasic.errors import DataError
 from biphasic.records import Convention
 
@@ -43,6 +44,8 @@ class ModelInfo:
         group: Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's
             group in a study.
         identity: Equal of models that are one and the same under several names.
+        replicate_of: Equal of models that differ in their pretraining seeds alone; empty where
+            that is not known.
     """
 
     name: str
@@ -60,6 +63,7 @@ class ModelInfo:
     flops: float | None = None
     group: str = ""
     identity: str = ""
+    replicate_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,18 @@ class Score:
         by_seed: Test score of the run selected for each seed, in percent points; None where only
             means are known.
         is_complete: False while runs that might change it are missing.
+        at_one_rate: Test score of each seed at the one learning rate whose mean validation score
+            is best, in percent points; None where that is not known.
+        one_rate: That rate.
+        num_rates: Learning rates that were tried; None where that is not known.
     """
 
     estimate: Estimate | None
     by_seed: Mapping[int, float] | None = None
     is_complete: bool = True
+    at_one_rate: Mapping[int, float] | None = None
+    one_rate: float | None = None
+    num_rates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,8 @@ class Scores:
         models: In order.
         datasets: In order; the average of a category stands after its datasets.
         cells: Scores by names of model and dataset; what is absent is unknown.
-        num_pretraining_runs: Pretraining runs behind each model.
+        num_pretraining_runs: Pretraining runs behind each model; replicates are models.
+        examples: Reads scores of single test examples; None where there are none to read.
     """
 
     source: str
@@ -114,6 +126,7 @@ class Scores:
     datasets: tuple[DatasetInfo, ...]
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
+    examples: ExampleReader | None = field(default=None, compare=False)
 
     @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:
@@ -161,10 +174,27 @@ class Scores:
             first.setdefault(model.identity or model.name, model)
         return tuple(first.values())
 
+    @cached_property
+    def replicates(self) -> tuple[tuple[ModelInfo, ...], ...]:
+        """Models that differ in their pretraining seeds alone, two or more together."""
+        groups: dict[str, list[ModelInfo]] = defaultdict(list)
+        for model in self.distinct:
+            if model.replicate_of:
+                groups[model.replicate_of].append(model)
+        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
     @property
     def averages(self) -> tuple[DatasetInfo, ...]:
         """The averages over categories."""
         return tuple(dataset for dataset in self.datasets if dataset.is_average)
+
+
+def in_percent(found: Estimate | None) -> Estimate | None:
+    """Return an estimate of shares in percent points."""
+    if found is None:
+        return None
+    half_width = None if found.half_width is None else PERCENT * found.half_width
+    return Estimate(PERCENT * found.mean, half_width, found.num_seeds)
 
 
 def with_averages(scores: Scores) -> Scores:
@@ -212,11 +242,14 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
     if len(by_dataset) < len(parts):
         return None
     by_seed = average_by_seed(by_dataset)
+    one_rate = [part.at_one_rate for part in parts if part is not None and part.at_one_rate]
     seeds = {seed for found in by_dataset for seed in found}
     return Score(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,
         is_complete=all(part.is_complete for part in parts if part) and set(by_seed) == seeds,
+        at_one_rate=average_by_seed(one_rate) if len(one_rate) == len(parts) else None,
+        num_rates=max((part.num_rates or 0 for part in parts if part), default=0) or None,
     )
 
 

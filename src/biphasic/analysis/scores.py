@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.load import ArmData, StudyRecords
+from biphasic.analysis.load import ArmData, Outcome, StudyRecords
 from biphasic.analysis.score_table import (
     PERCENT,
     DatasetInfo,
@@ -20,10 +20,14 @@ from biphasic.analysis.score_table import (
     Score,
     Scores,
     average_name,
+    in_percent,
     with_averages,
 )
-from biphasic.analysis.stats import Cell, cells
-from biphasic.records import Convention, PhaseRecord
+from biphasic.analysis.selection import best_per_seed, best_rate
+from biphasic.analysis.stats import Cell, cells, grid
+from biphasic.analysis.study_examples import example_reader
+from biphasic.files import digest
+from biphasic.records import ArmRecord, Convention, PhaseRecord
 
 __all__ = ["DatasetInfo", "ModelInfo", "Score", "Scores", "paper_scores", "study_scores"]
 
@@ -113,13 +117,14 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
         convention: Replaces the study's own.
     """
     convention = convention or records.study.convention
-    table = cells(records, convention=convention)
+    table, groups = cells(records, convention=convention), records.by_cell()
     scores = Scores(
         source=records.study.title,
         convention=convention,
         models=tuple(_study_model(arm) for arm in records.arms),
         datasets=tuple(DatasetInfo(t.name, t.kind.upper(), t.metric) for t in records.tasks),
-        cells={key: _study_score(cell) for key, cell in table.items()},
+        cells={key: _study_score(cell, groups.get(key, ())) for key, cell in table.items()},
+        examples=None if records.store is None else example_reader(table, records.store),
     )
     return with_averages(scores)
 
@@ -143,7 +148,17 @@ def _study_model(arm: ArmData) -> ModelInfo:
         flops=sum(entry.flops for entry in arm.ledger) if arm.ledger else None,
         group=record.group,
         identity=record.state,
+        replicate_of=_replicate_of(record),
     )
+
+
+def _replicate_of(record: ArmRecord) -> str:
+    """Return what pretraining was but for its seeds; empty of older files, which do not say."""
+    if record.phases is None:
+        return ""
+    recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
+    phases = [phase.model_dump() for phase in record.phases]
+    return digest([record.model, phases, record.continues, record.is_final, recipe])
 
 
 def _phases(arm: ArmData) -> tuple[PhaseRecord, ...]:
@@ -168,14 +183,14 @@ def _size(model: str | None) -> str:
     return model.upper() if model in {"210m", "610m", "1b"} else model or ""
 
 
-def _study_score(cell: Cell) -> Score:
-    by_seed = {
-        outcome.run.seed: PERCENT * score
-        for outcome in cell.selected
-        if (score := outcome.score("test", cell.metric)) is not None
-    }
-    found = cell.estimate
-    if found is not None:
-        half_width = None if found.half_width is None else PERCENT * found.half_width
-        found = Estimate(PERCENT * found.mean, half_width, found.num_seeds)
-    return Score(found, by_seed, is_complete=cell.is_complete)
+def _study_score(cell: Cell, outcomes: Sequence[Outcome]) -> Score:
+    runs = grid(outcomes, metric=cell.metric)
+    at_one_rate = best_rate(runs)
+    return Score(
+        estimate=in_percent(cell.estimate),
+        by_seed={entry.seed: PERCENT * entry.test for entry in best_per_seed(runs)},
+        is_complete=cell.is_complete,
+        at_one_rate={entry.seed: PERCENT * entry.test for entry in at_one_rate} or None,
+        one_rate=at_one_rate[0].rate if at_one_rate else None,
+        num_rates=len({entry.rate for entry in runs}) or None,
+    )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, overlap
 from biphasic.analysis.load import Outcome, StudyRecords
+from biphasic.analysis.selection import GridScore, best_per_seed
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED, Convention
 
 __all__ = [
-    "NORMAL_QUANTILE", "Cell", "Estimate", "cells", "estimate", "overlap", "ranking",
+    "NORMAL_QUANTILE", "Cell", "Estimate", "cells", "estimate", "grid", "overlap", "ranking",
     "scores_on_test", "select",
 ]  # fmt: skip
 
@@ -43,15 +44,19 @@ def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
     Runs without a score take no part; a seed without any is absent from the answer. A zero-shot
     run is the only one of its cell, so nothing is chosen by its test score.
     """
-    best: dict[int, tuple[float, Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.run.learning_rate):
-        score = outcome.score("test" if _is_zero_shot(outcome) else "validation", metric)
-        if score is None:
-            continue
-        # Rates come in ascending order, so that only a greater score replaces an earlier rate.
-        if outcome.run.seed not in best or score > best[outcome.run.seed][0]:
-            best[outcome.run.seed] = (score, outcome)
-    return tuple(outcome for _, (_, outcome) in sorted(best.items(), key=lambda item: item[0]))
+    return tuple(entry.run for entry in best_per_seed(grid(outcomes, metric=metric)))
+
+
+def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
+    """Return the runs that have scores: the one that decides and the one that is reported."""
+    found = []
+    for outcome in outcomes:
+        test = outcome.score("test", metric)
+        deciding = test if _is_zero_shot(outcome) else outcome.score("validation", metric)
+        if test is not None and deciding is not None:
+            run = outcome.run
+            found.append(GridScore(run.learning_rate, run.seed, deciding, test, outcome))
+    return found
 
 
 def _is_zero_shot(outcome: Outcome) -> bool:

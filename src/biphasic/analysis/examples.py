@@ -1,0 +1,179 @@
+"""Scores of single test examples, from which a metric over any of them can be computed again.
+
+A metric is a function of sums over examples: accuracy of one sum, entity F1 of three. Sums weighted
+by how often a resample drew each example give the metric of that resample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.errors import DataError
+
+Array = NDArray[np.float64]
+Combine = Callable[[Array], Array]
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class RunExamples:
+    """One run's test examples.
+
+    Attributes:
+        terms: [num_terms, num_examples]; what each example adds to the sums.
+        combine: From sums [num_terms, ...] to values of the metric [...], as a share.
+    """
+
+    terms: Array
+    combine: Combine
+
+    @property
+    def value(self) -> float:
+        """The metric over all examples."""
+        return float(self.combine(self.terms.sum(axis=1)))
+
+
+@dataclass(frozen=True)
+class ExampleScores:
+    """Test examples of the runs that speak for a model on a dataset.
+
+    Attributes:
+        ids: Names of the examples, in the order of all runs' terms.
+        by_seed: The run selected for each seed.
+    """
+
+    ids: tuple[str, ...]
+    by_seed: Mapping[int, RunExamples]
+
+
+ExampleReader = Callable[[str, str], ExampleScores]
+"""From names of model and dataset; raises DataError with the reason where there are none."""
+
+
+def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
+    """Return examples of a metric that is the mean of their scores."""
+    return _weighted_mean(np.asarray(scores, dtype=np.float64))
+
+
+def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExamples:
+    """Return what each example adds to a metric.
+
+    Args:
+        metric: As records name it.
+        columns: Columns of `scores.parquet` by name.
+
+    Raises:
+        DataError: The metric cannot be computed from these columns.
+    """
+    build, needed = _BUILDERS.get(metric, (None, (metric,)))
+    if missing := [name for name in needed if name not in columns]:
+        raise DataError(f"metric '{metric}' cannot be computed example by example: no {missing[0]}")
+    if build is None:
+        return mean_examples(_numbers(columns[metric]))
+    return build(*(columns[name] for name in needed))
+
+
+def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
+    """Check that examples give the score that the run's record has.
+
+    Raises:
+        DataError: They do not: they belong to something else.
+    """
+    found = examples.value
+    if not abs(found - expected) <= _TOLERANCE:  # also where it is no number
+        raise DataError(
+            f"{where}: its examples give {found:.6f}, its record {expected:.6f}; left out"
+        )
+
+
+def needed_columns(metric: str) -> tuple[str, ...]:
+    """Return the columns of `scores.parquet` that a metric is computed from."""
+    return _BUILDERS[metric][1] if metric in _BUILDERS else (metric,)
+
+
+def _numbers(column: Sequence[Any]) -> Array:
+    return np.asarray(column, dtype=np.float64)
+
+
+def _weighted_mean(scores: Array) -> RunExamples:
+    terms = np.stack([scores, np.ones(len(scores))])
+    return RunExamples(terms, lambda sums: _ratio(sums[0], sums[1]))
+
+
+def _entity_f1(
+    expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any]
+) -> RunExamples:
+    terms = np.stack([_numbers(column) for column in (expected, predicted, right)])
+    return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]))
+
+
+def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
+    """Return [3 * num_classes, num_examples]: true, predicted and right, for each class."""
+    label, guess = np.asarray(labels), np.asarray(predicted)
+    classes = np.unique(np.concatenate([label, guess]))
+    is_true, is_guess = label == classes[:, None], guess == classes[:, None]
+    return np.concatenate([is_true, is_guess, is_true & is_guess]).astype(np.float64)
+
+
+def _macro_f1(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
+    def combine(sums: Array) -> Array:
+        true, guessed, right = np.split(sums, 3)
+        # A class that is neither there nor predicted has no F1 and takes no part.
+        present = true + guessed > 0
+        return _ratio((_ratio(2 * right, true + guessed) * present).sum(0), present.sum(0))
+
+    return RunExamples(_confusion(labels, predicted), combine)
+
+
+def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
+    def combine(sums: Array) -> Array:
+        true, guessed, right = np.split(sums, 3)
+        total = true.sum(0)
+        both = right.sum(0) * total - (true * guessed).sum(0)
+        spread = (total**2 - (true**2).sum(0)) * (total**2 - (guessed**2).sum(0))
+        return _ratio(both, np.sqrt(np.maximum(spread, 0.0)))
+
+    return RunExamples(_confusion(labels, predicted), combine)
+
+
+def _pearson(values: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
+    # Centred first: large offsets would eat the digits of the squares.
+    x, y = (column - column.mean() for column in (_numbers(values), _numbers(predicted)))
+    terms = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y])
+
+    def combine(sums: Array) -> Array:
+        count, sum_x, sum_y, xx, yy, xy = sums
+        spread = (count * xx - sum_x**2) * (count * yy - sum_y**2)
+        return _ratio(count * xy - sum_x * sum_y, np.sqrt(np.maximum(spread, 0.0)))
+
+    return RunExamples(terms, combine)
+
+
+def _no_sums(*_: Sequence[Any]) -> RunExamples:
+    raise DataError("Spearman's correlation is of ranks, and no sum over examples gives it")
+
+
+def _ratio(numerator: Any, denominator: Any) -> Array:
+    """Divide; nothing over nothing is 0, as records have it."""
+    numerator, denominator = np.asarray(numerator), np.asarray(denominator)
+    return np.divide(
+        numerator,
+        denominator,
+        out=np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape)),
+        where=denominator != 0,
+    )
+
+
+_BUILDERS: dict[str, tuple[Callable[..., RunExamples], tuple[str, ...]]] = {
+    "accuracy": (mean_examples, ("correct",)),
+    "macro_f1": (_macro_f1, ("label", "predicted")),
+    "matthews": (_matthews, ("label", "predicted")),
+    "entity_f1": (_entity_f1, ("num_entities", "num_predicted", "num_right")),
+    "pearson": (_pearson, ("value", "predicted")),
+    "spearman": (_no_sums, ("value",)),
+}

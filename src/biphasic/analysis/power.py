@@ -1,0 +1,120 @@
+"""How large a difference is in its own spread, and how small one could have been seen."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import chdtrc, gammaln, ndtr, stdtrit
+
+LEVEL = 0.05
+POWER = 0.8
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
+_WIDEST = 9.0
+"""Standard deviations; a normal number lies beyond with a chance of 2e-19."""
+
+
+@dataclass(frozen=True)
+class EffectSize:
+    """Mean of paired differences over their standard deviation, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def effect_size(differences: Sequence[float]) -> EffectSize | None:
+    """Return Cohen's d of paired differences; None with fewer than two, or without spread.
+
+    The interval holds the values under which the observed t is no surprise: those whose noncentral
+    t distribution has it between the 2.5 % and 97.5 % quantiles.
+
+    Reference: Steiger and Fouladi 1997, "Noncentrality interval estimation".
+    """
+    num = len(differences)
+    if num < 2:
+        return None
+    deviation = statistics.stdev(differences)
+    if deviation == 0:
+        return None
+    root = math.sqrt(num)
+    value = statistics.fmean(differences) / deviation
+    ends = [_noncentrality(num - 1, value * root, share) / root for share in (0.975, 0.025)]
+    return EffectSize(value, *ends)
+
+
+def _noncentrality(freedom: int, t_value: float, share: float) -> float:
+    """Return the noncentrality under which a share of all t values is below the given one."""
+    # Its spread is about sqrt(1 + t**2 / (2 * freedom)): twelve of them enclose any quantile used.
+    reach = 12 * math.sqrt(1 + t_value**2 / (2 * freedom))
+    return float(
+        brentq(
+            lambda nc: noncentral_t(t_value, freedom, nc) - share, t_value - reach, t_value + reach
+        )
+    )
+
+
+def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
+    """Return the chance that a noncentral t variable is below a value.
+
+    Such a variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square.
+    Integrated by Gauss and Legendre's rule over whichever of the two leaves a smooth integrand;
+    `scipy.special.nctdtr` gives no number far in the tails.
+    """
+    if t_value < 0:
+        return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
+    if t_value >= 1:
+        z = _WIDEST * _NODES
+        weights = _WIDEST * _WEIGHTS * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        s = np.maximum((z + noncentrality) / t_value, 0.0)
+        return float(weights @ chdtrc(freedom, freedom * s**2))
+    longest = 1 + _WIDEST / math.sqrt(freedom)
+    s = longest * (1 + _NODES) / 2
+    half = freedom / 2
+    log_density = math.log(2) + half * math.log(half) - gammaln(half) - half * s**2
+    density = np.exp(log_density + (freedom - 1) * np.log(s))
+    return float(longest / 2 * _WEIGHTS * density @ ndtr(t_value * s - noncentrality))
+
+
+@lru_cache(maxsize=256)
+def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = POWER) -> float:
+    """Return the smallest difference, in standard deviations of the pairs' differences, to be seen.
+
+    Seen means: a paired t test at `level`, two-sided, finds it in a share `power` of all repeats.
+
+    Raises:
+        ValueError: There are fewer than two pairs.
+    """
+    if num_pairs < 2:
+        raise ValueError("a spread needs two pairs or more")
+    freedom, root = num_pairs - 1, math.sqrt(num_pairs)
+    critical = float(stdtrit(freedom, 1 - level / 2))
+
+    def shortfall(noncentrality: float) -> float:
+        missed = noncentral_t(critical, freedom, noncentrality)
+        missed -= noncentral_t(-critical, freedom, noncentrality)
+        return power - (1 - missed)
+
+    upper = critical
+    while shortfall(upper) > 0:
+        upper *= 2
+    return float(brentq(shortfall, 0.0, upper)) / root
+
+
+def detectable_difference(
+    differences: Sequence[float], *, level: float = LEVEL, power: float = POWER
+) -> float | None:
+    """Return the smallest difference that these pairs could have shown, in their unit.
+
+    It follows from the spread of the differences and their number, not from their mean. None with
+    fewer than two pairs.
+    """
+    if len(differences) < 2:
+        return None
+    effect = detectable_effect(len(differences), level=level, power=power)
+    return effect * statistics.stdev(differences)

@@ -1,0 +1,196 @@
+"""What comparisons and intervals say, in sentences without markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from biphasic.analysis.compare import Comparison
+from biphasic.analysis.estimate import expected_coverage
+from biphasic.analysis.exact import ExactTest
+from biphasic.analysis.score_table import Scores
+from biphasic.analysis.text import count, listing, short
+from biphasic.analysis.variance import Source
+from biphasic.records import Convention
+
+Labels = Mapping[str, str]
+_DIGITS = 2
+
+
+def comparison_sentence(found: Comparison, labels: Labels | None = None) -> str:
+    """Say by how much one model is above another, and how sure that is.
+
+    Args:
+        found: The comparison.
+        labels: What to call models; their names where it has none.
+    """
+    first, second = (_label(name, labels) for name in (found.first, found.second))
+    mean = found.difference.mean
+    if mean == 0:
+        size = f"{first} and {second} have the same mean"
+    else:
+        side = "above" if mean > 0 else "below"
+        size = f"{first} is {number(abs(mean))} points {side} {second}"
+    details = ", ".join(part for part in (_interval(found), _p_value(found)) if part)
+    return f"{size}{f' ({details})' if details else ''}: {_verdict(found)}."
+
+
+def _interval(found: Comparison) -> str:
+    half_width = found.difference.half_width
+    if half_width is None:
+        return ""
+    low, high = found.difference.low, found.difference.high
+    over = count(found.num_pairs, "paired seed") if found.num_pairs else "seeds not paired"
+    return f"95 % interval {number(low)} to {number(high)}, {over}"
+
+
+def _p_value(found: Comparison) -> str:
+    if found.p_adjusted is None:
+        return ""
+    if found.family_size == 1:
+        return probability(found.p_adjusted)
+    return f"{probability(found.p_adjusted)} corrected for {found.family_size:,} comparisons"
+
+
+def _verdict(found: Comparison) -> str:
+    if found.is_clear:
+        return "the difference is clear"
+    if found.verdict == "undecided":
+        sure_over_seeds = found.p_adjusted is not None and found.p_adjusted <= 0.05
+        if sure_over_seeds and found.examples is not None and found.difference.mean:
+            return "clear over seeds, but other test examples could turn it round"
+        return "the data cannot tell them apart"
+    if found.num_pairs > 1:
+        return "every seed gives the same difference, so there is no spread to judge it by"
+    return "without two seeds of each there is nothing to judge it by"
+
+
+def examples_sentence(found: Comparison) -> str:
+    """Say what other test examples could change, or why that is not known."""
+    if found.examples is None:
+        return f"Not known over test examples: {found.examples_missing}."
+    each = found.examples
+    over = count(each.num_examples, "test example")
+    if each.num_seeds > 1:
+        over = f"{count(each.num_seeds, 'seed')} and {over}"
+    return f"Over {over} together, by bootstrap: {number(each.low)} to {number(each.high)} points."
+
+
+def floor_sentence(found: Comparison) -> str:
+    """Say what tests without any assumption find, or that they cannot find anything."""
+    test = found.sign_flip
+    if test is None:
+        return "Without paired seeds there is no exact test."
+    pairs = count(found.num_pairs, "pair")
+    if found.is_floored:
+        times = f" before correction for {found.family_size:,} comparisons"
+        return (
+            f"No exact test over {pairs} can give p below {test.floor:.3g}"
+            f"{times if found.family_size > 1 else ''}, so none decides anything here."
+        )
+    parts = [f"flipping signs gives {_exact(test)}"]
+    if found.wilcoxon is not None:
+        parts.append(f"Wilcoxon's signed ranks {_exact(found.wilcoxon)}")
+    return f"Exact tests over {pairs}, uncorrected: {listing(parts)}."
+
+
+def _exact(test: ExactTest) -> str:
+    return probability(test.p_value)
+
+
+def detectable_sentence(found: Comparison) -> str:
+    """Say how small a difference the seeds at hand could have shown; empty where nothing says."""
+    if found.detectable is None:
+        return ""
+    return (
+        f"With {count(found.num_pairs, 'seed')} a difference of {number(found.detectable)} points "
+        "would have been found four times in five, without correction."
+    )
+
+
+def coverage_sentence(convention: Convention, num_seeds: int) -> str:
+    """Say how often intervals of a convention cover the truth.
+
+    Args:
+        convention: How they were computed.
+        num_seeds: The fewest that any interval rests on.
+    """
+    if num_seeds < 2:
+        return "One seed gives no interval."
+    covered = f"{100 * expected_coverage(num_seeds, convention=convention):.0f}"
+    how = "Student's t" if convention == "standard" else "1.96 standard errors"
+    claim = f"cover the true mean about {covered} times in 100 with {num_seeds} seeds"
+    short_of = "" if covered == "95" else ", not 95"
+    return f"Intervals by convention '{convention}' ({how}) {claim}{short_of}."
+
+
+def pretraining_sentence(scores: Scores) -> str:
+    """Say what intervals do not cover."""
+    if not scores.replicates:
+        return (
+            "Each model was pretrained once: intervals cover fine-tuning seeds, "
+            "not the luck of pretraining."
+        )
+    runs = sum(len(group) for group in scores.replicates)
+    alone = len(scores.distinct) - runs
+    rest = f"; {count(alone, 'model')} once" if alone else ""
+    return (
+        f"{count(len(scores.replicates), 'recipe')} pretrained with several seeds "
+        f"({count(runs, 'run')}){rest}. Intervals of single models cover fine-tuning seeds alone."
+    )
+
+
+def selection_sentence(scores: Scores, dataset: str) -> str:
+    """Say what choosing the learning rate per seed adds to scores; empty where nothing was chosen.
+
+    Both choices look at validation scores alone; this is the gain in test scores.
+    """
+    gains = selection_gains(scores, dataset)
+    if not gains:
+        return ""
+    mean = sum(gains.values()) / len(gains)
+    name, most = max(gains.items(), key=lambda item: abs(item[1]))
+    label = short(scores.model(name).label)
+    return (
+        f"Choosing the learning rate per seed rather than once for all changes the mean by "
+        f"{mean:+.{_DIGITS}f} points on average over {count(len(gains), 'model')}, "
+        f"and by {most:+.{_DIGITS}f} at most ({label})."
+    )
+
+
+def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
+    """Return for each model the mean of each seed's best rate less that of one rate for all.
+
+    In percent points, over the seeds that both have; only where several rates were tried.
+    """
+    gains: dict[str, float] = {}
+    for model in scores.distinct:
+        score = scores.get(model.name, dataset)
+        if score is None or not score.by_seed or not score.at_one_rate:
+            continue
+        common = sorted(set(score.by_seed) & set(score.at_one_rate))
+        if common and (score.num_rates or 1) > 1:
+            difference = sum(score.by_seed[seed] - score.at_one_rate[seed] for seed in common)
+            gains[model.name] = difference / len(common)
+    return gains
+
+
+def source_sentence(source: Source) -> str:
+    """Say how much one source of spread contributes, or why that is not known."""
+    name = f"{source.name[:1].upper()}{source.name[1:]}"
+    if source.deviation is None:
+        return f"{name}: not known ({source.basis})."
+    return f"{name}: {number(source.deviation)} points ({source.basis})."
+
+
+def number(points: float) -> str:
+    """Write percent points with two decimals; a zero has no sign."""
+    return f"{round(points, _DIGITS) + 0.0:.{_DIGITS}f}"
+
+
+def probability(p_value: float) -> str:
+    """Write a p value."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
+def _label(name: str, labels: Labels | None) -> str:
+    return short((labels or {}).get(name, name))

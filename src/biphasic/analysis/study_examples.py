@@ -1,0 +1,84 @@
+"""Scores of single test examples of a study, read from `scores.parquet` when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from biphasic.analysis.examples import (
+    ExampleReader,
+    ExampleScores,
+    RunExamples,
+    check_value,
+    metric_examples,
+    needed_columns,
+)
+from biphasic.analysis.load import Outcome, check_file
+from biphasic.analysis.stats import Cell
+from biphasic.errors import DataError
+
+_FILE = "scores.parquet"
+_CACHED = 64
+"""Cells whose examples stay in memory: comparisons with the best read that one again and again."""
+
+
+def example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
+    """Return what reads the test examples of the runs that were selected.
+
+    Args:
+        table: Cells of the study.
+        store: Where `finetunes/` lies.
+    """
+
+    @lru_cache(maxsize=_CACHED)
+    def read(model: str, dataset: str) -> ExampleScores:
+        cell = table.get((model, dataset))
+        if cell is None or not cell.selected:
+            raise DataError(f"{model} on {dataset}: no run has finished")
+        return _read_cell(cell.selected, cell.metric, store / "finetunes")
+
+    return read
+
+
+def _read_cell(selected: Iterable[Outcome], metric: str, folder: Path) -> ExampleScores:
+    ids: tuple[str, ...] | None = None
+    by_seed: dict[int, RunExamples] = {}
+    for outcome in selected:
+        found, run = _read_run(folder / outcome.run.id / _FILE, metric, outcome)
+        if ids is not None and found != ids:
+            raise DataError(f"{_where(outcome)}: other test examples than its first seed")
+        ids = found
+        by_seed[outcome.run.seed] = run
+    return ExampleScores(ids or (), by_seed)
+
+
+def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...], RunExamples]:
+    where = _where(outcome)
+    if not path.is_file():
+        raise DataError(f"{where}: no {_FILE}")
+    if damage := check_file(path):
+        raise DataError(f"{where}: {damage}")
+    try:
+        names = set(pq.read_schema(path).names)
+        wanted = [name for name in needed_columns(metric) if name in names]
+        table = pq.read_table(path, columns=["split", "id", *wanted])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{where}: {_FILE} is damaged ({error})") from None
+    columns = table.to_pydict()
+    rows = [index for index, split in enumerate(columns["split"]) if split == "test"]
+    picked = {name: [column[row] for row in rows] for name, column in columns.items()}
+    run = metric_examples(metric, {name: picked[name] for name in wanted})
+    expected = outcome.score("test", metric)
+    if expected is None:
+        raise DataError(f"{where}: no score to compare its examples with")
+    check_value(run, expected, where=where)
+    return tuple(picked["id"]), run
+
+
+def _where(outcome: Outcome) -> str:
+    run = outcome.run
+    return f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"

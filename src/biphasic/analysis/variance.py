@@ -1,0 +1,172 @@
+"""Where the spread of scores comes from, as far as the data can tell.
+
+Four sources, as standard deviations in percent points, pooled over models:
+
+- the pretraining seed: spread of the means of models that differ in nothing else, less what
+  fine-tuning seeds put into those means;
+- the fine-tuning seed: spread over seeds at one learning rate for all;
+- the choice of the learning rate: what choosing it per seed adds to that spread;
+- the test examples: how the mean would vary on other examples of the same number.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from biphasic.analysis.example_compare import read_examples
+from biphasic.analysis.resample import resampled_values
+from biphasic.analysis.score_table import PERCENT, DatasetInfo, Score, Scores
+from biphasic.errors import DataError
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source of spread.
+
+    Attributes:
+        name: What varies.
+        deviation: Standard deviation that it causes, in percent points; None where data do not say.
+        basis: What it was estimated from, or why it was not.
+    """
+
+    name: str
+    deviation: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class VarianceSplit:
+    """The sources of spread on one dataset."""
+
+    dataset: str
+    pretraining: Source
+    finetuning: Source
+    rate_choice: Source
+    examples: Source
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All four."""
+        return (self.pretraining, self.finetuning, self.rate_choice, self.examples)
+
+
+def variance_split(
+    scores: Scores,
+    dataset: str,
+    *,
+    models: Sequence[str] | None = None,
+    with_examples: bool = True,
+) -> VarianceSplit:
+    """Split the spread of scores on one dataset.
+
+    Args:
+        scores: With scores by seed.
+        dataset: Name of a dataset or average.
+        models: Names of those that take part; all when None.
+        with_examples: Whether to read scores of single examples, where there are any.
+
+    Raises:
+        DataError: There is no such dataset.
+    """
+    about = next((each for each in scores.datasets if each.name == dataset), None)
+    if about is None:
+        raise DataError(f"{scores.source}: no dataset '{dataset}'")
+    names = [m.name for m in scores.distinct if models is None or m.name in models]
+    found = {name: score for name in names if (score := scores.get(name, dataset))}
+    return VarianceSplit(
+        dataset=dataset,
+        pretraining=_pretraining(scores, found),
+        finetuning=_finetuning(found),
+        rate_choice=_rate_choice(found),
+        examples=_examples(scores, about, found, is_asked=with_examples),
+    )
+
+
+def _pretraining(scores: Scores, found: dict[str, Score]) -> Source:
+    name = "pretraining seed"
+    between: list[tuple[float, int]] = []
+    for group in scores.replicates:
+        members = [found[model.name] for model in group if model.name in found]
+        means = [score.estimate.mean for score in members if score.estimate]
+        if len(means) < 2:
+            continue
+        noise = [_variance([*(s.by_seed or {}).values()], of_mean=True) for s in members]
+        known = [value for value in noise if value is not None]
+        excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
+        between.append((excess, len(means) - 1))
+    if not between:
+        return Source(name, None, "each model was pretrained once")
+    freedom = sum(weight for _, weight in between)
+    pooled = sum(value * weight for value, weight in between) / freedom
+    runs = f"{freedom + len(between)} pretraining runs of {len(between)} recipes"
+    return Source(name, math.sqrt(max(pooled, 0.0)), runs)
+
+
+def _finetuning(found: dict[str, Score]) -> Source:
+    name = "fine-tuning seed"
+    variances = [_variance([*(score.at_one_rate or {}).values()]) for score in found.values()]
+    known = [value for value in variances if value is not None]
+    if not known:
+        return Source(name, None, "no model has two seeds at one learning rate")
+    basis = f"{len(known)} models, one learning rate for all seeds of each"
+    return Source(name, math.sqrt(statistics.fmean(known)), basis)
+
+
+def _rate_choice(found: dict[str, Score]) -> Source:
+    name = "choice of the learning rate"
+    if all((score.num_rates or 1) < 2 for score in found.values()):
+        return Source(name, None, "one learning rate only")
+    added = []
+    for score in found.values():
+        chosen = _variance([*(score.by_seed or {}).values()])
+        fixed = _variance([*(score.at_one_rate or {}).values()])
+        if chosen is not None and fixed is not None:
+            added.append(chosen - fixed)
+    if not added:
+        return Source(name, None, "no model has two seeds at one learning rate")
+    excess = statistics.fmean(added)
+    basis = f"{len(added)} models, the best rate of each seed against one for all"
+    if excess < 0:
+        basis += "; it made scores vary less, not more"
+    return Source(name, math.sqrt(max(excess, 0.0)), basis)
+
+
+def _examples(
+    scores: Scores, dataset: DatasetInfo, found: dict[str, Score], *, is_asked: bool
+) -> Source:
+    name = "test examples"
+    if not is_asked:
+        return Source(name, None, "scores of single examples were not asked for")
+    variances, reason = [], "there are no scores of single examples"
+    for model in found:
+        try:
+            variances.append(_example_variance(scores, model, dataset))
+        except DataError as error:
+            reason = str(error)
+    if not variances:
+        return Source(name, None, reason)
+    lost = len(found) - len(variances)
+    basis = f"{len(variances)} models" + (f"; {lost} without: {reason}" if lost else "")
+    return Source(name, math.sqrt(statistics.fmean(variances)), basis)
+
+
+def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:
+    members = [dataset]
+    if dataset.is_average:
+        members = [d for d in scores.datasets if d.task == dataset.task and not d.is_average]
+    means = []
+    for member in members:
+        runs = read_examples(scores, model, member.name).by_seed.values()
+        means.append(PERCENT * resampled_values(runs, dataset=member.name).mean(axis=0))
+    return float(np.mean(means, axis=0).var())
+
+
+def _variance(values: Sequence[float], *, of_mean: bool = False) -> float | None:
+    if len(values) < 2:
+        return None
+    return statistics.variance(values) / (len(values) if of_mean else 1)
