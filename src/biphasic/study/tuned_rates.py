@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     FirstObjective = ObjectiveConfig
 else:
     FirstObjective = Annotated[
-        Union[(*OBJECTIVES, Alternate, Mix)],  # noqa: UP007
+        Union[(*OBJECTIVES, Alternate, Mix)],
         Field(discriminator="objective"),
     ]
 

@@ -1,0 +1,72 @@
+"""Which rate is chosen, and which is tried next."""
+
+from __future__ import annotations
+
+import pytest
+
+from biphasic.analysis.tune_record import TrialRecord
+from biphasic.errors import ConfigError
+from biphasic.study.tune_choice import (
+    as_good,
+    best,
+    default_rates,
+    edge_of,
+    next_rate,
+    parse_rates,
+)
+
+
+def trials(losses: dict[float, float | None]) -> list[TrialRecord]:
+    return [
+        TrialRecord(arm="a", peak=peak, loss=loss, state="s", lost="" if loss else "diverged")
+        for peak, loss in losses.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "choice", "edge", "following"),
+    [
+        ({1e-3: 5.0, 2e-3: 4.0, 4e-3: 4.5}, 2e-3, "", None),
+        ({1e-3: 4.0, 2e-3: 4.2, 4e-3: 4.5}, 1e-3, "lowest", 5e-4),
+        ({1e-3: 5.0, 2e-3: 4.5, 4e-3: 4.2}, 4e-3, "highest", 8e-3),
+        # A lost run bounds the best one as a worse one does.
+        ({1e-3: 5.0, 2e-3: 4.5, 4e-3: None}, 2e-3, "", None),
+        ({1e-3: None, 2e-3: None}, None, "lowest", 5e-4),
+        # Of equal losses the lower rate; rungs are as far apart as those at the edge.
+        ({1e-3: 4.0, 2e-3: 4.0, 8e-3: 4.5}, 1e-3, "lowest", 5e-4),
+        ({1e-3: 4.5, 2e-3: 4.4, 8e-3: 4.0}, 8e-3, "highest", 3.2e-2),
+        ({3e-4: 4.0, 9e-4: 4.1}, 3e-4, "lowest", 1e-4),
+        ({1e-3: 4.0}, 1e-3, "lowest", 5e-4),
+    ],
+)
+def test_the_lowest_loss_is_chosen_and_an_edge_leads_beyond(losses, choice, edge, following):
+    found = trials(losses)
+    chosen = best(found)
+    assert (chosen.peak if chosen else None) == choice
+    assert edge_of(found) == edge
+    assert next_rate(found) == following
+
+
+def test_rates_as_good_are_those_within_a_hundredth_of_a_nat():
+    found = trials({1e-3: 4.0101, 2e-3: 4.0, 4e-3: 4.0099, 8e-3: None})
+    assert as_good(found) == (4e-3,)
+    assert as_good(trials({1e-3: None})) == ()
+
+
+def test_the_ladder_goes_around_the_files_own_rate():
+    assert default_rates(2e-3) == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+
+
+def test_rates_are_read_in_any_order():
+    assert parse_rates("2e-3,5e-4, 1e-3") == (5e-4, 1e-3, 2e-3)
+
+
+@pytest.mark.parametrize("text", ["", "1e-3,", "a", "0", "-1e-3", "nan", "inf", "1e-3;2e-3"])
+def test_what_is_no_list_of_rates_is_refused(text):
+    with pytest.raises(ConfigError, match="--rates: expected positive numbers"):
+        parse_rates(text)
+
+
+def test_a_rate_twice_is_refused():
+    with pytest.raises(ConfigError, match="a rate is given twice"):
+        parse_rates("1e-3,0.001")

@@ -1,0 +1,167 @@
+"""What of a study has a rate of its own, and the trunks that are trained for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biphasic.config import parse_config
+from biphasic.errors import ConfigError
+from biphasic.study.config import StudyConfig
+from biphasic.study.study_file import load_study
+from biphasic.study.tune_text import differing_arms, plan_lines
+from biphasic.study.tune_trunks import plan_tuning, trunk_study
+
+STUDIES = Path(__file__).parents[3] / "studies"
+CLM = {"objective": "clm"}
+MLM = {"objective": "mlm"}
+MIX = {"objective": "mix", "objectives": [CLM, MLM], "shares": [0.25, 0.75]}
+TURNS = {"objective": "alternate", "every": 1, "objectives": [CLM, MLM, CLM, MIX]}
+OWN = {"peak": 5e-4, "decay_steps": 2}
+
+
+def arm(name: str, *phases: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    return {"name": name, "phases": list(phases), **settings}
+
+
+def study(*arms: dict[str, Any], **changes: Any) -> StudyConfig:
+    recipe = {
+        "model": "pico",
+        "max_seqlen": 64,
+        "rows_per_step": 4,
+        "learning_rate": {"peak": 2e-3, "warmup_steps": 20, "decay_steps": 30},
+    }
+    raw = {"name": "s", "title": "S", "recipe": recipe, "arms": list(arms), **changes}
+    return parse_config(StudyConfig, raw, where="file.yaml")
+
+
+FULL = {"steps": 200}
+MIXED = study(
+    arm("untrained"),
+    arm("mlm", MLM | FULL),
+    arm("clm", CLM | FULL),
+    arm("clm-mlm", CLM | {"steps": 80}, MLM | {"steps": 120}),
+    arm("adapted", CLM | FULL, MLM | {"steps": 900, "learning_rate": OWN}),
+    arm("mlm20", MLM | FULL | {"mlm_probability": 0.2}),
+    arm("nano", CLM | FULL, recipe={"model": "nano"}),
+    arm("own", CLM | FULL, recipe={"learning_rate": {"peak": 1e-3}}),
+    arm("mntp", {"objective": "mntp"} | FULL),
+    arm("mix", MIX | FULL),
+    arm("turns", TURNS | FULL),
+    arm("seed", CLM | FULL, recipe={"seeds": {"init_seed": 1}}),
+    arm("rows", CLM | FULL, recipe={"rows_per_step": 8}),
+)
+
+
+def test_each_model_with_each_first_objective_has_a_rate_and_the_others_are_named():
+    tuning = plan_tuning(MIXED, 0.1)
+    assert {each.name: [arm.name for arm in each.arms] for each in tuning.beginnings} == {
+        "pico-mlm40": ["mlm"],
+        "pico-clm": ["clm", "clm-mlm", "adapted", "seed", "rows"],
+        "pico-mlm20": ["mlm20"],
+        "nano-clm": ["nano"],
+        "pico-mix.25.clm.75.mlm40": ["mix"],
+        "pico-alt1.clm.mlm40.clm.mix.25.clm.75.mlm40": ["turns"],
+    }
+    assert tuning.untuned == {
+        "untrained": "it is not trained",
+        "own": "it sets recipe.learning_rate.peak itself",
+        "mntp": "held-out losses are of CLM and MLM, and its first objective is neither",
+    }
+    assert tuning.later_schedules == ("adapted",)
+    assert differing_arms(tuning.beginnings[1]) == ["rows"]
+
+
+def test_objectives_of_several_parts_are_judged_by_the_losses_of_their_parts():
+    weights = {each.name: each.weights for each in plan_tuning(MIXED, 0.1).beginnings}
+    assert weights["pico-mlm20"] == {"mlm": 1}
+    assert weights["pico-mix.25.clm.75.mlm40"] == {"clm": 0.25, "mlm": 0.75}
+    # Two turns of four are CLM, one MLM, one the mixture.
+    (turns,) = (found for name, found in weights.items() if "alt1" in name)
+    assert turns == pytest.approx({"clm": 0.5 + 0.25 / 4, "mlm": 0.25 + 0.75 / 4})
+
+
+def test_trunks_are_runs_in_miniature():
+    tuning = plan_tuning(MIXED, 0.1)
+    # The longest schedule that a rate is for has 200 steps: the 900 have one of their own.
+    assert (tuning.budget, tuning.steps) == (200, 20)
+    names = [each.name for each in tuning.beginnings]
+    config = trunk_study(tuning, dict.fromkeys(names, (1e-3, 2e-3)))
+    assert config.name == "s-tune"
+    assert config.tasks == ()
+    assert [arm.name for arm in config.arms[:3]] == [
+        "pico-mlm40-lr0.001",
+        "pico-mlm40-lr0.002",
+        "pico-clm-lr0.001",
+    ]
+    for trunk in config.arms:
+        recipe = config.recipe_of(trunk)
+        schedule = recipe.learning_rate
+        assert (recipe.total_steps, schedule.warmup_steps, schedule.decay_steps) == (20, 2, 3)
+        assert f"lr{schedule.peak:g}" in trunk.name
+        assert len(recipe.phases) == 1
+
+
+def test_earlier_choices_change_no_trunk():
+    rate = {"model": "pico", "phase": CLM, "peak": 7e-3}
+    arms = [arm("clm", CLM | FULL)]
+    plain, tuned = (study(*arms, tuned_rates=rates) for rates in ([], [rate]))
+    tunings = [plan_tuning(config, 0.1) for config in (plain, tuned)]
+    studies = [trunk_study(each, {"pico-clm": (1e-3,)}) for each in tunings]
+    assert studies[0] == studies[1]
+
+
+def test_models_and_objectives_that_share_a_name_are_kept_apart():
+    masks = [
+        {"replacement": {"mask": 0.9, "keep": 0.1}},
+        {"replacement": {"mask": 0.8, "keep": 0.2}},
+    ]
+    config = study(*(arm(f"a{n}", MLM | FULL | mask) for n, mask in enumerate(masks)))
+    names = [each.name for each in plan_tuning(config, 0.1).beginnings]
+    assert names == ["pico-mlm40.own", "pico-mlm40.own-2"]
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01, float("nan")])
+def test_a_share_is_a_share(share):
+    with pytest.raises(ConfigError, match="--share: expected a share in"):
+        plan_tuning(MIXED, share)
+
+
+def test_a_study_without_a_rate_to_tune_is_refused():
+    config = study(arm("untrained"), arm("own", CLM | FULL | {"learning_rate": OWN}))
+    with pytest.raises(
+        ConfigError, match=r"no arm has a rate to tune .*'own': its first phase has"
+    ):
+        plan_tuning(config, 0.1)
+
+
+def test_a_name_without_room_is_refused():
+    config = study(arm("clm", CLM | FULL), name="n" * 76)
+    with pytest.raises(ConfigError, match="shorten this one to 75"):
+        plan_tuning(config, 0.1)
+
+
+def test_trunks_too_short_for_their_objective_are_refused_with_the_remedy():
+    config = study(arm("turns", {**TURNS, "every": 50} | FULL))
+    tuning = plan_tuning(config, 0.1)
+    with pytest.raises(ConfigError, match="a larger --share makes them longer"):
+        trunk_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
+
+
+def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate(tmp_path):
+    tuning = plan_tuning(load_study(STUDIES / "paper.yaml"), 0.1)
+    sizes, objectives = ("210m", "610m", "1b"), ("mlm20", "mlm30", "mlm40", "mlm50", "clm")
+    names = {each.name for each in tuning.beginnings}
+    assert names == {f"{size}-{objective}" for size in sizes for objective in objectives}
+    assert (tuning.budget, tuning.steps) == (42_000, 4_200)
+    lines = list(plan_lines(tuning, dict.fromkeys(names, (5e-4,)), tmp_path))
+    assert lines[0] == (
+        "paper-tune: 15 trunks of 4,200 steps (10 % of 42,000), 200 of them warm-up and 200 decay"
+    )
+    assert any(
+        "left as they are: later phases with a learning_rate of their own" in line for line in lines
+    )
+    assert any(line.startswith("in all 63,000 steps, 148,635.6M tokens") for line in lines)
+    assert not list(tmp_path.iterdir())
