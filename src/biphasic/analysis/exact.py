@@ -40,15 +40,15 @@ class ExactTest:
 def sign_flip_test(differences: Sequence[float]) -> ExactTest | None:
     """Test whether paired differences are centred on zero, by flipping their signs.
 
-    Exact up to sixteen pairs; beyond, 99,999 choices of signs drawn with a fixed seed. None without
-    a pair.
+    Exact up to sixteen pairs; beyond, 99,999 choices of signs drawn with a fixed seed. None with
+    fewer than two pairs, which can only give p = 1.
 
     Reference: Fisher 1935, "The design of experiments", section 21.
     """
     from scipy.stats import permutation_test  # noqa: PLC0415 - slow to import, seldom needed
 
     num = len(differences)
-    if num == 0:
+    if num < 2:
         return None
     values = np.asarray(differences, dtype=np.float64)
     count = math.inf if num <= _EXACT_UP_TO else _SAMPLES
@@ -68,8 +68,8 @@ def sign_flip_test(differences: Sequence[float]) -> ExactTest | None:
 def wilcoxon_test(differences: Sequence[float]) -> ExactTest | None:
     """Test whether paired differences are centred on zero, by the ranks of their sizes.
 
-    Exact. None where ranks say nothing or not exactly: without a difference, or where two are
-    equally great.
+    Exact. None where ranks say nothing or not exactly: with fewer than two pairs, with a difference
+    of zero, or where two are equally great.
 
     Reference: Wilcoxon 1945, "Individual comparisons by ranking methods".
     """
@@ -77,7 +77,7 @@ def wilcoxon_test(differences: Sequence[float]) -> ExactTest | None:
 
     values = np.asarray(differences, dtype=np.float64)
     sizes = np.abs(values)
-    if len(values) == 0 or not sizes.all() or len(np.unique(sizes)) < len(sizes):
+    if len(values) < 2 or not sizes.all() or len(np.unique(sizes)) < len(sizes):
         return None
     found = wilcoxon(values, method="exact")
     return ExactTest(float(found.pvalue), 2.0 ** (1 - len(values)))

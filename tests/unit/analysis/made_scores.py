@@ -1,0 +1,41 @@
+"""Scores put together by hand, with examples where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from biphasic.analysis.estimate import estimate
+from biphasic.analysis.examples import ExampleScores, mean_examples
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.errors import DataError
+
+DATASET = DatasetInfo("d", "SC", "accuracy")
+
+
+def made_scores(by_model, *, convention="standard", datasets=(DATASET,), reader=None, **models):
+    """Return scores from `{model: [scores by seed]}` or `{(model, dataset): ...}`."""
+    cells = {}
+    for key, values in by_model.items():
+        cell = key if isinstance(key, tuple) else (key, datasets[0].name)
+        by_seed = values if isinstance(values, Mapping) else dict(enumerate(values))
+        found = estimate([*by_seed.values()], convention=convention)
+        cells[cell] = Score(found, by_seed)
+    names = list(dict.fromkeys(model for model, _ in cells))
+    infos = [models.get(name, ModelInfo(name, name)) for name in names]
+    return Scores("made", convention, tuple(infos), tuple(datasets), cells, examples=reader)
+
+
+def example_reader(matrices, *, ids=None):
+    """Return a reader of `{model: [num_seeds, num_examples]}`, shares."""
+
+    def read(model, dataset):
+        found = matrices.get((model, dataset), matrices.get(model))
+        if found is None:
+            raise DataError(f"{model}: no examples")
+        rows = {seed: mean_examples(row) for seed, row in enumerate(np.asarray(found, float))}
+        names = (ids or {}).get(model) or tuple(map(str, range(np.shape(found)[1])))
+        return ExampleScores(tuple(names), rows)
+
+    return read

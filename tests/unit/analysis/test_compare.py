@@ -1,0 +1,236 @@
+"""Comparisons of two models, by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from made_scores import DATASET, example_reader, made_scores
+
+from biphasic.analysis.compare import compare_arms, compare_with_best, indistinguishable, ranked
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
+from biphasic.analysis.scores import paper_scores
+from biphasic.errors import DataError
+
+HIGH = [80.0, 90.0, 70.0, 85.0, 75.0]
+
+
+def shifted(values, *shifts):
+    return [value - shift for value, shift in zip(values, shifts, strict=True)]
+
+
+def test_a_paired_difference_by_hand():
+    # Differences 1, 2, 3, 4, 5: mean 3, error sqrt(2.5 / 5) = 0.70711, t = 4.24264 with 4 degrees
+    # of freedom: p = 0.01324 by tables; half-width 2.776445 * 0.70711.
+    scores = made_scores({"a": HIGH, "b": shifted(HIGH, 1, 2, 3, 4, 5)})
+    found = compare_arms(scores, "a", "b", "d")
+    assert found.kind == "paired"
+    assert found.num_pairs == 5
+    assert found.difference.mean == pytest.approx(3.0)
+    assert found.difference.half_width == pytest.approx(2.7764451 * math.sqrt(0.5))
+    assert found.p_value == pytest.approx(0.0132, abs=1e-4)
+    assert found.p_adjusted == found.p_value
+    assert found.effect.value == pytest.approx(3 / math.sqrt(2.5))
+    assert (found.verdict, found.is_clear) == ("higher", True)
+    assert found.sign_flip.p_value == 0.0625
+    assert found.is_floored
+    # The spread between seeds is ten times the difference: without pairs nothing would be seen.
+    assert compare_arms(scores, "b", "a", "d").verdict == "lower"
+
+
+def test_the_paper_s_convention_changes_the_interval_not_the_test():
+    by_model = {"a": HIGH, "b": shifted(HIGH, 1, 2, 3, 4, 5)}
+    paper = compare_arms(made_scores(by_model, convention="paper"), "a", "b", "d")
+    standard = compare_arms(made_scores(by_model), "a", "b", "d")
+    assert paper.difference.half_width == pytest.approx(1.96 * math.sqrt(0.5))
+    assert paper.p_value == standard.p_value
+
+
+def test_only_common_seeds_are_paired():
+    scores = made_scores({"a": {0: 50.0, 1: 52.0, 7: 90.0}, "b": {0: 49.0, 1: 50.0, 8: 0.0}})
+    found = compare_arms(scores, "a", "b", "d")
+    assert found.num_pairs == 2
+    assert found.difference.mean == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [([50.0], [40.0]), ([50.0, 51.0], [40.0, 41.0])], ids=["one", "equal"]
+)
+def test_without_a_spread_nothing_is_known(first, second):
+    found = compare_arms(made_scores({"a": first, "b": second}), "a", "b", "d")
+    assert found.verdict == "unknown"
+    assert found.p_value is None
+    assert found.difference.mean == pytest.approx(10.0)
+
+
+def test_a_model_without_a_score_is_not_compared():
+    scores = made_scores({"a": HIGH, "b": HIGH})
+    cells = {**scores.cells, ("b", "d"): Score(None, {})}
+    assert compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d") is None
+    with pytest.raises(DataError, match="no model 'c'"):
+        compare_arms(scores, "a", "c", "d")
+    with pytest.raises(DataError, match="no dataset 'e'"):
+        compare_arms(scores, "a", "b", "e")
+
+
+def test_the_best_is_compared_with_every_other_and_all_pairs_count():
+    by_model = {
+        "low": shifted(HIGH, 9, 10, 11, 9, 11),
+        "best": HIGH,
+        "middle": shifted(HIGH, 1, 2, 3, 4, 5),
+    }
+    scores = made_scores(by_model)
+    assert ranked(scores, "d") == ["best", "middle", "low"]
+    found = compare_with_best(scores, "d")
+    assert [(c.first, c.second) for c in found] == [("best", "middle"), ("best", "low")]
+    assert {c.family_size for c in found} == {3}
+    # Of three p values, that of best and middle is the largest: it stays as it is.
+    assert found[0].p_adjusted == pytest.approx(found[0].p_value)
+    assert found[1].p_adjusted > found[1].p_value
+    assert found[1].p_adjusted <= 3 * found[1].p_value
+    assert len(compare_with_best(scores, "d", models=["best", "low"])) == 1
+    assert compare_with_best(scores, "d", models=["low"]) == ()
+
+
+def test_a_correction_can_take_a_finding_back():
+    draw = np.random.default_rng(0)
+    by_model = {f"m{n}": [50 + value for value in draw.normal(0, 1, 5)] for n in range(12)}
+    found = compare_with_best(made_scores(by_model), "d")
+    assert any(c.p_value < 0.05 for c in found)
+    assert not any(c.is_clear for c in found)
+
+
+def test_welch_stands_in_where_only_means_are_known():
+    # Half-widths 1.96 and 3.92 by 1.96 errors: errors 1 and 2; of the difference sqrt(5).
+    # Freedom 25 / (1 / 4 + 16 / 4) = 100 / 17; t = 6 / sqrt(5).
+    from scipy.stats import t
+
+    scores = made_scores({"a": HIGH, "b": HIGH}, convention="paper")
+    cells = {("a", "d"): Score(Estimate(56.0, 1.96, 5)), ("b", "d"): Score(Estimate(50.0, 3.92, 5))}
+    found = compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d")
+    assert found.kind == "unpaired"
+    assert found.num_pairs == 0
+    assert found.difference == Estimate(6.0, pytest.approx(1.96 * math.sqrt(5)), 5)
+    assert found.p_value == pytest.approx(2 * t.sf(6 / math.sqrt(5), 100 / 17))
+    assert found.sign_flip is None
+
+
+def test_welch_agrees_with_scipy():
+    from scipy.stats import ttest_ind
+
+    first, second = HIGH, [60.0, 61.0, 58.0, 63.0]
+    scores = made_scores({"a": first, "b": second})
+    cells = {key: dataclasses.replace(s, by_seed=None) for key, s in scores.cells.items()}
+    found = compare_arms(dataclasses.replace(scores, cells=cells), "a", "b", "d")
+    expected = ttest_ind(first, second, equal_var=False)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval()
+    assert (found.difference.low, found.difference.high) == pytest.approx(tuple(interval))
+
+
+def test_in_the_paper_overlap_decides_what_is_like_the_best():
+    scores = paper_scores()
+    names = [model.name for model in scores.select(group="base", size="1B")]
+    best, *others = ranked(scores, "SC Average", models=names)
+    top = scores.get(best, "SC Average").estimate
+    expected = {
+        name
+        for name in others
+        if (found := scores.get(name, "SC Average").estimate).mean + found.half_width
+        >= top.mean - top.half_width
+    }
+    assert indistinguishable(scores, "SC Average", models=names) == expected
+    assert 0 < len(expected) < len(others)
+
+
+def test_by_the_standard_convention_a_clear_comparison_decides():
+    by_model = {
+        "best": HIGH,
+        "near": shifted(HIGH, -1, 2, -1, 2, -1),
+        "far": shifted(HIGH, 20, 21, 19, 20, 21),
+    }
+    assert indistinguishable(made_scores(by_model), "d") == {"near"}
+    assert indistinguishable(made_scores({"a": [1.0], "b": [0.5]}), "d") == {"b"}
+
+
+def examples_of(means, num_examples=400, *, seed=0, noise=0.0):
+    """Draw right and wrong answers; models share what makes an example hard."""
+    draw = np.random.default_rng(seed)
+    hardness = draw.random(num_examples)
+    return {
+        model: np.stack([hardness < np.clip(share + noise * draw.normal(), 0, 1) for share in runs])
+        for model, runs in means.items()
+    }
+
+
+def scores_with_examples(matrices, **options):
+    by_model = {model: 100 * rows.mean(axis=1) for model, rows in matrices.items()}
+    return made_scores(by_model, reader=example_reader(matrices), **options)
+
+
+def test_examples_can_make_a_difference_over_seeds_doubtful():
+    # Five seeds agree that a is 1 point better, on four examples of 400: others may say otherwise.
+    few = {"a": np.zeros((5, 400)), "b": np.zeros((5, 400))}
+    few["a"][:, :204] = 1
+    few["b"][:, :200] = 1
+    few["a"][0, 204] = few["a"][1, 205] = 1  # or seeds would have no spread at all
+    found = compare_arms(scores_with_examples(few), "a", "b", "d")
+    assert found.p_value < 0.001
+    assert found.examples.excludes_zero
+    # The same difference where models also disagree on many examples, as often either way.
+    many = {model: rows.copy() for model, rows in few.items()}
+    many["a"][:, 300:350] = 1
+    many["b"][:, 350:400] = 1
+    doubtful = compare_arms(scores_with_examples(many), "a", "b", "d")
+    assert doubtful.difference.mean == pytest.approx(found.difference.mean)
+    assert not doubtful.examples.excludes_zero
+    assert doubtful.verdict == "undecided"
+    without = compare_arms(scores_with_examples(many), "a", "b", "d", with_examples=False)
+    assert without.verdict == "higher"
+    assert without.examples is None
+
+
+def test_what_hinders_examples_is_told():
+    matrices = examples_of({"a": [0.8] * 3, "b": [0.7] * 3}, noise=0.05)
+    scores = scores_with_examples(matrices)
+    others = {"b": tuple(f"x{n}" for n in range(400))}
+    for reader, reason in (
+        (example_reader({"a": matrices["a"]}), "b: no examples"),
+        (example_reader(matrices, ids=others), "different examples"),
+        (example_reader({m: rows[:2] for m, rows in matrices.items()}), "no examples of seed 2"),
+        (example_reader({m: rows[:, :1] for m, rows in matrices.items()}), "two examples"),
+        (None, "no scores of single examples"),
+    ):
+        found = compare_arms(dataclasses.replace(scores, examples=reader), "a", "b", "d")
+        assert found.examples is None
+        assert reason in found.examples_missing
+
+
+def test_zero_shot_scores_are_judged_by_examples_alone():
+    matrices = examples_of({"a": [0.8], "b": [0.6], "c": [0.59]}, num_examples=500)
+    scores = scores_with_examples(matrices, datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),))
+    clear, *_ = compare_with_best(scores, "d")
+    assert (clear.second, clear.verdict, clear.family_size) == ("b", "higher", 3)
+    assert clear.p_adjusted == pytest.approx(min(1.0, 3 * clear.examples.p_value))
+    # A single seed of a fine-tuned task says nothing of other seeds, whatever the examples say.
+    tuned = dataclasses.replace(scores, datasets=(DATASET,))
+    assert compare_arms(tuned, "a", "b", "d").verdict == "unknown"
+
+
+def test_an_average_is_compared_over_the_examples_of_all_its_datasets():
+    datasets = (DatasetInfo("d", "SC", "accuracy"), DatasetInfo("e", "SC", "accuracy"))
+    draw = np.random.default_rng(5)
+    matrices = {
+        (model, name): draw.random((4, size)) < share
+        for model, share in (("a", 0.8), ("b", 0.7))
+        for name, size in (("d", 300), ("e", 200))
+    }
+    by_model = {key: 100 * rows.mean(axis=1) for key, rows in matrices.items()}
+    scores = made_scores(by_model, datasets=datasets, reader=example_reader(matrices))
+    found = compare_arms(with_averages(scores), "a", "b", "SC Average")
+    assert found.examples.num_examples == 500
+    assert found.num_pairs == 4
+    single = compare_arms(scores, "a", "b", "d").examples
+    # Two independent datasets: the error of the mean is smaller than that of one.
+    assert found.examples.example_error < single.example_error
