@@ -5,19 +5,13 @@ Nothing here touches pyplot, a display or global settings beyond the duration of
 
 from __future__ import annotations
 
-import html
-import io
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from biphasic.analysis.load import Curve, StudyRecords
-from biphasic.analysis.palette import PAPER, VARIABLES, arm_styles
+from biphasic.analysis.palette import PAPER, arm_styles
 from biphasic.analysis.panels import (
     LOSS_HEIGHT,
     SENSITIVITY_HEIGHT,
@@ -31,22 +25,26 @@ from biphasic.analysis.panels import (
     draw_scores,
     score_height,
 )
+from biphasic.analysis.plots.page import page_svg
+from biphasic.analysis.plots.render import drawing, to_png, to_svg
 from biphasic.analysis.stats import Cell, scores_on_test
 from biphasic.analysis.text import OBJECTIVES, metric_name, objective_name, plain, score_cell
 from biphasic.records import TaskRecord
 
+__all__ = [
+    "Panel",
+    "compose",
+    "inline_svg",
+    "loss_panels",
+    "rate_panels",
+    "score_panels",
+    "to_png",
+    "to_svg",
+]
+
 Table = Mapping[tuple[str, str], Cell]
 Draw = Callable[[Figure, Box, str], None]
 _TITLE_HEIGHT = 0.2
-# The page sets the font; a style element inside an inline SVG would apply to the whole page.
-_NOT_FOR_PAGES = (
-    re.compile(r"<metadata>.*?</metadata>", re.DOTALL),
-    re.compile(r"<style[^>]*>.*?</style>", re.DOTALL),
-    re.compile(r"<!--.*?-->", re.DOTALL),
-    re.compile(r"<defs>\s*</defs>"),
-    re.compile(r" font-family: [^;\"]*;"),
-    re.compile(r' transform="rotate\(-0 [^"]*"'),
-)
 _GAP = 0.3
 
 
@@ -108,37 +106,11 @@ def compose(panels: Sequence[Panel], *, num_columns: int = 2) -> Figure:
     return figure
 
 
-def to_png(figure: Figure, *, dpi: int = 200) -> bytes:
-    """Render a figure as PNG, without metadata."""
-    buffer = io.BytesIO()
-    with _settings(salt="png", fonttype="path"):
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def to_svg(figure: Figure, *, name: str) -> str:
-    """Render a figure as a stand-alone SVG whose text is drawn, so that it needs no font."""
-    return _svg(figure, salt=name, fonttype="path")
-
-
 def inline_svg(panel: Panel) -> str:
     """Render a panel for a page: text is text, colours are the page's variables, ids are unique."""
     figure = Figure(figsize=(WIDTH, panel.height), facecolor="none")
     panel.draw(figure, Box(0, 0, WIDTH, panel.height), "")
-    svg = _svg(figure, salt=panel.name, fonttype="none")
-    svg = svg[svg.index("<svg") :]
-    for pattern in _NOT_FOR_PAGES:
-        svg = pattern.sub("", svg)
-    svg = svg.replace('id="', f'id="{panel.name}-')
-    svg = svg.replace("url(#", f"url(#{panel.name}-").replace('href="#', f'href="#{panel.name}-')
-    for variable, light, _ in VARIABLES:
-        svg = svg.replace(light, f"var(--{variable})")
-    svg = re.sub(r"\s*\n\s*", " ", svg)
-    opening = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
-    label = html.escape(panel.alt, quote=True)
-    return opening.sub(
-        lambda match: f'<svg viewBox="{match[1]}" role="img" aria-label="{label}">', svg, count=1
-    )
+    return page_svg(figure, name=panel.name, alt=panel.alt)
 
 
 def _loss_panel(
@@ -163,7 +135,7 @@ def _loss_panel(
 
     def draw(figure: Figure, box: Box, heading: str) -> None:
         smooth = name.startswith("training")
-        with _settings(salt=name, fonttype="none"):
+        with drawing(salt=name):
             draw_loss(figure, box, lines=lines, floor=floor, title=heading, smooth=smooth)
 
     return Panel(name, title, alt, LOSS_HEIGHT, draw)
@@ -182,7 +154,7 @@ def _score_panel(records: StudyRecords, task: TaskRecord, table: Table) -> Panel
     alt = f"{plain(task.title)}: {metric} in percent points, by arm. {'; '.join(values)}."
 
     def draw(figure: Figure, box: Box, heading: str) -> None:
-        with _settings(salt=task.name, fonttype="none"):
+        with drawing(salt=task.name):
             draw_scores(figure, box, rows=rows, axis=f"{metric}, %", title=heading)
 
     index = records.tasks.index(task)
@@ -211,27 +183,8 @@ def _rate_panel(records: StudyRecords, task: TaskRecord) -> Panel | None:
     )
 
     def draw(figure: Figure, box: Box, heading: str) -> None:
-        with _settings(salt=task.name, fonttype="none"):
+        with drawing(salt=task.name):
             draw_rates(figure, box, lines=lines, axis=f"test {metric}, %", title=heading)
 
     index = records.tasks.index(task)
     return Panel(f"rates-{index}", task.title, alt, SENSITIVITY_HEIGHT, draw)
-
-
-def _svg(figure: Figure, *, salt: str, fonttype: str) -> str:
-    buffer = io.StringIO()
-    with _settings(salt=salt, fonttype=fonttype):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
-
-
-@contextmanager
-def _settings(*, salt: str, fonttype: str) -> Iterator[None]:
-    """Draw with our settings whatever a matplotlibrc says, and without warnings on rare scripts."""
-    with warnings.catch_warnings(), mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update({"svg.hashsalt": f"biphasic-{salt}", "svg.fonttype": fonttype})
-        # A label may use a script that the built-in font lacks: boxes are better than no figure.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        yield

@@ -28,6 +28,14 @@ _SERIES = (
     ("series-6", "#5646b8", "#a99cff"),
     ("series-7", "#9c1f2e", "#ff8791"),
 )
+# For ordered factors: darker and darker on light ground, lighter and lighter on dark ground.
+_RAMP = (
+    ("ramp-1", "#d1700a", "#7c6bd6"),
+    ("ramp-2", "#c2410c", "#b57be0"),
+    ("ramp-3", "#a3274f", "#e08ac0"),
+    ("ramp-4", "#6d28a0", "#f7b08a"),
+    ("ramp-5", "#2e1065", "#fbe3a0"),
+)
 VARIABLES = (
     ("ink", INK, "#e8edf3"),
     ("muted", MUTED, "#a3afbd"),
@@ -35,9 +43,12 @@ VARIABLES = (
     ("paper", PAPER, "#151b23"),
     ("floor", FLOOR, "#94a1b0"),
     *_SERIES,
+    *_RAMP,
 )
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", (0, (4, 1, 1, 1)), ":")
+SERIES = tuple(light for _, light, _ in _SERIES)
+RAMP = tuple(light for _, light, _ in _RAMP)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", (0, (4, 1, 1, 1)), ":")
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ def arm_styles(arms: Sequence[ArmData]) -> dict[str, ArmStyle]:
             continue
         variable, color, _ = _SERIES[index % len(_SERIES)]
         turn = index // len(_SERIES)
-        marker = _MARKERS[(index + turn) % len(_MARKERS)]
-        styles[arm.name] = ArmStyle(color, variable, marker, _LINES[turn % len(_LINES)])
+        marker = MARKERS[(index + turn) % len(MARKERS)]
+        styles[arm.name] = ArmStyle(color, variable, marker, LINES[turn % len(LINES)])
         index += 1
     return styles

@@ -14,6 +14,7 @@ _METRICS = {
     "entity_f1": "entity F1",
     "exact_match": "exact match",
     "f1": "F1",
+    "ndcg@10": "nDCG@10",
     "has_answer_exact_match": "exact match where there is an answer",
     "has_answer_f1": "F1 where there is an answer",
     "macro_f1": "macro F1",
@@ -26,6 +27,8 @@ _METRICS = {
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
 }
+# Controls of writing direction: they would reorder the text that follows a name.
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
 
@@ -35,6 +38,11 @@ def plain(name: str) -> str:
     return re.sub(
         r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", name
     )
+
+
+def flat(name: str) -> str:
+    """Write a name in one line that no character in it can break or turn round."""
+    return " ".join(_TURNING.sub("\ufffd", plain(name)).split())
 
 
 def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:

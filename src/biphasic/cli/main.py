@@ -14,9 +14,11 @@ import typer
 
 from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
+from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
+from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import Overrides, Root, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
@@ -41,11 +43,14 @@ app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(job_app, name="job")
 app.command("adapt")(adapt_command)
+app.command("claims")(claims_command)
 app.command("finetune")(finetune_command)
 app.command("predict")(predict_command)
 app.command("encode")(encode_command)
 app.command("export")(export_command)
 app.command("push")(push_command)
+app.command("paper")(paper_command)
+app.command("figures")(figures_command)
 
 _INTERRUPTED = 130
 

@@ -1,0 +1,109 @@
+"""Writes tables and figures into a folder, with a list of what is there and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.analysis.markup import TABLE_FORMATS, markdown_text
+from biphasic.analysis.plots.chart import Chart, Skipped, points_csv
+from biphasic.analysis.plots.draw import draw_chart
+from biphasic.analysis.plots.render import FIGURE_FORMATS
+from biphasic.analysis.score_table import Scores
+from biphasic.analysis.sheets import make_sheets
+from biphasic.errors import ConfigError
+from biphasic.files import write_bytes, write_text
+
+FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)
+"""Endings of all files that can be written."""
+_INDEX = "figures.md"
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What was written, and what was left out."""
+
+    paths: tuple[Path, ...]
+    drawn: tuple[Chart, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def chosen_formats(names: Collection[str] | None) -> frozenset[str]:
+    """Check endings; all of them where none is named.
+
+    Raises:
+        ConfigError: There is no such format.
+    """
+    if unknown := sorted(set(names or ()) - set(FORMATS)):
+        raise ConfigError(f"--format {unknown[0]}: unknown; one of {', '.join(FORMATS)}")
+    return frozenset(names or FORMATS)
+
+
+def write_gallery(
+    folder: Path,
+    scores: Scores,
+    figures: Iterable[Chart | Skipped],
+    *,
+    formats: Collection[str] = FORMATS,
+    reference: Scores | None = None,
+) -> Gallery:
+    """Write `tables.*` and `figures/*` into a folder.
+
+    Each figure comes with `NAME.csv`, the points that it shows. A figure that was left out this
+    time is removed where an earlier call wrote it.
+
+    Args:
+        folder: Made where it is missing.
+        scores: For the tables.
+        figures: What to draw, or why not.
+        formats: Endings, of `FORMATS`.
+        reference: A table whose values stand beside the same cells of one's own.
+    """
+    sheets = make_sheets(scores, reference=reference)
+    paths = []
+    for ending, write in TABLE_FORMATS.items():
+        if ending in formats:
+            paths.append(folder / f"tables.{ending}")
+            write_text(paths[-1], write(scores, sheets))
+    found = [*figures]
+    drawn = tuple(figure for figure in found if isinstance(figure, Chart))
+    skipped = tuple(figure for figure in found if isinstance(figure, Skipped))
+    wanted = [ending for ending in FIGURE_FORMATS if ending in formats]
+    if wanted:
+        for chart in drawn:
+            paths += _write_figure(folder / "figures", chart, wanted)
+        for missing in skipped:
+            _remove_figure(folder / "figures", missing.name)
+        paths.append(folder / _INDEX)
+        write_text(paths[-1], _index(drawn, skipped, wanted))
+    return Gallery(tuple(paths), drawn, skipped)
+
+
+def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> list[Path]:
+    figure = draw_chart(chart)
+    paths = []
+    for ending in endings:
+        paths.append(folder / f"{chart.name}.{ending}")
+        write_bytes(paths[-1], FIGURE_FORMATS[ending](figure, chart.name))
+    paths.append(folder / f"{chart.name}.csv")
+    write_text(paths[-1], points_csv(chart))
+    return paths
+
+
+def _remove_figure(folder: Path, name: str) -> None:
+    for ending in (*FIGURE_FORMATS, "csv"):
+        (folder / f"{name}.{ending}").unlink(missing_ok=True)
+
+
+def _index(drawn: Iterable[Chart], skipped: Iterable[Skipped], endings: Collection[str]) -> str:
+    ending = "png" if "png" in endings else "svg"
+    lines = ["# Figures", ""]
+    for chart in drawn:
+        lines += [f"## {markdown_text(chart.title)}", ""]
+        if ending in endings:
+            lines += [f"![{markdown_text(chart.alt)}](figures/{chart.name}.{ending})", ""]
+        lines += [markdown_text(chart.caption), ""]
+    lines += ["## Left out", ""]
+    lines += [f"- {markdown_text(each.title)}: {markdown_text(each.reason)}" for each in skipped]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,42 @@
+"""Which score of a column is the best, and which cannot be told from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from biphasic.analysis.compare import indistinguishable
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+
+Mark = Literal["best", "level"]
+
+
+def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> dict[str, Mark]:
+    """Mark the best of some models on a dataset, and what cannot be told from it.
+
+    Models that share the highest mean are all the best. Nothing is marked where fewer than two
+    have a score.
+    """
+    means = {
+        model.name: score.estimate.mean
+        for model in models
+        if (score := scores.get(model.name, dataset.name)) is not None
+        and score.estimate is not None
+    }
+    if len(means) < 2:
+        return {}
+    level = indistinguishable(scores, dataset.name, models=[*means])
+    found: dict[str, Mark] = dict.fromkeys(level, "level")
+    highest = max(means.values())
+    found.update({name: "best" for name, mean in means.items() if mean == highest})
+    return found
+
+
+def marks_note(scores: Scores) -> str:
+    """Say what the marks mean, under the convention of a table."""
+    how = {
+        "paper": "their intervals overlap",
+        "standard": "a paired t test over seeds, Holm-corrected for all pairs, "
+        "does not separate them",
+    }[scores.convention]
+    return f"Bold: the best. ≈: not told apart from it, as {how} or one of them has no interval."

@@ -1,0 +1,116 @@
+"""The key of a figure: a sample of every style with its name, in rows above the panels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+
+from biphasic.analysis.palette import INK, PAPER
+from biphasic.analysis.plots.chart import Series
+from biphasic.analysis.plots.styles import SeriesStyle
+from biphasic.analysis.text import flat
+
+FONT_SIZE = 8.0
+ROW_HEIGHT = 0.19
+_SAMPLE = 0.32
+_SPACE = 0.07
+_GAP = 0.2
+_LONGEST = 60
+_POINTS_PER_INCH = 72.0
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """One entry with its place: `left` in inches, `row` from the top."""
+
+    series: Series
+    text: str
+    left: float
+    row: int
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float) -> float:
+    """Return how wide a text is in the built-in font, in inches."""
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(size=size), ismath=False
+    )
+    return float(width) / _POINTS_PER_INCH
+
+
+def lay_out_key(series: Sequence[Series], *, width: float) -> list[KeyEntry]:
+    """Place an entry for each label into rows of at most `width` inches.
+
+    A label too long for a row is cut; equal labels are shown once.
+    """
+    first: dict[str, Series] = {}
+    for each in series:
+        first.setdefault(each.label, each)
+    entries: list[KeyEntry] = []
+    left, row = 0.0, 0
+    for each in first.values():
+        text = _fitting(each.label, width - _SAMPLE - _SPACE)
+        size = _SAMPLE + _SPACE + text_width(text, FONT_SIZE)
+        if entries and left + size > width:
+            left, row = 0.0, row + 1
+        entries.append(KeyEntry(each, text, left, row))
+        left += size + _GAP
+    return entries
+
+
+def key_height(entries: Sequence[KeyEntry]) -> float:
+    """Return the height of a key in inches."""
+    return ROW_HEIGHT * (entries[-1].row + 1) if entries else 0.0
+
+
+def draw_key(figure: Figure, entries: Sequence[KeyEntry], *, left: float, top: float) -> None:
+    """Draw a key whose upper left corner lies at `left`, `top`, in inches."""
+    width, height = figure.get_size_inches()
+    for entry in entries:
+        y = (top - (entry.row + 0.5) * ROW_HEIGHT) / height
+        start = left + entry.left
+        ends = [start / width, (start + _SAMPLE) / width]
+        style = entry.series.style
+        common = {"color": style.color, "transform": figure.transFigure}
+        if entry.series.is_connected:
+            figure.add_artist(
+                Line2D(ends, [y, y], linestyle=style.line, linewidth=1.5, **common)  # type: ignore[arg-type]
+            )
+        if entry.series.has_markers:
+            look = marker_look(style)
+            figure.add_artist(
+                Line2D([sum(ends) / 2], [y], linestyle="", **common, **look)  # type: ignore[arg-type]
+            )
+        figure.text(
+            (start + _SAMPLE + _SPACE) / width, y, entry.text, fontsize=FONT_SIZE, color=INK,
+            va="center_baseline",
+        )  # fmt: skip
+
+
+def marker_look(style: SeriesStyle, *, size: float = 5.0) -> dict[str, object]:
+    """Return matplotlib's settings for a style's markers."""
+    if style.is_hollow:
+        return {
+            "marker": style.marker, "markersize": size, "markerfacecolor": PAPER,
+            "markeredgecolor": style.color, "markeredgewidth": 1.1,
+        }  # fmt: skip
+    return {
+        "marker": style.marker, "markersize": size + 0.4, "markerfacecolor": style.color,
+        "markeredgecolor": style.color if style.marker == "x" else PAPER, "markeredgewidth": 0.6,
+    }  # fmt: skip
+
+
+def _fitting(label: str, width: float) -> str:
+    text = flat(label)
+    if len(text) <= _LONGEST and text_width(text, FONT_SIZE) <= width:
+        return text
+    text = text[:_LONGEST]
+    while text and text_width(f"{text}…", FONT_SIZE) > width:
+        text = text[:-1]
+    return f"{text.rstrip()}…"

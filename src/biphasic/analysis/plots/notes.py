@@ -1,0 +1,30 @@
+"""Sentences that stand under figures and tables: what their intervals are, and are not."""
+
+from __future__ import annotations
+
+from biphasic.analysis.score_table import Scores
+
+
+def interval_note(scores: Scores) -> str:
+    """Say what bars and numbers in brackets are, and what they leave out."""
+    numbers = sorted(
+        {
+            score.estimate.num_seeds
+            for score in scores.cells.values()
+            if score.estimate is not None and score.estimate.half_width is not None
+        }
+    )
+    if not numbers:
+        return "Means without intervals: no score rests on two seeds or more."
+    seeds = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    how = {
+        "standard": "Student's t",
+        "paper": "1.96 standard errors, which cover less than 95 % with few seeds: "
+        "about 88 % with 5",
+    }[scores.convention]
+    runs = scores.num_pretraining_runs
+    return (
+        f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). "
+        f"{'One pretraining run' if runs == 1 else f'{runs} pretraining runs'} per model: "
+        "they do not cover the luck of pretraining."
+    )

@@ -1,0 +1,93 @@
+"""The paper's numbers beside one's own: which datasets and models are the same in two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+
+# Names of the public tasks and of their copies, written small, without signs between.
+_SAME_DATASET = {
+    "ontonotes5": "ontonotes",
+    "conll2003": "conll",
+    "conll2003en": "conll",
+    "uneren": "uner",
+    "mldren": "mldr",
+}
+# The paper's F1 of tags is a mean over sentences (inferred from its public code).
+_SAME_METRIC = {("TC", "f1"): "sentence_token_f1", ("IR", "ndcg@10"): "ndcg_at_10"}
+
+
+def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
+    """Return for each dataset of `scores` the same one of `reference`, where there is one.
+
+    The metric must be the same too. An average is the same where it is over the same datasets.
+    """
+    theirs = {_identity(dataset): dataset for dataset in reference.datasets}
+    pairs = {
+        dataset.name: theirs[_identity(dataset)]
+        for dataset in scores.datasets
+        if not dataset.is_average and _identity(dataset) in theirs
+    }
+    for average in scores.averages:
+        other = next((each for each in reference.averages if each.task == average.task), None)
+        if other is not None and _members(scores, average, pairs) == _members(reference, other):
+            pairs[average.name] = other
+    return pairs
+
+
+def alike_model(model: ModelInfo, reference: Scores) -> ModelInfo | None:
+    """Return the model of `reference` that was trained alike; None where there is none.
+
+    Sizes, objectives, masking rates and steps must be the same, and what continued training began
+    with.
+    """
+    return next((each for each in reference.models if _recipe(each) == _recipe(model)), None)
+
+
+class ReferenceValues:
+    """Looks up another table's values for one's own cells."""
+
+    def __init__(self, scores: Scores, reference: Scores) -> None:
+        self._reference = reference
+        self._datasets = alike_datasets(scores, reference)
+        self._models = {model.name: alike_model(model, reference) for model in scores.models}
+
+    def get(self, model: str, dataset: str) -> Estimate | None:
+        """Return the other table's value of one's own cell; None where it has none."""
+        other_model, other_dataset = self._models.get(model), self._datasets.get(dataset)
+        if other_model is None or other_dataset is None:
+            return None
+        score = self._reference.get(other_model.name, other_dataset.name)
+        return None if score is None else score.estimate
+
+    @property
+    def has_datasets(self) -> bool:
+        """Whether both tables have a dataset in common."""
+        return bool(self._datasets)
+
+
+def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
+    name = "".join(c for c in dataset.name.casefold() if c.isalnum())
+    metric = _SAME_METRIC.get((dataset.task, dataset.metric), dataset.metric)
+    return dataset.task, _SAME_DATASET.get(name, name), metric, dataset.is_average
+
+
+def _members(
+    scores: Scores, average: DatasetInfo, pairs: Mapping[str, DatasetInfo] | None = None
+) -> set[str]:
+    """Return what an average is over; with `pairs`, by the names in the other table."""
+    names = {d.name for d in scores.datasets if d.task == average.task and not d.is_average}
+    if pairs is None:
+        return names
+    return {pairs[name].name if name in pairs else f"not in both: {name}" for name in names}
+
+
+def _recipe(model: ModelInfo) -> tuple[Any, ...]:
+    start = model.start if model.continued_steps else None
+    return (
+        model.size.casefold(), model.objective, model.mask_rate, model.clm_steps, model.mlm_steps,
+        model.total_steps, start, model.continued_steps, model.is_final,
+    )  # fmt: skip

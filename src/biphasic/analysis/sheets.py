@@ -1,0 +1,274 @@
+"""Tables like those of the paper's Appendix C: what stands in them, before any markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.marks import Mark, marks, marks_note
+from biphasic.analysis.plots.choose import percent, sizes
+from biphasic.analysis.plots.notes import interval_note
+from biphasic.analysis.reference_values import ReferenceValues
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores import PAPER_SOURCE
+from biphasic.analysis.text import flat, metric_name
+
+_TASKS = {
+    "SC": "sequence classification",
+    "TC": "token classification",
+    "QA": "question answering",
+    "IR": "retrieval",
+    "SR": "regression",
+    "ZS": "zero-shot",
+}
+_PAPER_GROUPS = {
+    "base": "Base models",
+    "data_efficiency": "On the way to 40,000 steps, before decay",
+    "pfs": "CLM, then MLM, within a budget",
+    "cpt": "Continued pretraining",
+}
+
+
+@dataclass(frozen=True)
+class SheetCell:
+    """A score in a table.
+
+    Attributes:
+        estimate: Mean and interval in percent points; None where it is unknown.
+        mark: Whether it is the best of its block in its column, or level with the best.
+        is_complete: False while runs that might change it are missing.
+        reference: Another table's value of the same cell.
+    """
+
+    estimate: Estimate | None
+    mark: Mark | None = None
+    is_complete: bool = True
+    reference: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """A model: what tells it from the others of its table, and its scores."""
+
+    heads: tuple[str, ...]
+    cells: tuple[SheetCell, ...]
+    model: ModelInfo
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table.
+
+    Attributes:
+        name: Unique among tables; letters, digits and hyphens.
+        title: For people.
+        notes: Sentences that belong under it.
+        head_columns: Names of what `SheetRow.heads` holds.
+        datasets: A column each.
+        blocks: Rows that are compared with each other, together.
+    """
+
+    name: str
+    title: str
+    notes: tuple[str, ...]
+    head_columns: tuple[str, ...]
+    datasets: tuple[DatasetInfo, ...]
+    blocks: tuple[tuple[SheetRow, ...], ...]
+
+
+def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Sheet]:
+    """Make a table for each group of models and category of tasks.
+
+    Args:
+        scores: What to show.
+        reference: Another table, whose values stand beside the same cells.
+    """
+    values = ReferenceValues(scores, reference) if reference is not None else None
+    groups = [*dict.fromkeys(model.group for model in scores.models)]
+    tasks = [*dict.fromkeys(dataset.task for dataset in scores.datasets)]
+    sheets = [_sheet(scores, (group, task), values) for group in groups for task in tasks]
+    return _uniquely_named(sheets)
+
+
+def score_text(estimate: Estimate | None) -> str:
+    """Write `87.85 (0.13)`: mean and half-width in percent points, the mean alone without one."""
+    if estimate is None:
+        return "–"
+    mean = f"{estimate.mean + 0.0:.2f}"
+    return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
+
+
+def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None) -> Sheet:
+    group, task = key
+    models = scores.select(group=group)
+    datasets = tuple(dataset for dataset in scores.datasets if dataset.task == task)
+    is_paper = scores.source == PAPER_SOURCE
+    columns, heads, constant = _heads(models, with_labels=not is_paper)
+    blocks = tuple(
+        tuple(
+            SheetRow(
+                heads[model.name],
+                tuple(cells[model.name, dataset.name] for dataset in datasets),
+                model,
+            )
+            for model in block
+        )
+        for block in _blocks(models)
+        if (cells := _cells(scores, block, datasets, values))
+    )
+    category = _TASKS.get(task, task)
+    heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
+    title = f"{heading or flat(scores.source)}: {category}"
+    if len(metrics := {dataset.metric for dataset in datasets}) == 1:
+        title += f", {metric_name(metrics.pop())}"
+    notes = (
+        *([f"All models: {', '.join(constant)}."] if constant else []),
+        *_notes(scores, blocks, has_reference=values is not None),
+    )
+    return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
+
+
+def _cells(
+    scores: Scores,
+    block: Sequence[ModelInfo],
+    datasets: Sequence[DatasetInfo],
+    values: ReferenceValues | None,
+) -> dict[tuple[str, str], SheetCell]:
+    cells = {}
+    for dataset in datasets:
+        column = {model.name: scores.get(model.name, dataset.name) for model in block}
+        marked = marks(scores, dataset, block)
+        for name, score in column.items():
+            cells[name, dataset.name] = SheetCell(
+                estimate=score.estimate if score else None,
+                mark=marked.get(name),
+                is_complete=score.is_complete if score else True,
+                reference=values.get(name, dataset.name) if values else None,
+            )
+    return cells
+
+
+def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
+    """Split models into those that it is fair to compare: of one size, after equally many steps.
+
+    Where that leaves a model alone, size alone splits, or nothing does. Untrained models of a
+    split table stand first, and are compared with each other only.
+    """
+    trained = [model for model in models if model.total_steps]
+    for key in (_size_and_steps, _size):
+        blocks: dict[tuple[object, ...], list[ModelInfo]] = {}
+        for model in trained:
+            blocks.setdefault(key(model), []).append(model)
+        if len(blocks) > 1 and all(len(block) > 1 for block in blocks.values()):
+            untrained = tuple(model for model in models if not model.total_steps)
+            return [*([untrained] if untrained else []), *map(tuple, blocks.values())]
+    return [tuple(models)]
+
+
+def _size_and_steps(model: ModelInfo) -> tuple[object, ...]:
+    return model.size, model.total_steps
+
+
+def _size(model: ModelInfo) -> tuple[object, ...]:
+    return (model.size,)
+
+
+def _factors(model: ModelInfo) -> dict[str, str]:
+    """Return a model's factors as texts, the most telling first."""
+    return {
+        "Size": model.size or "–",
+        "Began with": model.start or "–",
+        "Further steps": f"{model.continued_steps:,}",
+        "Objective": model.objective or "–",
+        "Masked": percent(model.mask_rate),
+        "Steps": f"{model.total_steps:,}",
+        "CLM steps": f"{model.clm_steps:,}",
+        "MLM steps": f"{model.mlm_steps:,}",
+    }
+
+
+def _heads(
+    models: Sequence[ModelInfo], *, with_labels: bool
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], list[str]]:
+    """Choose the columns that tell models apart.
+
+    Returns:
+        Names of the columns; for each model their texts; what all models share.
+    """
+    factors = {model.name: _factors(model) for model in models}
+    chosen = [] if with_labels else _telling(list(factors.values()))
+    texts = {name: tuple(found[column] for column in chosen) for name, found in factors.items()}
+    if with_labels or len(set(texts.values())) < len(texts):
+        labels = {model.name: (model.label,) for model in models}
+        texts = {name: labels[name] + found for name, found in texts.items()}
+        chosen = ["Model", *chosen]
+    shared = []
+    if len(sizes(models)) == 1 and models[0].size:
+        shared.append(flat(models[0].size))
+    rates = {model.mask_rate for model in models if model.mask_rate is not None}
+    if len(rates) == 1 and "Masked" not in chosen:
+        shared.append(f"{percent(rates.pop())} of tokens masked in MLM")
+    if len({model.total_steps for model in models}) == 1:
+        shared.append(f"{models[0].total_steps:,} steps")
+    return tuple(chosen), texts, shared
+
+
+def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Choose the factors that vary and do not follow from those chosen before."""
+    chosen: list[str] = []
+    for column in rows[0] if rows else ():
+        known = {tuple(row[name] for name in chosen) for row in rows}
+        refined = {tuple(row[name] for name in (*chosen, column)) for row in rows}
+        if len(refined) > len(known):
+            chosen.append(column)
+    return chosen
+
+
+def _notes(
+    scores: Scores,
+    blocks: Sequence[Sequence[SheetRow]],
+    *,
+    has_reference: bool,
+) -> Iterator[str]:
+    yield f"Mean (half-width of its interval), percent points. {interval_note(scores)}"
+    if len(blocks) > 1:
+        yield "Models are compared within a block, a column at a time."
+    yield marks_note(scores)
+    cells = [cell for block in blocks for row in block for cell in row.cells]
+    if any(not cell.is_complete for cell in cells):
+        yield "†: runs are missing, the number is provisional."
+    if has_reference and any(cell.reference for cell in cells):
+        yield f"paper: the same model and dataset in {PAPER_SOURCE}."
+
+
+def columns_of(sheet: Sheet) -> tuple[str, ...]:
+    """Return the headings of a table: what tells models apart, then its datasets.
+
+    A dataset's metric stands with it where it is not that of all, which the title names.
+    """
+    is_one = len({dataset.metric for dataset in sheet.datasets}) == 1
+    names = ("Average" if dataset.is_average else dataset.name for dataset in sheet.datasets)
+    return (
+        *sheet.head_columns,
+        *(
+            name if is_one else f"{name}, {metric_name(dataset.metric)}"
+            for name, dataset in zip(names, sheet.datasets, strict=True)
+        ),
+    )
+
+
+def _uniquely_named(sheets: Sequence[Sheet]) -> list[Sheet]:
+    seen: dict[str, int] = {}
+    named = []
+    for sheet in sheets:
+        number = seen[sheet.name] = seen.get(sheet.name, 0) + 1
+        name = sheet.name if number == 1 else f"{sheet.name}-{number}"
+        named.append(Sheet(name, sheet.title, sheet.notes, sheet.head_columns, sheet.datasets,
+                           sheet.blocks))  # fmt: skip
+    return named
+
+
+def _slug(text: str) -> str:
+    slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
+    return "-".join(filter(None, slug[:80].split("-"))) or "table"
