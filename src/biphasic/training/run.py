@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -15,7 +16,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from biphasic.distributed import Gang, checksum
-from biphasic.errors import ConfigError, ModelError
+from biphasic.errors import ConfigError, ModelError, TrainingError
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.compiled import compile_layers, uncompiled
 from biphasic.model.context import extend_config, extend_context
@@ -108,12 +109,20 @@ class Run:
         """Record the held-out losses; the same code computes them for every run.
 
         The first rank does, while the others wait where it is next needed.
+
+        Raises:
+            TrainingError: One is not finite.
         """
         if not self.gang.is_first:
             return
         with self._uncompiled():
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
             losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
+        if not all(map(math.isfinite, losses.values())):
+            raise TrainingError(
+                f"step {self.step - 1}: the held-out loss after it is not finite; "
+                "lower the learning rate"
+            )
         self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
 
     def save(self, folder: Path) -> None:

@@ -1,0 +1,110 @@
+"""One rank of a gang: `torchrun ... -m biphasic.study.gang_worker JOBFILE`.
+
+It trains the job in the file together with the other ranks. The first rank says how far they are,
+one JSON object a line, on what was its standard output; each says what it failed of. Anything else
+that libraries print goes to standard error. When the standard input ends, the ranks save what they
+have and end, within some seconds: so they never outlive the process that started them for long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from biphasic.errors import BiphasicError, StoppedError
+
+if TYPE_CHECKING:
+    from biphasic.study.jobs import Progress
+
+_PROGRESS_SECONDS = 0.2
+_STOP_SECONDS = 15.0
+
+
+def main() -> None:
+    """Train, and end."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    is_over = threading.Event()
+    threading.Thread(target=_watch_input, args=(is_over,), daemon=True).start()
+    code = _train(Path(sys.argv[1]), events, is_over)
+    sys.stderr.flush()
+    # Not in order: ranks that have lost one another would wait for each other in their last words.
+    os._exit(code)
+
+
+def _watch_input(is_over: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    is_over.set()
+    # Whatever does not stop on request is ended: whoever comes next resumes it.
+    time.sleep(_STOP_SECONDS)
+    os._exit(1)
+
+
+def _train(file: Path, events: IO[str], is_over: threading.Event) -> int:
+    """Train the job in a file; return the process's exit code."""
+    try:
+        _join_and_train(file, events, is_over)
+    except StoppedError as error:  # by all ranks at once
+        _send(events, event="failed", **_failure(error))
+        return 0
+    except BiphasicError as error:
+        _send(events, event="failed", **_failure(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 - whoever started the gang is told, its log says why
+        traceback.print_exc()
+        _send(events, event="failed", **_failure(error))
+        return 1
+    return 0
+
+
+def _join_and_train(file: Path, events: IO[str], is_over: threading.Event) -> None:
+    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
+
+    tune_allocator()
+    import torch  # noqa: PLC0415 - after the allocator is tuned
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    from biphasic.distributed import joined_gang  # noqa: PLC0415
+    from biphasic.study.jobs import TrainJob  # noqa: PLC0415
+
+    job = TrainJob.model_validate_json(file.read_text(encoding="utf-8"))
+    last = 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= _PROGRESS_SECONDS:
+            last = now
+            _send(events, event="progress", **vars(progress))
+
+    with joined_gang() as gang:
+        job.train(report, should_stop=is_over.is_set, gang=gang)
+        if gang.is_first:
+            _send(events, event="finished")
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    foreseen = isinstance(error, BiphasicError)
+    return {
+        "rank": int(os.environ.get("RANK", "0")),
+        "kind": type(error).__name__ if foreseen else "",
+        "error": str(error) if foreseen else f"{type(error).__name__}: {error}",
+    }
+
+
+def _send(events: IO[str], **event: Any) -> None:
+    try:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+    except BrokenPipeError:
+        # Nobody listens any more; what is in the store is all that counts.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

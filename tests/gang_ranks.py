@@ -1,0 +1,147 @@
+"""One rank of the tests' gangs: `torchrun ... gang_ranks.py FOLDER`.
+
+It trains the runs of `FOLDER/runs.json`, one after another, and leaves what came of each: the
+state's folder, or the error, rank by rank. Starting processes takes longer than all their runs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from biphasic.config import parse_config
+from biphasic.data.corpus import Corpus
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.distributed import Gang, joined_gang
+from biphasic.errors import BiphasicError
+from biphasic.training import gradient_sums, heldout, run
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.recipe import Recipe
+
+
+def gang_outcomes(
+    folder: Path, data: TrainingData, runs: list[dict[str, Any]], *, ranks: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Start a gang, let it train, and return what came of each run, rank by rank."""
+    (folder / "tokenizer").mkdir(parents=True)
+    data.tokenizer.save(folder / "tokenizer")
+    plan = {
+        "corpus": str(data.corpus.folder),
+        "heldout": str(data.heldout.folder),
+        "tokenizer": str(folder / "tokenizer"),
+        "runs": runs,
+    }
+    (folder / "runs.json").write_text(json.dumps(plan))
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    ended = subprocess.run(
+        [sys.executable, "-m", *torchrun, __file__, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        each["name"]: [
+            json.loads((folder / f"{each['name']}-{rank}.json").read_text())
+            for rank in range(ranks)
+        ]
+        for each in runs
+    }
+
+
+def main(folder: Path) -> None:
+    """Train all runs as one rank."""
+    torch.set_num_threads(1)
+    heldout.HELDOUT_TOKENS = 256
+    plan = json.loads((folder / "runs.json").read_text())
+    data = TrainingData(
+        corpus=Corpus(Path(plan["corpus"])),
+        heldout=Corpus(Path(plan["heldout"])),
+        tokenizer=TextTokenizer.load(Path(plan["tokenizer"])),
+    )
+    with joined_gang() as gang:
+        for each in plan["runs"]:
+            with _changed(each, gang) as sums:
+                outcome = {**_outcome(each, data, gang), **sums}
+            path = folder / f"{each['name']}-{gang.dp_rank}.json"
+            path.write_text(json.dumps(outcome))
+
+
+def _outcome(each: dict[str, Any], data: TrainingData, gang: Gang) -> dict[str, Any]:
+    recipe = parse_config(Recipe, each["recipe"], where="test")
+    reported: list[StepReport] = []
+    made: list[int] = []
+
+    def should_stop() -> bool:
+        made.append(1)
+        return len(made) == each.get("stop_at")
+
+    options = RunOptions(
+        checkpoint_every=each.get("checkpoint_every", 0),
+        heldout_every=each.get("heldout_every", 0),
+        report=reported.append,
+        should_stop=should_stop,
+        compute=ComputeConfig(processes=gang.dp_world_size, **each.get("compute", {})),
+    )
+    try:
+        state = train_segment(
+            Lineage(recipe, data.ground),
+            data,
+            Path(each["store"]),
+            start=0,
+            end=recipe.total_steps,
+            options=options,
+            gang=gang,
+        )
+    except BiphasicError as error:
+        outcome = {"error": f"{type(error).__name__}: {error}"}
+    else:
+        outcome = {"state": str(state)}
+    return {**outcome, "reported": [each.step for each in reported]}
+
+
+@contextmanager
+def _changed(each: dict[str, Any], gang: Gang) -> Iterator[dict[str, int]]:
+    """Change what a run says is to be changed; yield how many sums began during backward passes."""
+    counts = {"early_sums": 0, "buckets": 0}
+    before = gradient_sums.BUCKET_BYTES, gradient_sums.GradientSums.finish, run.first_model
+    gradient_sums.BUCKET_BYTES = each.get("bucket_bytes", before[0])
+    gradient_sums.GradientSums.finish = _counted(before[1], counts)
+    if each.get("other_weights") == gang.dp_rank:
+        run.first_model = _other_weights(before[2])
+    try:
+        yield counts
+    finally:
+        gradient_sums.BUCKET_BYTES, gradient_sums.GradientSums.finish, run.first_model = before
+
+
+def _counted(finish: Callable, counts: dict[str, int]) -> Callable:
+    def counting(sums: gradient_sums.GradientSums, loss: torch.Tensor) -> None:
+        counts["early_sums"] += len(sums._pending)
+        counts["buckets"] += len(sums._buckets)
+        finish(sums, loss)
+
+    return counting
+
+
+def _other_weights(first_model: Callable) -> Callable:
+    def other(recipe: Recipe, data: TrainingData):
+        seeds = recipe.seeds.model_copy(update={"init_seed": 1})
+        return first_model(recipe.model_copy(update={"seeds": seeds}), data)
+
+    return other
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,381 @@
+"""Two ranks, or three, train what one process does: the same rows, masks, losses and weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file
+
+from biphasic.distributed import Gang
+from biphasic.errors import ConfigError, StoppedError
+from biphasic.files import read_json
+from biphasic.model.shape import architecture_shape
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.step_input import StepInput, StepInputs
+from biphasic.training.step_rows import StepRows
+from gang_ranks import gang_outcomes
+
+CLM = {"objective": "clm", "steps": 3}
+MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}
+SPARSE = {"objective": "mlm", "steps": 6, "mlm_probability": 0.015}
+MIX = {
+    "objective": "mix",
+    "steps": 4,
+    "objectives": [{"objective": "mlm"}, {"objective": "clm"}],
+    "shares": [0.75, 0.25],
+}
+FROZEN = {**MLM, "freeze": ["model.layers.0.*"], "optimizer_state": "reset"}
+SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
+FP32 = {"learning_rate": SCHEDULE, "precision": "fp32"}
+
+# What each gang trains, as (phases, changes of the recipe, how it is run).
+RUNS: dict[str, tuple[list[dict], dict, dict]] = {
+    "fp32": ([CLM, MLM], FP32, {"heldout_every": 2}),
+    "bf16": ([CLM, MLM], {**FP32, "precision": "bf16"}, {}),
+    # By these masks every step has a label, and some ranks have none.
+    "sparse": ([SPARSE], {**FP32, "seeds": {"mask_seed": 4}}, {}),
+    "mix": ([MIX], {**FP32, "rows_per_step": 7}, {"compute": {"max_tokens_per_pass": 64}}),
+    "frozen": ([CLM, FROZEN], FP32, {}),
+    "buckets": ([CLM, MLM], FP32, {"heldout_every": 2, "bucket_bytes": 20_000}),
+    "passes": ([CLM, MLM], {**FP32, "precision": "bf16"}, {"compute": {"max_tokens_per_pass": 32}}),
+    "twice": ([CLM, MLM], FP32, {"compute": {"activation_checkpointing": True}}),
+}
+
+
+def recipe_of(make_recipe: Callable, name: str):
+    phases, changes, _ = RUNS[name]
+    return make_recipe(*phases, **changes)
+
+
+def alone(recipe, data: TrainingData, store: Path, **settings: Any) -> Path:
+    options = RunOptions(**{"checkpoint_every": 0, "heldout_every": 2, **settings})
+    lineage = Lineage(recipe, data.ground)
+    return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=options)
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    made = iter(range(1, steps + 1))
+    return lambda: next(made) == steps
+
+
+@pytest.fixture(autouse=True)
+def small_heldout(monkeypatch):
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, worker_id) -> Path:
+    """A folder that all test processes share, so that each gang runs once."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder if worker_id == "master" else folder.parent) / "gangs"
+
+
+@pytest.fixture(scope="module")
+def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
+    """What two ranks made of all runs, and of some that are interrupted or fail."""
+    with FileLock(f"{base}-2.lock"):
+        folder = base / "2"
+        known = base / "2.json"
+        if not known.is_file():
+            # One process stops after three steps; the gang goes on.
+            stopped = make_recipe(CLM, MLM, **FP32)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+                with pytest.raises(StoppedError, match="stopped after 3 steps"):
+                    alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
+            known.write_text(
+                json.dumps(gang_outcomes(folder, training_data, runs_of_two(base, make_recipe),
+                                         ranks=2))
+            )  # fmt: skip
+        return json.loads(known.read_text())
+
+
+def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
+    def described(name: str, label: str, store: str, **more: Any) -> dict:
+        recipe = recipe_of(make_recipe, name).model_dump(mode="json")
+        return {
+            "name": label,
+            "recipe": recipe,
+            "store": str(base / store),
+            **RUNS[name][2],
+            **more,
+        }
+
+    wild = make_recipe({**CLM, "steps": 8}, learning_rate={"peak": 1e38})
+    return [
+        *(described(name, name, f"of-two-{name}") for name in RUNS),
+        described("fp32", "stopped", "stopped", stop_at=4),
+        described("fp32", "resumed", "stopped"),
+        described("fp32", "left", "left", stop_at=2),
+        described("fp32", "taken over", "begun"),
+        described("fp32", "found", "of-two-fp32"),
+        described("fp32", "other weights", "other", other_weights=1),
+        {
+            "name": "wild",
+            "recipe": wild.model_dump(mode="json"),
+            "store": str(base / "wild"),
+            "checkpoint_every": 1,
+        },
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
+    """Three ranks share four rows; the second run stops, the third goes on from there."""
+    with FileLock(f"{base}-3.lock"):
+        known = base / "3.json"
+        if not known.is_file():
+            recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
+            common = {"recipe": recipe, "heldout_every": 2, "bucket_bytes": 20_000}
+            once, twice = str(base / "three"), str(base / "three-stopped")
+            runs = [
+                {"name": "whole", "store": once, **common},
+                {"name": "stopped", "store": twice, "stop_at": 4, **common},
+                {"name": "resumed", "store": twice, **common},
+            ]
+            outcomes = gang_outcomes(base / "3", training_data, runs, ranks=3)
+            known.write_text(json.dumps(outcomes))
+        return json.loads(known.read_text())
+
+
+@pytest.fixture(scope="module")
+def references(make_recipe, training_data, tmp_path_factory) -> Callable[[str], Path]:
+    """Return the state that one process makes of a run; trained once."""
+    made: dict[str, Path] = {}
+
+    def reference(name: str) -> Path:
+        if name not in made:
+            compute = ComputeConfig(**RUNS[name][2].get("compute", {}))
+            recipe = recipe_of(make_recipe, name)
+            store = tmp_path_factory.mktemp("alone")
+            every = RUNS[name][2].get("heldout_every", 0)
+            made[name] = alone(recipe, training_data, store, compute=compute, heldout_every=every)
+        return made[name]
+
+    return reference
+
+
+def state_of(outcomes: list[dict]) -> Path:
+    states = {outcome.get("state") for outcome in outcomes}
+    assert len(states) == 1, outcomes
+    return Path(states.pop())
+
+
+def lines_of(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+def assert_equal(one: Path, other: Path) -> None:
+    """To the last bit, but for times."""
+    for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert lines_of(one) == lines_of(other)
+    first, second = (read_json(each / "state.json") for each in (one, other))
+    assert all(first[key] == second[key] for key in first if key != "seconds")
+
+
+def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None:
+    """All that is counted is equal; losses and weights are so but for rounding."""
+    first, second = (read_json(each / "state.json") for each in (one, other))
+    for key in ("identity", "rows_sha256", "ledger", "step", "recipe", "ground"):
+        assert first[key] == second[key], key
+    for line, again in zip(lines_of(one), lines_of(other), strict=True):
+        floats = line.keys() & {"loss", "gradient_norm", "heldout"}
+        assert all(line[key] == again[key] for key in line.keys() - floats)
+        for key in floats - {"gradient_norm"}:
+            assert again[key] == pytest.approx(line[key], rel=loss)
+    tensors, others = (load_file(each / "model.safetensors") for each in (one, other))
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        difference = float((tensor - others[name]).norm() / tensor.norm())
+        assert difference <= weights, (name, difference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp32", "sparse", "mix", "frozen", "twice"])
+def test_two_ranks_train_what_one_process_does(of_two, references, name):
+    expected = references(name)
+    found = state_of(of_two[name])
+    assert_close(expected, found, loss=1e-5, weights=1e-5)
+    assert read_json(found / "state.json")["compute"]["processes"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bf16", "passes"])
+def test_two_ranks_in_bf16_differ_by_its_rounding(of_two, references, name):
+    assert_close(references(name), state_of(of_two[name]), loss=2e-3, weights=2e-2)
+
+
+@pytest.mark.slow
+def test_only_the_first_rank_reports(of_two):
+    first, second = of_two["fp32"]
+    assert (first["reported"], second["reported"]) == ([1, 2, 3, 4, 5, 6], [])
+
+
+@pytest.mark.slow
+def test_buckets_are_summed_during_the_backward_pass_and_change_nothing(of_two):
+    assert_equal(state_of(of_two["fp32"]), state_of(of_two["buckets"]))
+    for outcome in of_two["buckets"]:
+        assert outcome["buckets"] > 6 * 4
+        assert outcome["early_sums"] == outcome["buckets"]  # all gradients came in the last pass
+    # A rank whose rows have no label has no backward pass; it takes part all the same.
+    assert any(outcome["early_sums"] < outcome["buckets"] for outcome in of_two["sparse"])
+
+
+@pytest.mark.slow
+def test_activations_computed_twice_are_exact_in_a_gang_too(of_two):
+    one, other = (state_of(of_two[name]) for name in ("fp32", "twice"))
+    names = ("model.safetensors", "optimizer.safetensors")
+    assert all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+@pytest.mark.slow
+def test_a_stopped_gang_goes_on_as_if_it_had_not_stopped(of_two, base):
+    assert all(
+        outcome["error"] == "StoppedError: stopped after 4 steps; it goes on from there"
+        for outcome in of_two["stopped"]
+    )
+    assert_equal(state_of(of_two["resumed"]), state_of(of_two["fp32"]))
+    assert [each["reported"] for each in of_two["resumed"]] == [[5, 6], []]
+    assert not list((base / "stopped/progress").iterdir())
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_where_a_gang_stopped(
+    of_two, base, references, make_recipe, training_data, tmp_path
+):
+    assert all("stopped after 2 steps" in outcome["error"] for outcome in of_two["left"])
+    (left,) = (base / "left/progress").glob("*/step-00000002")
+    copy = tmp_path / "progress" / left.parent.name / left.name
+    copy.mkdir(parents=True)
+    for file in left.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    told: list[int] = []
+    recipe = recipe_of(make_recipe, "fp32")
+    found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
+    assert told == [3, 4, 5, 6]
+    assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
+
+
+@pytest.mark.slow
+def test_a_gang_goes_on_where_one_process_stopped(of_two, references):
+    outcomes = of_two["taken over"]
+    assert outcomes[0]["reported"] == [4, 5, 6]
+    assert_close(references("fp32"), state_of(outcomes), loss=1e-5, weights=1e-5)
+
+
+@pytest.mark.slow
+def test_a_finished_state_is_found(of_two):
+    first, second = of_two["found"]
+    assert first["reported"] == second["reported"] == []
+    assert state_of(of_two["found"]) == state_of(of_two["fp32"])
+
+
+@pytest.mark.slow
+def test_all_ranks_stop_at_the_first_step_that_is_not_finite(of_two, base):
+    first, second = of_two["wild"]
+    assert first["error"] == second["error"]
+    assert first["error"].startswith("TrainingError: step ")
+    assert "is not finite; lower the learning rate" in first["error"]
+    assert not (base / "wild/states").exists()
+
+
+@pytest.mark.slow
+def test_ranks_that_differ_do_not_begin(of_two, base):
+    for outcome in of_two["other weights"]:
+        assert outcome["error"].startswith("TrainingError: the weights after 0 steps differ ")
+    assert not (base / "other/states").exists()
+
+
+@pytest.mark.slow
+def test_three_ranks_share_four_rows(of_three, references):
+    assert_close(references("fp32"), state_of(of_three["whole"]), loss=1e-5, weights=1e-5)
+    assert_equal(state_of(of_three["whole"]), state_of(of_three["resumed"]))
+
+
+def inputs_of(recipe, data: TrainingData, gang: Gang) -> StepInputs:
+    architecture = recipe.architecture
+    assert architecture is not None
+    return StepInputs(
+        recipe,
+        StepRows(recipe, data),
+        data.vocabulary,
+        shape=architecture_shape(architecture, vocab_size=data.tokenizer.vocab_size),
+        first_position=0,
+        device=torch.device("cpu"),
+        compute=ComputeConfig(processes=gang.dp_world_size),
+        gang=gang,
+    )
+
+
+def rows_and_labels(given: StepInput) -> list[tuple[bool, tuple, tuple]]:
+    """Return each row that some pass reads: its direction, tokens, and (place, label) pairs."""
+    rows = []
+    for each in given.passes:
+        length = each.input_ids.shape[1]
+        where = each.positions.numpy() // length
+        for row, tokens in enumerate(each.input_ids.numpy()):
+            inside = where == row
+            places = each.positions.numpy()[inside] - row * length
+            labels = zip(places.tolist(), each.labels.numpy()[inside].tolist(), strict=True)
+            rows.append((each.causal, tuple(tokens.tolist()), tuple(labels)))
+    return rows
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training_data, name, size):
+    recipe = recipe_of(make_recipe, name)
+    whole = inputs_of(recipe, training_data, Gang())
+    ranks = [inputs_of(recipe, training_data, Gang(rank, size)) for rank in range(size)]
+    without = 0
+    for step in range(recipe.total_steps):
+        expected = whole.of(step)
+        shares = [each.of(step) for each in ranks]
+        for share in shares:
+            assert share.sha256 == expected.sha256
+            assert (share.num_supervised, share.flops) == (expected.num_supervised, expected.flops)
+        found = [row for share in shares for row in rows_and_labels(share)]
+        labelled = [row for row in rows_and_labels(expected) if row[2]]
+        assert sorted(row for row in found if row[2]) == sorted(labelled)
+        without += sum(not share.passes for share in shares)
+    assert (without > 0) == (name == "sparse")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_shares_of_rows_are_whole_and_even(size):
+    for num_rows in range(20):
+        for before in range(10):
+            ends = [Gang(rank, size).share(num_rows, before=before) for rank in range(size)]
+            assert [row for start, end in ends for row in range(start, end)] == [*range(num_rows)]
+            sizes = [end - start for start, end in ends]
+            assert max(sizes) - min(sizes) <= 1
+    # Eight parts of one row each leave no rank without one.
+    parts = [[Gang(rank, 4).share(1, before=part) for rank in range(4)] for part in range(8)]
+    per_rank = np.array([[end - start for start, end in part] for part in parts]).sum(0)
+    assert per_rank.tolist() == [2, 2, 2, 2]
+
+
+def test_more_processes_than_rows_are_refused_by_name(make_recipe, training_data, tmp_path):
+    recipe = make_recipe(CLM, {**MLM, "rows_per_step": 2})
+    message = r"phases\.1\.rows_per_step: 2 are fewer than the 3 processes .* to 2 or less"
+    with pytest.raises(ConfigError, match=message):
+        alone(recipe, training_data, tmp_path, compute=ComputeConfig(processes=3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_is_alone_does_not_stand_for_several(make_recipe, training_data, tmp_path):
+    with pytest.raises(ConfigError, match=r"compute\.processes: 2 .* this process is one of 1"):
+        alone(make_recipe(CLM), training_data, tmp_path, compute=ComputeConfig(processes=2))
+    assert not list(tmp_path.iterdir())
