@@ -12,6 +12,7 @@ from pathlib import Path
 
 from biphasic.claim import Claim, Holder, Say, claim, find_holder, wait_for
 from biphasic.errors import LockedError
+from biphasic.process import this_process
 
 CLAIMS = "claims"
 _CLEANING = ".cleaning"
@@ -59,13 +60,13 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
 
 
 def refuse_while_cleaning(store: Path) -> None:
-    """Refuse to work in a store from which things are being deleted.
+    """Refuse to work in a store from which another process deletes.
 
     Raises:
-        LockedError: They are.
+        LockedError: One does.
     """
     holder = find_holder(store / _CLEANING)
-    if holder is not None:
+    if holder is not None and holder.process != this_process():
         raise LockedError(
             f"{store}: being cleaned ({holder}); run again when 'biphasic study clean' has ended"
         )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from biphasic import store_claims
 from biphasic.errors import LockedError, TakenError
+from biphasic.process import this_process
 from biphasic.store_claims import (
     claim_cleaning,
     claim_work,
@@ -25,8 +29,12 @@ def test_work_is_claimed_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("claim", [claim_work, wait_for_work])
-def test_nobody_begins_to_work_in_a_store_that_is_cleaned(tmp_path, claim):
+def test_nobody_else_begins_to_work_in_a_store_that_is_cleaned(tmp_path, claim, monkeypatch):
     with claim_cleaning(tmp_path):
+        with claim(tmp_path, "a", doing="planning"):
+            pass  # who cleans may look at what studies need, which can make their tasks
+        here = replace(this_process(), pid=1)
+        monkeypatch.setattr(store_claims, "this_process", lambda: here)
         with pytest.raises(LockedError, match="being cleaned") as caught:
             claim(tmp_path, "a", doing="training a").__enter__()
         assert "study clean" in str(caught.value)

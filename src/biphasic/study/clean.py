@@ -1,0 +1,165 @@
+"""`biphasic study clean`: delete from a store what no study needs, after saying what that is.
+
+Nothing is deleted while anybody works in the store. Of each folder the completion record goes
+first, so that whatever interrupts the deletion leaves nothing that looks finished and is not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.claim import CLAIM, claim, find_holder
+from biphasic.data.build import RECORD
+from biphasic.errors import LockedError, StudyError, TakenError
+from biphasic.files import MANIFEST
+from biphasic.store_claims import CLAIMS, claim_cleaning, running_work
+from biphasic.study.inventory import EVENT_FILES, Item, entries, useless_items
+from biphasic.study.needs import add_wishes, needs_of_studies, study_folders
+from biphasic.study.prepared import STORE
+from biphasic.study.wanted import Wish, forget_wish, read_wishes
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What could be, or was, deleted.
+
+    Attributes:
+        root: The root folder.
+        studies: Names of the studies that were asked what they need.
+        items: What nobody needs.
+        kept: What only calls outside of studies asked for, and which is left for that reason.
+        wishes: Those that go with what they asked for.
+        unsure: Why corpora and tasks are left out; empty where they are not.
+    """
+
+    root: Path
+    studies: tuple[str, ...]
+    items: tuple[Item, ...]
+    kept: tuple[Item, ...]
+    wishes: tuple[Wish, ...]
+    unsure: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all that could go."""
+        return sum(item.num_bytes for item in self.items)
+
+
+def clean(
+    root: Path, *, delete: bool = False, also_pretrained: bool = False, say: Say | None = None
+) -> Cleaning:
+    """Find what no study of a root needs, and delete it if told so.
+
+    Args:
+        root: Folder of studies and of the store that they share.
+        delete: Delete, not only look.
+        also_pretrained: Count what only `pretrain`, `adapt`, `evaluate` or `finetune` asked for as
+            not needed.
+        say: Told when a silent process on another machine must be watched.
+
+    Raises:
+        StudyError: There is no store, a link leads out of it, or a study cannot be read.
+        LockedError: Somebody works in the store.
+        DataError: A record is damaged.
+    """
+    root = root.resolve()
+    store = root / STORE
+    _check_store(store)
+    with ExitStack() as held:
+        if delete:
+            held.enter_context(claim_cleaning(store))
+        folders = study_folders(root)
+        _refuse_running(folders, store, say)
+        cleaning = _look(root, folders, also_pretrained=also_pretrained)
+        if delete:
+            for item in cleaning.items:
+                remove(item.path)
+            for wish in cleaning.wishes:
+                forget_wish(store, wish.id)
+    return cleaning
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, its completion records first; links are not followed."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    for record in _records(path):
+        record.unlink(missing_ok=True)
+    shutil.rmtree(path)
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    """Yield what declares a folder, then the folders in it, complete."""
+    yield folder / RECORD
+    yield folder / MANIFEST
+    for below in sorted(folder.iterdir()):
+        if below.is_dir() and not below.is_symlink():
+            yield below / MANIFEST
+
+
+def _check_store(store: Path) -> None:
+    if store.is_symlink():
+        raise StudyError(
+            f"{store}: a link; studies elsewhere may need what lies there; clean the root that it "
+            "leads to"
+        )
+    if not store.is_dir():
+        raise StudyError(f"{store}: no such folder, so there is nothing to clean; name a --root")
+
+
+def _refuse_running(folders: list[Path], store: Path, say: Say | None) -> None:
+    """Refuse to go on while somebody works.
+
+    Raises:
+        LockedError: Somebody does.
+    """
+    for folder in folders:
+        if find_holder(folder / CLAIM) is not None:
+            cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
+            _settle(folder / CLAIM, f"{folder}: this study is running", cancel, say)
+    for name in running_work(store):
+        _settle(store / CLAIMS / name, f"{store}: somebody works here", "wait for it", say)
+
+
+def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
+    """Refuse if a claim is held; one elsewhere may turn out to be abandoned."""
+    try:
+        with claim(path, doing="cleaning this store", say=say):
+            return
+    except TakenError as error:
+        raise LockedError(f"{what} ({error.holder}); {remedy}") from None
+
+
+def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning:
+    store = root / STORE
+    needs = needs_of_studies(folders, store)
+    of_no_study = useless_items(store, folders, needs, also_foreign=True)
+    wishes = _wishes(store)
+    add_wishes(needs, wishes, store)
+    going = useless_items(store, folders, needs, also_foreign=False)
+    kept = {item.path: item for item in of_no_study}
+    for item in going:
+        kept.pop(item.path, None)
+    return Cleaning(
+        root=root,
+        studies=tuple(folder.name for folder in folders),
+        items=tuple(of_no_study if also_pretrained else going),
+        kept=() if also_pretrained else tuple(kept.values()),
+        wishes=wishes if also_pretrained else (),
+        unsure=tuple(needs.unsure),
+    )
+
+
+def _wishes(store: Path) -> tuple[Wish, ...]:
+    """Return all wishes, with those of earlier versions, which left event files alone."""
+    known = read_wishes(store)
+    states = {state for wish in known for state in wish.states}
+    earlier = (path.name for path in entries(store / EVENT_FILES) if path.name not in states)
+    return (*known, *(Wish(id=name, made_by="pretrain", states=(name,)) for name in earlier))

@@ -1,0 +1,99 @@
+"""What somebody asked for outside of any study: `store/wanted/`, so that cleaning leaves it alone.
+
+`pretrain`, `adapt`, `evaluate` and `finetune` leave what they make in the store that studies share.
+No study says that it needs it, so they say it themselves, before they begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from biphasic.files import read_json, write_text
+from biphasic.records import Record, parse_record
+
+FORMAT = "biphasic.wish/1"
+_FOLDER = "wanted"
+
+
+class Wish(Record):
+    """What one call made, or is making."""
+
+    format: Literal["biphasic.wish/1"] = FORMAT
+    id: str
+    """Identity of the state that training ends with, or of the group of fine-tunings."""
+    made_by: str
+    """The command."""
+    states: tuple[str, ...] = ()
+    """States that it leads to."""
+    results: tuple[str, ...] = ()
+    """Fine-tunings."""
+    data: tuple[str, ...] = ()
+    """Folders of `store/data/` that it reads."""
+
+
+def record_wish(
+    store: Path,
+    identity: str,
+    *,
+    made_by: str,
+    states: Iterable[str] = (),
+    results: Iterable[str] = (),
+    data: Iterable[Path] = (),
+) -> None:
+    """Write down that somebody wants something; what was wanted before stays so.
+
+    Args:
+        store: Content store.
+        identity: Names the wish.
+        made_by: The command.
+        states: Identities of states.
+        results: Identities of fine-tunings.
+        data: Folders of corpora that are read; those outside of the store need no wish.
+    """
+    path = _path(store, identity)
+    known = _read(path) if path.is_file() else Wish(id=identity, made_by=made_by)
+    corpora = [name for folder in data if (name := _name_below(folder, store / "data"))]
+    wish = Wish(
+        id=identity,
+        made_by=made_by,
+        states=_union(known.states, states),
+        results=_union(known.results, results),
+        data=_union(known.data, corpora),
+    )
+    if wish != known or not path.is_file():
+        write_text(path, wish.model_dump_json(indent=1) + "\n")
+
+
+def read_wishes(store: Path) -> tuple[Wish, ...]:
+    """Read all that was wished for.
+
+    Raises:
+        DataError: A wish is damaged; it is named.
+    """
+    return tuple(_read(path) for path in sorted((store / _FOLDER).glob("*.json")))
+
+
+def forget_wish(store: Path, identity: str) -> None:
+    """Drop a wish, once what it was about is gone."""
+    _path(store, identity).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Wish:
+    return parse_record(Wish, read_json(path), where=str(path))
+
+
+def _path(store: Path, identity: str) -> Path:
+    return store / _FOLDER / f"{identity}.json"
+
+
+def _union(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*known, *more)))
+
+
+def _name_below(folder: Path, parent: Path) -> str | None:
+    """Return which folder of `parent` a path leads through; None if it leads elsewhere."""
+    if folder == parent or not folder.is_relative_to(parent):
+        return None
+    return folder.relative_to(parent).parts[0]

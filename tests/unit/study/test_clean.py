@@ -1,0 +1,465 @@
+"""Cleaning takes what no study needs, says so first, and can stop anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from biphasic.claim import exclusive_folder
+from biphasic.config import parse_config
+from biphasic.errors import DataError, LockedError, StudyError
+from biphasic.files import MANIFEST, complete_folder, is_complete, write_json
+from biphasic.store_claims import claim_work
+from biphasic.study import clean as cleaning
+from biphasic.study.clean import clean
+from biphasic.study.clean_text import cleaning_lines
+from biphasic.study.config import StudyConfig
+from biphasic.study.needs import settings_digest
+from biphasic.study.prepared import prepare_study
+from biphasic.study.study_file import save_resolved
+from biphasic.study.wanted import read_wishes, record_wish
+
+QUIET = Console(quiet=True)
+CORPUS_HASH = "hash of no corpus here"
+
+
+def clm(steps):
+    return {"objective": "clm", "steps": steps}
+
+
+def write_texts(folder: Path) -> Path:
+    words = ["rows", "shape", "index", "stream", "value", "window", "axis", "tokens"]
+    lines = [
+        json.dumps({"text": " ".join(words[(n * k) % 8] for k in range(1, 30)) + f" {n}"})
+        for n in range(200)
+    ]
+    path = folder / "texts.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
+    raw = {
+        "name": "one",
+        "title": "One",
+        "corpus": {"sources": [str(texts)], "vocab_size": 300},
+        "recipe": {
+            "model": "pico",
+            "max_seqlen": 32,
+            "rows_per_step": 4,
+            "learning_rate": {"peak": 1e-3},
+        },
+        "arms": [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(8)]}],
+        "tasks": [{"name": "first", "source": str(task)}],
+        "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}},
+        **changes,
+    }
+    return parse_config(StudyConfig, raw, where="one")
+
+
+@pytest.fixture(scope="module")
+def prepared_root(tmp_path_factory, make_task) -> Path:
+    """A root with one study that was prepared and, as far as cleaning can tell, run."""
+    base = tmp_path_factory.mktemp("clean")
+    config = study_of(write_texts(base), make_task(base / "first"))
+    root = base / "runs"
+    save_resolved(config, root / "one")
+    study = prepare_study(config, root=root, console=QUIET)
+    for segment in study.plan.segments:
+        fake_state(root / "store", segment.id, parent=segment.parent)
+    for group in study.plan.groups:
+        for name in group.run_ids():
+            fake_result(root / "store", name, state=group.state)
+    return root
+
+
+@pytest.fixture
+def root(prepared_root, tmp_path) -> Path:
+    """A copy of it; paths in the study's settings lead to the same texts."""
+    copy = tmp_path / "runs"
+    shutil.copytree(prepared_root, copy)
+    return copy
+
+
+@pytest.fixture
+def store(root) -> Path:
+    return root / "store"
+
+
+def fake_state(store, identity, *, parent=None, corpus_hash=CORPUS_HASH, num_bytes=1000):
+    with complete_folder(store / "states" / identity) as partial:
+        (partial / "model.safetensors").write_bytes(bytes(num_bytes))
+        state = {
+            "format": "biphasic.state/1",
+            "identity": identity,
+            "step": 4,
+            "parent": parent,
+            "rows_sha256": "",
+            "ground": {"corpus_hash": corpus_hash},
+        }
+        write_json(partial / "state.json", state)
+
+
+def fake_result(store, identity, *, state):
+    with complete_folder(store / "finetunes" / identity) as partial:
+        write_json(partial / "result.json", {"state": state})
+
+
+def fake_checkpoint(store, identity, *, start=0):
+    with complete_folder(store / "progress" / f"{identity}-from-{start}" / "step-2") as partial:
+        (partial / "model.safetensors").write_bytes(bytes(500))
+
+
+def names(found):
+    return sorted(item.path.name for item in found.items)
+
+
+def everything(folder):
+    """Return every file with its size, but for claims."""
+    return {
+        path: path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".free")
+    }
+
+
+def planned(root):
+    """Return the identities of the study's states and results."""
+    kinds = ("states", "finetunes")
+    return [sorted(path.name for path in (root / "store" / kind).iterdir()) for kind in kinds]
+
+
+def test_what_studies_need_stays(root):
+    before = everything(root)
+    found = clean(root)
+    assert names(found) == []
+    assert found.studies == ("one",)
+    assert everything(root) == before
+    assert "nothing to delete" in "\n".join(cleaning_lines(found, deleted=False))
+
+
+def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
+    fake_state(store, "useless", num_bytes=3_000_000)
+    fake_result(store, "result", state="useless")
+    fake_checkpoint(store, "useless")
+    (store / "data/other").mkdir()
+    (store / "tasks/other").mkdir()
+    (store / "jobs").mkdir()
+    (store / "jobs/useless.json").write_text("{}")
+    (store / "locks").mkdir()
+    (store / "locks/x.lock").touch()
+    (store / "states/.partial-abc-123").mkdir()
+    (root / "one/.partial-study.json-1").touch()
+    before = everything(root)
+    found = clean(root)
+    kinds = [item.kind for item in found.items]
+    assert kinds == [
+        "fine-tunings",
+        "checkpoints",
+        "states",
+        "corpora",
+        "tasks",
+        "job files",
+        "claims",
+        "leftovers",
+        "leftovers",
+    ]
+    assert everything(root) == before
+    text = "\n".join(cleaning_lines(found, deleted=False))
+    assert "nothing was deleted; --delete does it" in text
+    [state] = (item for item in found.items if item.kind == "states")
+    assert state.num_bytes == sum(
+        path.stat().st_size for path in state.path.rglob("*") if path.is_file()
+    )
+    assert "3 MB" in text
+
+    assert names(clean(root, delete=True)) == names(found)
+    assert not any(item.path.exists() for item in found.items)
+    assert names(clean(root)) == []
+
+
+def test_what_is_needed_survives_the_deletion_byte_for_byte(root, store):
+    before = everything(root)
+    fake_state(store, "useless")
+    clean(root, delete=True)
+    assert everything(root) == before
+
+
+def test_ancestors_of_needed_states_stay(root, store):
+    # Another study, since deleted, cut the arm at a state of its own; the curve leads through it.
+    [states, _] = planned(root)
+    fake_state(store, "grandparent")
+    fake_state(store, "parent", parent="grandparent")
+    folder = store / "states" / states[0]
+    shutil.rmtree(folder)
+    fake_state(store, states[0], parent="parent")
+    fake_state(store, "child", parent=states[0])
+    assert names(clean(root)) == ["child"]
+
+
+def test_checkpoints_stay_as_long_as_their_state_is_missing(root, store):
+    [states, _] = planned(root)
+    fake_checkpoint(store, states[0])
+    assert names(clean(root)) == [f"{states[0]}-from-0"]
+    shutil.rmtree(store / "states" / states[0])
+    assert names(clean(root)) == []
+
+
+def test_job_files_of_what_is_left_to_do_stay(root, store):
+    [states, _] = planned(root)
+    (store / "jobs").mkdir()
+    for state in states:
+        (store / "jobs" / f"{state}.json").write_text("{}")
+    shutil.rmtree(store / "states" / states[0])
+    assert names(clean(root)) == sorted(f"{state}.json" for state in states[1:])
+
+
+def test_the_record_of_what_was_run_counts_too(root, store):
+    # The settings have changed since; the report is still of the states before.
+    fake_state(store, "reported")
+    fake_result(store, "scored", state="reported")
+    write_record(root / "one", state="reported", result="scored")
+    fake_state(store, "useless")
+    assert names(clean(root)) == ["useless"]
+
+
+def write_record(folder, *, state, result, **provenance):
+    write_json(
+        folder / "study.json",
+        {
+            "format": "biphasic.study/1",
+            "name": "one",
+            "title": "One",
+            "arms": [{"name": "a", "label": "a", "family": "CLM", "state": state, "steps": 4}],
+            "tasks": [],
+            "learning_rates": [],
+            "seeds": [],
+            "runs": [{"id": result, "arm": "a", "task": "t", "learning_rate": 1.0, "seed": 0}],
+            "provenance": provenance,
+        },
+    )
+
+
+def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
+    fake_state(store, "before")
+    fake_state(store, "pretrained", parent="before", corpus_hash="its text")
+    fake_result(store, "evaluated", state="pretrained")
+    (store / "data/mine").mkdir()
+    record_wish(
+        store, "pretrained", made_by="pretrain", states=["pretrained"], data=[store / "data/mine"]
+    )
+    record_wish(store, "group", made_by="evaluate", results=["evaluated"])
+    found = clean(root, delete=True)
+    assert names(found) == []
+    assert sorted(item.path.name for item in found.kept) == [
+        "before",
+        "evaluated",
+        "mine",
+        "pretrained",
+    ]
+    assert "--also-pretrained" in "\n".join(cleaning_lines(found, deleted=True))
+    assert is_complete(store / "states/before")
+
+    clean(root, also_pretrained=True)
+    assert is_complete(store / "states/pretrained")
+    assert len(read_wishes(store)) == 2
+    clean(root, also_pretrained=True, delete=True)
+    for gone in ("states/before", "states/pretrained", "finetunes/evaluated", "data/mine"):
+        assert not (store / gone).exists()
+    assert read_wishes(store) == ()
+    assert clean(root).items == ()
+
+
+def test_pretraining_by_an_earlier_version_is_known_by_its_event_files(root, store):
+    fake_state(store, "pretrained")
+    (store / "tensorboard/pretrained").mkdir(parents=True)
+    assert names(clean(root)) == []
+    assert names(clean(root, also_pretrained=True)) == ["pretrained", "pretrained"]
+
+
+def test_pretraining_that_is_under_way_keeps_its_checkpoint(root, store):
+    fake_checkpoint(store, "pretrained")
+    assert names(clean(root)) == ["pretrained-from-0"]
+    record_wish(store, "pretrained", made_by="pretrain", states=["pretrained"])
+    assert names(clean(root)) == []
+
+
+def test_results_of_models_elsewhere_stay(root, store):
+    fake_result(store, "of-bert", state="identity of a model on the hub")
+    assert names(clean(root)) == []
+    assert names(clean(root, also_pretrained=True)) == ["of-bert"]
+
+
+def test_wishes_add_up(store):
+    record_wish(store, "g", made_by="evaluate", results=["a"])
+    record_wish(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
+    [wish] = read_wishes(store)
+    assert (wish.results, wish.data) == (("a", "b"), ())
+    (store / "wanted/g.json").write_text("{")
+    with pytest.raises(DataError, match=r"wanted/g\.json"):
+        read_wishes(store)
+
+
+def test_a_running_study_is_named(root):
+    with (
+        exclusive_folder(root / "one", doing="running this study", otherwise="wait"),
+        pytest.raises(LockedError, match="this study is running") as caught,
+    ):
+        clean(root)
+    assert "study cancel one" in str(caught.value)
+    assert str(root / "one") in str(caught.value)
+
+
+def test_nothing_is_deleted_while_anybody_works(root, store):
+    fake_state(store, "useless")
+    with (
+        claim_work(store, "pretraining", doing="training 100 steps"),
+        pytest.raises(LockedError, match="training 100 steps"),
+    ):
+        clean(root, delete=True)
+    assert is_complete(store / "states/useless")
+
+
+WORK = """
+import sys
+from pathlib import Path
+from biphasic.store_claims import claim_work
+with claim_work(Path(sys.argv[1]), "work", doing="training"):
+    pass
+"""
+
+
+def test_while_it_deletes_nobody_begins(root, store, monkeypatch):
+    fake_state(store, "useless")
+    remove, refused = cleaning.remove, []
+
+    def try_to_work(path):
+        work = [sys.executable, "-c", WORK, str(store)]
+        tried = subprocess.run(work, capture_output=True, text=True, check=False)
+        refused.append(tried.stderr)
+        remove(path)
+
+    monkeypatch.setattr(cleaning, "remove", try_to_work)
+    clean(root, delete=True)
+    assert ["being cleaned" in told for told in refused] == [True]
+
+
+def forget_settings(folder):
+    (folder / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "config.json").write_text("{"), "damaged JSON"),
+        (forget_settings, "earlier version"),
+        (lambda folder: shutil.rmtree(folder.parent / "store/data"), "not tokenised here yet"),
+    ],
+    ids=["damaged", "older", "no corpus"],
+)
+def test_a_study_that_cannot_be_read_stops_it(root, store, damage, told):
+    fake_state(store, "useless")
+    if damage is forget_settings:
+        write_record(root / "one", state="s", result="r")
+    damage(root / "one")
+    with pytest.raises((StudyError, DataError), match=told) as caught:
+        clean(root, delete=True)
+    assert str(root / "one") in str(caught.value)
+    assert is_complete(store / "states/useless")
+
+
+def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, prepared_root):
+    # As after an upgrade, which gives the built-in corpus another name.
+    from biphasic.study.study_file import load_resolved
+
+    [states, results] = planned(root)
+    for corpus in (store / "data").iterdir():
+        shutil.rmtree(corpus)
+    (store / "data/older").mkdir()
+    sha256 = settings_digest(load_resolved(root / "one"))
+    write_record(root / "one", state=states[0], result=results[0], settings_sha256=sha256)
+    found = clean(root)
+    assert names(found) == sorted([*states[1:], *results[1:]])
+    text = "\n".join(cleaning_lines(found, deleted=False))
+    assert "corpora and tasks are left alone: one: corpus" in text
+    write_record(root / "one", state=states[0], result=results[0], settings_sha256="other")
+    with pytest.raises(StudyError, match="cannot be told"):
+        clean(root)
+
+
+def test_links_are_never_followed(root, store, tmp_path):
+    outside = tmp_path / "outside"
+    fake_state(outside, "mine")
+    (store / "states/linked").symlink_to(outside / "states/mine")
+    fake_state(store, "useless")
+    (store / "states/useless/inside").symlink_to(outside / "states/mine")
+    assert names(clean(root, delete=True)) == ["useless"]
+    assert is_complete(outside / "states/mine")
+    assert (store / "states/linked").is_symlink()
+
+
+@pytest.mark.parametrize("part", ["", "states"])
+def test_a_store_that_lies_elsewhere_is_not_cleaned_from_here(root, store, tmp_path, part):
+    folder = store / part
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StudyError, match="a link") as caught:
+        clean(root, delete=True)
+    assert str(folder) in str(caught.value)
+
+
+def test_an_interrupted_deletion_leaves_nothing_that_looks_finished(root, store, monkeypatch):
+    for number in range(3):
+        fake_state(store, f"useless-{number}")
+        fake_result(store, f"result-{number}", state=f"useless-{number}")
+    rmtree, removed = shutil.rmtree, []
+
+    def stop_halfway(path):
+        removed.append(path)
+        if len(removed) == 5:  # the records are gone, the files are not
+            raise KeyboardInterrupt
+        rmtree(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cleaning.shutil, "rmtree", stop_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            clean(root, delete=True)
+    assert removed[-1].is_dir()
+    assert not (removed[-1] / MANIFEST).exists()
+    # Results went before their states.
+    assert [path.parent.name for path in removed] == ["finetunes"] * 3 + ["states"] * 2
+    found = clean(root, delete=True)
+    assert names(found) == ["useless-1", "useless-2"]
+    assert names(clean(root)) == []
+
+
+def test_corpora_and_tasks_lose_their_records_first(store, monkeypatch):
+    [corpus] = (store / "data").iterdir()
+    monkeypatch.setattr(cleaning.shutil, "rmtree", lambda _: None)
+    cleaning.remove(corpus)
+    assert not (corpus / "built.json").exists()
+    assert not list(corpus.glob(f"*/{MANIFEST}"))
+    assert (corpus / "train/tokens-00000.bin").is_file()
+
+
+def test_claims_of_the_last_day_stay(root, store):
+    with claim_work(store, "recent", doing="work"):
+        pass
+    with claim_work(store, "old", doing="work"):
+        pass
+    before = time.time() - 2 * 86400
+    os.utime(store / "claims/old/1.free", (before, before))
+    assert names(clean(root)) == ["old"]
+
+
+def test_a_root_without_a_store_is_named(tmp_path):
+    with pytest.raises(StudyError, match="no such folder"):
+        clean(tmp_path)
