@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from biphasic.errors import CheckpointError, DataError, LockedError
+from biphasic.errors import CheckpointError, DataError
 
 MANIFEST = "manifest.json"
 _PARTIAL = ".partial-"
@@ -123,6 +121,13 @@ def is_complete(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
+def complete_names(folder: Path) -> set[str]:
+    """Return the names of the complete folders below one: of all, not one by one."""
+    if not folder.is_dir():
+        return set()
+    return {entry.name for entry in folder.iterdir() if is_complete(entry)}
+
+
 def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
     """Check every file of a complete folder against its manifest, and return the manifest.
 
@@ -154,36 +159,6 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
         if file_sha256(file) != sha256:
             raise CheckpointError(f"{file}: damaged (SHA-256 differs from {MANIFEST}); {remedy}")
     return manifest
-
-
-@contextmanager
-def exclusive_folder(folder: Path, *, doing: str, otherwise: str) -> Iterator[None]:
-    """Hold a folder for this process, made where it is missing.
-
-    Args:
-        folder: The folder; `.lock` in it means nothing unless a process holds it.
-        doing: What another process would be doing, for the message.
-        otherwise: What to do instead of waiting; ends the message.
-
-    Raises:
-        DataError: A file stands there.
-        LockedError: Another process holds it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise DataError(f"{folder}: a file stands there; choose another folder") from None
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise LockedError(
-            f"{folder}: another process is {doing}; wait for it, or {otherwise}"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def remove_partials(folder: Path, name: str = "") -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from biphasic.errors import StoppedError, StudyError, TakenError
+from biphasic.errors import BiphasicError, StoppedError, StudyError, TakenError
 from biphasic.study.job_store import load_job
 from biphasic.study.jobs import Progress
 from biphasic.study.slots import Slot, devices_environment
@@ -244,7 +244,7 @@ class _Worker:
             self._process = self._start()
         return self._process
 
-    def _died(self, process: subprocess.Popen[str], log: Path) -> StudyError:
+    def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: without waiting, the next job would go to it.
         process.kill()
         process.wait()

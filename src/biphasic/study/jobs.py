@@ -11,12 +11,14 @@ from typing import Literal
 
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
 from biphasic.files import is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.store_claims import claim_work
+from biphasic.study.gang import run_gang
 from biphasic.study.keep import BestModel
 from biphasic.study.prepare import DataPaths
 from biphasic.tasks.encoding import EncodedTask
@@ -87,17 +89,20 @@ class TrainJob(Config):
     @property
     def num_slots(self) -> int:
         """Processes that train together, each on a slot of its own."""
-        return 1
+        return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train, or find it done.
+        """Train, or find it done; in a gang of processes where `compute` says so.
 
         Raises:
             TakenError: Another process does it.
             StoppedError: Somebody asked to stop; it goes on from there next time.
         """
         with _claimed(self):
-            self.train(report, should_stop=should_stop)
+            if self.num_slots == 1:
+                self.train(report, should_stop=should_stop)
+            else:
+                run_gang(self, lambda **told: report(Progress(**told)), should_stop=should_stop)
 
     def is_done(self) -> bool:
         """Tell whether the store has the state."""
@@ -113,8 +118,10 @@ class TrainJob(Config):
             data = _open(self.data.model_dump_json(), self.data.content())
             _check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
 
-    def train(self, report: Report, *, should_stop: ShouldStop) -> None:
-        """Train as one process, alone or as one of a gang."""
+    def train(
+        self, report: Report, *, should_stop: ShouldStop = never, gang: Gang = ALONE
+    ) -> None:
+        """Train in this process, alone or as a rank of a gang; whoever calls holds the claim."""
         data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
@@ -122,7 +129,8 @@ class TrainJob(Config):
             text = f"loss {step.loss:.3f}  {speed:,.0f} tokens/s"
             report(Progress(step.step - self.start, self.end - self.start, text))
 
-        remove_partials(self.store / "states", self.id)
+        if gang.is_first:
+            remove_partials(self.store / "states", self.id)
         train_segment(
             Lineage(self.recipe, data.ground),
             data,
@@ -135,7 +143,9 @@ class TrainJob(Config):
                 tensorboard=self.tensorboard,
                 report=forward,
                 compute=self.compute,
+                should_stop=should_stop,
             ),
+            gang=gang,
         )
 
 

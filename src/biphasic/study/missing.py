@@ -6,13 +6,13 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from biphasic.files import is_complete
+from biphasic.files import complete_names, is_complete
 from biphasic.study.config import StudyConfig
 from biphasic.study.cost import training_cost
 from biphasic.study.jobs import TrainJob
 from biphasic.study.plan import FinetuneGroup, Plan, finetune_job
 from biphasic.study.prepare import DataPaths
-from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, complete_names, group_flops
+from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, group_flops
 from biphasic.study.training_plan import Segment
 from biphasic.study.work import WorkItem
 

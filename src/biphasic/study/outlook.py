@@ -19,9 +19,10 @@ from biphasic.data.hub import find_copy
 from biphasic.data.sources import SourceConfig
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import digest, is_complete, read_json
+from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.hub import fetch_model
 from biphasic.study.config import StudyConfig
+from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, plan_study
 from biphasic.study.prepare import locate_corpus
 from biphasic.study.task_outlook import TaskOutlook
@@ -40,11 +41,13 @@ class Outlook:
         plan: The plan.
         ground: What its identities stand on.
         assumed: A sentence for each stand-in.
+        outdated: A sentence for each arm that the store has from another version.
     """
 
     plan: Plan
     ground: Ground
     assumed: tuple[str, ...]
+    outdated: tuple[str, ...] = ()
 
 
 def look_ahead(config: StudyConfig, store: Path) -> Outlook:
@@ -65,7 +68,8 @@ def look_ahead(config: StudyConfig, store: Path) -> Outlook:
     tasks = TaskOutlook(config, store).plan(assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
-    return Outlook(plan_study(config, ground, tasks), ground, tuple(assumed))
+    plan = plan_study(config, ground, tasks, known=complete_names(store / "states"))
+    return Outlook(plan, ground, tuple(assumed), tuple(outdated_arms(plan, store)))
 
 
 def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]) -> Ground:

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from biphasic.claim import wait_for
 from biphasic.config import Config
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.build_display import build_bar, say_on
@@ -26,6 +25,7 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
 from biphasic.model.hub import LocalModel
+from biphasic.store_claims import wait_for_work
 from biphasic.study.pretrained import locate_pretrained
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
@@ -189,4 +189,4 @@ def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
 
 def _lock(store: Path, name: str, *, say: Callable[[str], None]) -> AbstractContextManager[object]:
     """Wait until no other process makes the same data."""
-    return wait_for(store / "claims" / name, doing=f"making {name}", say=say)
+    return wait_for_work(store, name, doing=f"making {name}", say=say)

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from biphasic.data.build_display import say_on
 from biphasic.errors import StudyError
+from biphasic.files import complete_names
 from biphasic.study.config import StudyConfig
 from biphasic.study.cost import state_bytes
 from biphasic.study.missing import missing_work
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
-from biphasic.study.summary import complete_names
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData

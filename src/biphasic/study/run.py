@@ -14,14 +14,15 @@ from rich.console import Console
 from biphasic.analysis.report import write_report
 from biphasic.claim import exclusive_folder
 from biphasic.files import digest, read_json, write_json
+from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
 from biphasic.study.monitor import Monitor
 from biphasic.study.plan import missing_runs, missing_segments
-from biphasic.study.prepared import PreparedStudy, prepare_study
+from biphasic.study.prepared import STORE, PreparedStudy, prepare_study
 from biphasic.study.record import study_record
 from biphasic.study.requests import forget_requests, read_requests
-from biphasic.study.schedule import RetryPolicy, Scheduler, WorkOutcome
+from biphasic.study.schedule import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.study.slots import Slot, local_slots
 from biphasic.study.study_file import save_resolved
 from biphasic.study.work import WorkItem
@@ -63,6 +64,7 @@ class StudyOutcome:
         report: The report, `report.html`.
         num_executed: Jobs that ran here.
         failures: One line per job that failed; jobs that needed it were not tried.
+        set_aside: The jobs that failed themselves.
         is_stopped: Whether it was cancelled before the end.
     """
 
@@ -70,6 +72,7 @@ class StudyOutcome:
     report: Path
     num_executed: int
     failures: tuple[str, ...]
+    set_aside: tuple[Failure, ...] = ()
     is_stopped: bool = False
 
 
@@ -92,6 +95,7 @@ def execute_study(
     """
     folder = root.resolve() / config.name
     with study_lock(folder):
+        refuse_while_cleaning(root.resolve() / STORE)
         forget_requests(folder)
         save_resolved(config, folder)
         study = prepare_study(config, root=root, console=console)
@@ -104,6 +108,7 @@ def execute_study(
         report,
         num_executed=outcome.num_executed,
         failures=(*map(str, outcome.failures), *not_tried),
+        set_aside=outcome.failures,
         is_stopped=outcome.is_stopped,
     )
 

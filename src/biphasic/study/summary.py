@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.files import MANIFEST
+from biphasic.files import complete_names
 from biphasic.study.cost import Cost, shape_of, state_bytes, training_cost
 from biphasic.study.outlook import Outlook
 from biphasic.study.plan import FinetuneGroup, Plan
@@ -79,6 +79,7 @@ class PlanSummary:
         done: What is there already.
         left: Cost of training what is not.
         assumed: Stand-ins.
+        outdated: Arms that the store has from another version of the program.
     """
 
     name: str
@@ -98,6 +99,7 @@ class PlanSummary:
     done: Done
     left: Cost
     assumed: tuple[str, ...]
+    outdated: tuple[str, ...]
 
     @property
     def num_reused(self) -> int:
@@ -147,6 +149,7 @@ def summarise_plan(
         ),
         left=_sum(costs[s.id] for s in plan.segments if s.id not in states),
         assumed=outlook.assumed,
+        outdated=outlook.outdated,
     )
 
 
@@ -169,13 +172,6 @@ def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, 
             for s in plan.segments
         ],
     }
-
-
-def complete_names(folder: Path) -> set[str]:
-    """Return the names of the complete folders below one; of all, not one by one."""
-    if not folder.is_dir():
-        return set()
-    return {entry.name for entry in folder.iterdir() if (entry / MANIFEST).is_file()}
 
 
 def _point_json(point: PlannedPoint) -> dict[str, Any]:

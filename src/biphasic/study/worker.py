@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from biphasic.errors import BiphasicError, StoppedError, TakenError
+from biphasic.errors import BiphasicError, LostRankError, StoppedError, TakenError
 
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
@@ -82,6 +82,8 @@ def _serve(
             outcome = {"event": "taken", "error": str(error)}
         except StoppedError as error:
             outcome = {"event": "stopped", "error": str(error)}
+        except LostRankError as error:
+            outcome = {"event": "failed", "error": str(error), "is_final": False}
         except BiphasicError as error:
             # Raised on purpose: settings and data are as they are, trying again is no use.
             outcome = {"event": "failed", "error": str(error), "is_final": True}

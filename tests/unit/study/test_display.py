@@ -5,9 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from biphasic.errors import StudyError
+from biphasic.errors import StudyError, TakenError
 from biphasic.study.display import StudyDisplay, job_bar
 from biphasic.study.jobs import FinetuneJob, Progress, ScoredTask, TaskInput
+from biphasic.study.work import WorkItem
 from biphasic.tasks.protocol import FinetuneProtocol
 
 
@@ -25,27 +26,51 @@ def job(tmp_path, label):
     )
 
 
+def item(label):
+    return WorkItem(
+        id=label,
+        label=label,
+        kind="train",
+        needs=None,
+        cost=0.0,
+        num_slots=1,
+        arms=(),
+        make=lambda: None,
+        is_done=lambda: False,
+    )
+
+
 def shown(tmp_path, *, is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
-    with StudyDisplay(console, num_jobs=2) as display:
-        display.progress(job(tmp_path, "one [red]"), Progress(3, 8, "loss 6.100"))
-        display.ended(job(tmp_path, "one [red]"), None)
-        display.progress(job(tmp_path, "two"), Progress(1, 8, "loss 5.900"))
-        display.ended(job(tmp_path, "two"), StudyError("two: [bold] broke"))
+    one, two = item("one [red]"), item("two")
+    with StudyDisplay(console, [one, two]) as display:
+        display.progress("one [red]", Progress(3, 8, "loss 6.100"))
+        display.delayed(one, TakenError("taken", holder="host a"))
+        display.delayed(one, TakenError("taken", holder="host a"))
+        display.ended(one, None, elsewhere=True)
+        display.progress("two", Progress(1, 8, "loss 5.900"))
+        display.delayed(two, StudyError("[bold] broke"))
+        display.ended(two, StudyError("[bold] broke"), elsewhere=False)
+        display.revived(two)
+        display.ended(two, None, elsewhere=False)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_file_gets_a_line_per_job_and_nothing_else(tmp_path):
     assert shown(tmp_path, is_terminal=False).splitlines() == [
-        "[1/2] done: one [red]",
+        "waiting for one [red]: done by host a",
+        "[1/2] done elsewhere: one [red]",
+        "will be tried again: two: [bold] broke",
         "[2/2] FAILED: two: [bold] broke",
+        "tried again on request: two",
+        "[2/2] done: two",
     ]
 
 
 def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
     text = shown(tmp_path, is_terminal=True)
     assert "all jobs" in text
-    assert "done: one [red]" in text
+    assert "done elsewhere: one [red]" in text
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -6,83 +6,152 @@ import subprocess
 import sys
 
 import pytest
-from filelock import FileLock
 
-from biphasic.errors import StudyError
-from biphasic.study.engine import LocalEngine
+from biphasic.errors import StudyError, TakenError
+from biphasic.store_claims import claim_work
+from biphasic.study.engine import JobFailedError, LocalEngine
+from biphasic.study.job_store import save_job
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.slots import Slot
 from biphasic.tasks.protocol import FinetuneProtocol
 
 PATIENCE = 120
+RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)
 
 
-def job(store, label="a job", *, runs=(), model="none"):
-    task = {"name": "t", "folder": store / "none", "protocol": FinetuneProtocol()}
-    return FinetuneJob(
-        id="f" * 64,
-        label=label,
+def save(store, letter, *, runs=(), folder="none"):
+    task = {"name": "t", "folder": store / folder, "protocol": FinetuneProtocol()}
+    job = FinetuneJob(
+        id=letter * 64,
+        label="a job",
         store=store,
         tokenizer=store / "none",
-        encoder=store / model,
+        encoder=store / "none",
         state="s",
         training=TaskInput(**task),
         evaluations=(ScoredTask(**task, runs=runs),),
     )
+    save_job(job)
+    return job.id
 
 
-RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)
+def engine_on(store, *, slots=1):
+    return LocalEngine(
+        store,
+        [Slot(index) for index in range(slots)],
+        num_threads=1,
+        log_folder=store / "logs",
+        watch=lambda *_: None,
+    )
 
 
-def failure(engine, submitted):
-    with pytest.raises(StudyError) as failed:
-        engine.submit(submitted).result(timeout=PATIENCE)
-    return str(failed.value)
+def failure(engine, job_id):
+    with pytest.raises(JobFailedError) as failed:
+        engine.submit(job_id).result(timeout=PATIENCE)
+    return failed.value
 
 
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    with LocalEngine(
-        num_workers=1, num_threads=1, log_folder=tmp_path / "logs", watch=lambda *_: None
-    ) as engine:
-        [worker] = engine._workers
+    works = save(tmp_path, "a")
+    with engine_on(tmp_path) as engine:
+        [worker] = engine._workers.values()
+        # A foreseen error is the message, and trying again is no use.
+        failed = failure(engine, save(tmp_path, "b", runs=RUNS))
+        assert str(failed).startswith(f"{tmp_path / 'none'}: ")
+        assert (failed.is_final, failed.log) == (True, None)
         first = worker._process.pid
-        # A foreseen error is the message; an unforeseen one has its traceback in the log.
-        message = failure(engine, job(tmp_path, runs=RUNS))
-        assert message.startswith(f"a job: {tmp_path / 'none'}: ")
-        message = failure(engine, job(tmp_path / "file", "a bug"))
-        assert message.startswith("a bug: NotADirectoryError")
-        assert "Traceback" in (tmp_path / "logs/worker-0.log").read_text()
-        # The same worker goes on after both.
-        engine.submit(job(tmp_path)).result(timeout=PATIENCE)
+        # An unforeseen one has its traceback in the job's own log.
+        (tmp_path / "finetunes").mkdir()
+        too_long = GridRun(id="r" * 300, learning_rate=1e-4, seed=0)
+        broken = save(tmp_path, "c", runs=(too_long,))
+        failed = failure(engine, broken)
+        assert str(failed).startswith("OSError: ")
+        assert not failed.is_final
+        assert "Traceback" in failed.log.read_text()
+        # The same worker goes on after both, and jobs that say nothing leave no log.
+        engine.submit(works).result(timeout=PATIENCE)
         assert worker._process.pid == first
+        assert not (tmp_path / "logs" / f"{works}.log").exists()
 
-        # A job that waits for a lock is a job in the middle of which the worker can be killed.
-        with FileLock(tmp_path / "locks" / f"{'f' * 64}.lock"):
-            future = engine.submit(job(tmp_path, "killed"))
-            os.kill(first, signal.SIGKILL)
-            with pytest.raises(StudyError, match=r"killed: its worker died.*see .*worker-0\.log"):
-                future.result(timeout=PATIENCE)
-        engine.submit(job(tmp_path)).result(timeout=PATIENCE)
+        os.kill(first, signal.SIGSTOP)
+        future = engine.submit(works)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(JobFailedError, match=r"its worker died.*see .*worker-0\.log") as died:
+            future.result(timeout=PATIENCE)
+        assert not died.value.is_final
+        engine.submit(works).result(timeout=PATIENCE)
         assert worker._process.pid != first
         second = worker._process
     assert second.poll() is not None
 
 
-def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
-    engine = LocalEngine(num_workers=1, num_threads=1, log_folder=tmp_path, watch=lambda *_: None)
+def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
+    job_id = save(tmp_path, "a", runs=RUNS)
+    with engine_on(tmp_path) as engine, claim_work(tmp_path, job_id, doing="the same job"):
+        with pytest.raises(TakenError, match="the same job"):
+            engine.submit(job_id).result(timeout=PATIENCE)
+        # It was not waited for: other jobs have the worker.
+        engine.submit(save(tmp_path, "b")).result(timeout=PATIENCE)
 
+
+def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("boom")
 
-    with engine:
-        monkeypatch.setattr(engine._workers[0], "run", broken)
+    with engine_on(tmp_path) as engine:
+        monkeypatch.setattr(engine._workers[Slot(0)], "run", broken)
         with pytest.raises(RuntimeError, match="boom"):
-            engine.submit(job(tmp_path)).result(timeout=PATIENCE)
+            engine.submit(save(tmp_path, "a")).result(timeout=PATIENCE)
+
+
+def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
+    with engine_on(tmp_path) as engine:
+        with pytest.raises(StudyError, match="no such job; 'biphasic study jobs FILE'"):
+            engine.submit("0" * 64)
+        with pytest.raises(StudyError, match="is not the identity of a job"):
+            engine.submit("../../etc/passwd")
+        (tmp_path / "jobs").mkdir()
+        (tmp_path / "jobs/old.json").write_text('{"kind": "finetune", "speed": 3}')
+        with pytest.raises(StudyError, match="not a job of this version"):
+            engine.submit("old")
+
+
+def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, monkeypatch):
+    """Asked without workers: what is given to which slots, in which order."""
+    order = []
+    needed = {"one": 1, "both": 2, "last": 1}
+    monkeypatch.setattr(
+        "biphasic.study.engine.load_job",
+        lambda _store, job_id: type("J", (), {"num_slots": needed[job_id]}),
+    )
+    engine = engine_on(tmp_path, slots=2)
+    for slot, worker in engine._workers.items():
+        monkeypatch.setattr(
+            worker,
+            "run",
+            lambda job, slots, _watch, slot=slot: order.append((job, slot.index, len(slots))),
+        )
+    with engine._lock:  # both slots are taken, as by a job that runs
+        engine._free = []
+    futures = [engine.submit(name) for name in ("both", "one", "last")]
+    assert order == []
+    engine._free = [Slot(0)]
+    engine._dispatch()
+    assert order == []  # "one" would fit, but "both" came first
+    engine._free = [Slot(0), Slot(1)]
+    engine._dispatch()
+    for future in futures:
+        future.result(timeout=PATIENCE)
+    assert order[0] == ("both", 0, 2)
+    assert sorted(job for job, _, _ in order[1:]) == ["last", "one"]
+    with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
+        engine_on(tmp_path).submit("both")
+    engine._threads.shutdown()
 
 
 def test_a_worker_ends_when_its_input_ends(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.study.worker", "1"],
+        [sys.executable, "-m", "biphasic.study.worker", str(tmp_path), "1"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=PATIENCE,

@@ -1,0 +1,143 @@
+"""Slots, jobs in the store, requests, and the record of a running study."""
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from biphasic.errors import ConfigError, StudyError
+from biphasic.study.engine import JobFailedError
+from biphasic.study.jobs import Progress
+from biphasic.study.monitor import Monitor
+from biphasic.study.plan import Plan
+from biphasic.study.progress_record import read_progress
+from biphasic.study.requests import Request, Requests, forget_requests, read_requests, write_request
+from biphasic.study.slots import Slot, devices_environment, local_slots
+from biphasic.study.training_plan import Segment
+from biphasic.study.work import WorkItem
+
+
+def on_gpus(monkeypatch, count, visible=None):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(("threads", "count"), [(1, 6), (2, 3), (8, 1)])
+def test_cores_are_slots_where_there_is_no_gpu(monkeypatch, threads, count):
+    on_gpus(monkeypatch, 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert local_slots(num_threads=threads) == tuple(Slot(index) for index in range(count))
+    assert len(local_slots(num_workers=11)) == 11
+    assert Slot(0).environment() == {}
+
+
+def test_gpus_are_slots_and_may_be_shared(monkeypatch):
+    on_gpus(monkeypatch, 2)
+    assert [slot.device for slot in local_slots()] == ["0", "1"]
+    # One job on each before a second one on any.
+    assert [slot.device for slot in local_slots(jobs_per_gpu=2)] == ["0", "1", "0", "1"]
+    assert [slot.device for slot in local_slots(num_workers=1)] == ["0"]
+    with pytest.raises(ConfigError, match="3 jobs at once: there are 2 GPUs here with 1 jobs each"):
+        local_slots(num_workers=3)
+    assert Slot(1, "1").environment() == {"CUDA_VISIBLE_DEVICES": "1"}
+    both = [Slot(0, "0"), Slot(1, "1"), Slot(2, "0")]
+    assert devices_environment(both) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_gpus_that_were_given_to_this_process_keep_their_names(monkeypatch):
+    on_gpus(monkeypatch, 2, visible="GPU-b,5")
+    assert [slot.device for slot in local_slots()] == ["GPU-b", "5"]
+
+
+def test_wishes_are_read_once(tmp_path):
+    assert read_requests(tmp_path) == Requests()
+    write_request(tmp_path, Request(kind="retry", jobs=("a",)))
+    write_request(tmp_path, Request(kind="retry", jobs=("b",)))
+    found = read_requests(tmp_path)
+    assert sorted(found.retries) == ["a", "b"]
+    assert read_requests(tmp_path) == Requests()
+    write_request(tmp_path, Request(kind="retry", jobs=("a",)))
+    write_request(tmp_path, Request(kind="retry"))
+    assert read_requests(tmp_path) == Requests(retries=())
+    write_request(tmp_path, Request(kind="cancel"))
+    (tmp_path / "requests" / "other.json").write_text('{"kind": "explode"}')
+    assert read_requests(tmp_path) == Requests(is_cancelled=True)
+    write_request(tmp_path, Request(kind="cancel"))
+    forget_requests(tmp_path)
+    assert read_requests(tmp_path) == Requests()
+
+
+def item(name, kind="train", cost=10.0, needs=None, slots=1):
+    return WorkItem(
+        id=name,
+        label=name,
+        kind=kind,
+        needs=needs,
+        cost=cost,
+        num_slots=slots,
+        arms=(),
+        make=lambda: None,
+        is_done=lambda: False,
+    )
+
+
+def plan(num_segments):
+    segments = [Segment(f"s{i}", None, 0, 1, None, "") for i in range(num_segments)]
+    return Plan(arms=(), points=(), segments=tuple(segments), groups=(), tasks=())
+
+
+def test_the_record_says_what_became_of_each_job(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("biphasic.study.monitor.time.monotonic", lambda: now[0])
+    trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
+    other, leaf = item("other", cost=20, slots=2), item("leaf", needs="other")
+    items = [trunk, branch, other, leaf]
+    console = Console(file=io.StringIO(), width=120)
+    with Monitor(items, tmp_path, plan=plan(6), num_slots=2, console=console) as monitor:
+        record = read_progress(tmp_path)
+        # Of six jobs two were done before.
+        assert record.counts.model_dump() == {
+            "done": 2, "running": 0, "waiting": 4, "failed": 0, "blocked": 0
+        }  # fmt: skip
+        assert (record.device_seconds_left, record.is_over) == (None, False)
+
+        monitor.started(trunk)
+        monitor.progress("trunk", Progress(3, 8, "loss 6.1"))
+        monitor.progress("nobody", Progress(1, 2, ""))
+        now[0] += 5.0
+        monitor.tick()
+        [running] = read_progress(tmp_path).running
+        assert (running.label, running.done, running.total, running.text) == (
+            "trunk", 3, 8, "loss 6.1"
+        )  # fmt: skip
+        monitor.ended(trunk, None, elsewhere=False)
+        monitor.started(other)
+        now[0] += 5.0
+        error = JobFailedError("boom\nand more", is_final=False, log=tmp_path / "x.log")
+        monitor.delayed(other, error)
+        monitor.started(other)
+        monitor.ended(other, error, elsewhere=False)
+    record = read_progress(tmp_path)
+    assert record.counts.model_dump() == {
+        "done": 3, "running": 0, "waiting": 1, "failed": 1, "blocked": 1
+    }  # fmt: skip
+    [failure] = record.failures
+    assert (failure.error, failure.tries, failure.log) == ("boom", 2, str(tmp_path / "x.log"))
+    # 10 units of work took 5 s on one slot; 30 + 20 + 10 are left.
+    assert record.device_seconds_spent == pytest.approx(5.0)
+    assert record.device_seconds_left == pytest.approx(30.0)
+    assert record.seconds_left == pytest.approx(15.0)
+    assert record.is_over
+    assert "will be tried again: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    assert read_progress(tmp_path) is None
+    (tmp_path / "progress.json").write_text(json.dumps({"format": "biphasic.progress/0"}))
+    with pytest.raises(StudyError, match=r"progress\.json: damaged, or of another version"):
+        read_progress(tmp_path)

@@ -1,0 +1,235 @@
+"""Scheduling: longest path first, failures again and then aside, the store has the last word."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from biphasic.errors import ConfigError, TakenError
+from biphasic.study import schedule
+from biphasic.study.engine import JobFailedError
+from biphasic.study.requests import Requests
+from biphasic.study.schedule import RetryPolicy, Scheduler
+from biphasic.study.work import WorkItem, dependents, longest_paths, with_dependents
+
+
+class FakeEngine:
+    """Does each job when it is asked what happened, in the order in which they came."""
+
+    def __init__(self, num_slots=1, outcomes=None):
+        self.num_slots = num_slots
+        self.outcomes = {name: list(each) for name, each in (outcomes or {}).items()}
+        self.submitted = []
+        self.most_at_once = 0
+        self._open = []
+
+    def submit(self, job_id):
+        self.submitted.append(job_id)
+        future = Future()
+        self._open.append((job_id, future))
+        self.most_at_once = max(self.most_at_once, len(self._open))
+        return future
+
+    def step(self):
+        """End the job that has run longest."""
+        if self._open:
+            job_id, future = self._open.pop(0)
+            outcome = self.outcomes.get(job_id) or [None]
+            error = outcome.pop(0)
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+
+class Notes:
+    """A watcher that drives the engine and writes down what it is told."""
+
+    def __init__(self, engine):
+        self.engine, self.lines = engine, []
+
+    def started(self, item):
+        self.lines.append(f"started {item.id}")
+
+    def ended(self, item, error, *, elsewhere):
+        how = "failed" if error else "elsewhere" if elsewhere else "done"
+        self.lines.append(f"{how} {item.id}")
+
+    def delayed(self, item, _error):
+        self.lines.append(f"delayed {item.id}")
+
+    def revived(self, item):
+        self.lines.append(f"revived {item.id}")
+
+    def tick(self):
+        self.engine.step()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(schedule, "_LISTEN_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "_TAKEN_SECONDS", 0.01)
+    monkeypatch.setattr(schedule, "save_job", lambda _job: None)
+
+
+def item(name, needs=None, cost=1.0, *, slots=1, is_done=lambda: False):
+    return WorkItem(
+        id=name,
+        label=f"job {name}",
+        kind="train",
+        needs=needs,
+        cost=cost,
+        num_slots=slots,
+        arms=(),
+        make=lambda: None,
+        is_done=is_done,
+    )
+
+
+def run(items, engine, **options):
+    notes = Notes(engine)
+    options = {"policy": RetryPolicy(tries=3, delay_seconds=0.001), **options}
+    return Scheduler(items, engine, watcher=notes, **options).run(), notes.lines
+
+
+def lost(text="its worker died"):
+    return JobFailedError(text, is_final=False, log=None)
+
+
+# A trunk with a long branch and two short ones, and a job of its own.
+TREE = [
+    item("alone", cost=30),
+    item("trunk", cost=10),
+    item("short", "trunk", 5),
+    item("long", "trunk", 25),
+    item("leaf", "long", 1),
+]
+
+
+def test_the_longest_path_is_begun_first():
+    # By hand: leaf 1, long 26, short 5, trunk 36, alone 30.
+    assert longest_paths(TREE) == {"leaf": 1, "long": 26, "short": 5, "trunk": 36, "alone": 30}
+    engine = FakeEngine()
+    outcome, _ = run(TREE, engine)
+    assert engine.submitted == ["trunk", "alone", "long", "short", "leaf"]
+    assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
+
+
+def test_a_branch_starts_as_soon_as_its_state_is_there_and_no_slot_stays_empty():
+    engine = FakeEngine(num_slots=2)
+    _, lines = run(TREE, engine)
+    assert engine.most_at_once == 2
+    assert lines.index("done trunk") < lines.index("started long") < lines.index("done alone")
+
+
+def test_costs_that_nobody_knows_count_steps_of_the_way():
+    items = [item("a", cost=0), item("b", "a", 0), item("c", cost=0)]
+    assert longest_paths(items) == {"b": 1, "a": 2, "c": 1}
+
+
+def test_ties_go_to_what_the_study_names_first():
+    engine = FakeEngine()
+    run([item("z"), item("a"), item("m")], engine)
+    assert engine.submitted == ["z", "a", "m"]
+
+
+def test_bad_luck_is_tried_again_and_then_set_aside_with_all_that_needs_it():
+    engine = FakeEngine(outcomes={"trunk": [lost(), lost(), lost("again")]})
+    outcome, lines = run(TREE, engine)
+    assert engine.submitted.count("trunk") == 3
+    [failure] = outcome.failures
+    assert (failure.id, failure.tries) == ("trunk", 3)
+    assert str(failure) == "job trunk: again (tried 3 times)"
+    assert [each.id for each in outcome.blocked] == ["short", "long", "leaf"]
+    assert outcome.num_executed == 1
+    assert "done alone" in lines
+    assert lines.count("delayed trunk") == 2
+
+
+def test_one_failure_by_bad_luck_costs_nothing_else():
+    outcome, _ = run(TREE, FakeEngine(outcomes={"long": [lost()]}))
+    assert (outcome.num_executed, outcome.failures) == (5, ())
+
+
+def test_what_is_wrong_in_itself_is_tried_once():
+    wrong = JobFailedError("the loss is not finite", is_final=True, log=None)
+    engine = FakeEngine(outcomes={"alone": [wrong]})
+    outcome, _ = run(TREE, engine)
+    assert engine.submitted.count("alone") == 1
+    assert [failure.tries for failure in outcome.failures] == [1]
+    assert outcome.num_executed == 4
+
+
+def test_waits_grow_with_the_tries():
+    policy = RetryPolicy(delay_seconds=5)
+    assert [policy.delay(tries) for tries in (1, 2, 3)] == [5, 20, 80]
+
+
+def test_a_job_of_another_process_is_left_to_it_and_found_done():
+    there = []
+    taken = TakenError("taken", holder="host a")
+    engine = FakeEngine(outcomes={"shared": [taken]})
+
+    def is_done():
+        return bool(there)
+
+    class Other(FakeEngine):
+        def step(self):
+            super().step()
+            there.append(True)
+
+    engine = Other(outcomes={"shared": [taken]})
+    outcome, lines = run([item("shared", is_done=is_done), item("next", "shared")], engine)
+    # Counted as nobody's here, and what needs it goes on.
+    assert engine.submitted == ["shared", "next"]
+    assert lines[:4] == ["started shared", "delayed shared", "elsewhere shared", "started next"]
+    assert outcome.num_executed == 1
+
+
+def test_a_job_of_several_slots_is_not_overtaken_for_ever():
+    items = [item("a", cost=3), item("b", cost=2), item("gang", cost=2.5, slots=2), item("c")]
+    engine = FakeEngine(num_slots=2)
+    run(items, engine)
+    # It waits for both slots, and what comes after it waits too.
+    assert engine.submitted == ["a", "gang", "b", "c"]
+    with pytest.raises(ConfigError, match=r"job gang: takes 2 processes .* there are 1 slots"):
+        run(items, FakeEngine(num_slots=1))
+
+
+def test_a_request_cancels():
+    engine = FakeEngine()
+    seen = iter([Requests(), Requests(is_cancelled=True)])
+    outcome, _ = run(TREE, engine, read_requests=lambda: next(seen))
+    assert outcome.is_stopped
+    assert len(engine.submitted) < 5
+
+
+def test_a_request_tries_again_what_was_set_aside():
+    class Patient(FakeEngine):
+        def step(self):
+            # "alone" lasts until "trunk" is tried a fourth time, which only a request brings about.
+            if [name for name, _ in self._open] == ["alone"] and self.submitted.count("trunk") < 4:
+                return
+            self._open.sort(key=lambda each: each[0] == "alone")
+            super().step()
+
+    engine = Patient(num_slots=2, outcomes={"trunk": [lost(), lost(), lost()]})
+    notes = Notes(engine)
+    asked = []
+
+    def ask():
+        if "failed trunk" in notes.lines and not asked:
+            asked.append(True)
+            return Requests(retries=("trunk", "unknown"))
+        return Requests()
+
+    policy = RetryPolicy(tries=3, delay_seconds=0.001)
+    outcome = Scheduler(TREE, engine, policy=policy, watcher=notes, read_requests=ask).run()
+    assert notes.lines.count("revived trunk") == 1
+    assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
+
+
+def test_all_that_hangs_on_a_job_is_found():
+    waiting = dependents(TREE)
+    assert waiting["trunk"] == ["short", "long"]
+    assert with_dependents("trunk", waiting) == ["short", "long", "leaf"]
+    assert with_dependents("leaf", waiting) == []
