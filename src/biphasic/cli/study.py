@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from biphasic.cli.study_upkeep import (
+    study_cancel,
+    study_clean,
+    study_retry,
+    study_status_command,
+)
+
+if TYPE_CHECKING:
+    from biphasic.study.run import StudyOutcome
 
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 
@@ -112,13 +122,7 @@ def study_run(
     overrides: Overrides = None,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.tables import format_table
     from biphasic.study.api import run_study
-    from biphasic.study.prepared import STORE
 
     outcome = run_study(
         file,
@@ -129,23 +133,7 @@ def study_run(
         jobs_per_gpu=per_gpu,
         tries=tries,
     )
-    console = Console()
-    table = format_table(load_study(outcome.folder, root.resolve() / STORE))
-    if not console.is_terminal:
-        # Files and pipes have no width: no number is broken in two.
-        unbounded = console.options.update(width=_WIDEST)
-        console.width = Measurement.get(console, unbounded, table).maximum
-    if outcome.num_executed == 0 and not outcome.failures and not outcome.is_stopped:
-        console.print("all finished; nothing to do", highlight=False)
-    console.print(table)
-    typer.echo(f"report: {shown(outcome.report)}")
-    if outcome.is_stopped:
-        typer.echo("stopped on request; run again to go on", err=True)
-        raise typer.Exit(1)
-    if outcome.failures:
-        for failure in outcome.failures:
-            typer.echo(f"failed: {failure}", err=True)
-        raise typer.Exit(1)
+    show_outcome(outcome)
 
 
 @study_app.command("jobs")
@@ -183,6 +171,40 @@ def study_report(
     typer.echo(f"report: {shown(write_report(folder, folder.parent / 'store'))}")
 
 
+def show_outcome(outcome: StudyOutcome) -> None:
+    """Print a study's table and what failed; end with code 1 if something is missing."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from biphasic.analysis.load import load_study
+    from biphasic.analysis.tables import format_table
+    from biphasic.study.prepared import STORE
+
+    console = Console()
+    table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
+    if not console.is_terminal:
+        # Files and pipes have no width: no number is broken in two.
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
+    if outcome.num_executed == 0 and not outcome.failures and not outcome.is_stopped:
+        console.print("all finished; nothing to do", highlight=False)
+    console.print(table)
+    typer.echo(f"report: {shown(outcome.report)}")
+    if outcome.is_stopped:
+        typer.echo("stopped on request; run again to go on", err=True)
+        raise typer.Exit(1)
+    if outcome.failures:
+        for failure in outcome.failures:
+            typer.echo(f"failed: {failure}", err=True)
+        raise typer.Exit(1)
+
+
 def shown(path: Path) -> str:
     """Return a path as a person would type it from here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+study_app.command("status")(study_status_command)
+study_app.command("cancel")(study_cancel)
+study_app.command("retry")(study_retry)
+study_app.command("clean")(study_clean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ from biphasic.records import StateRecord, StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import Outlook, look_ahead
 from biphasic.study.study_file import RESOLVED, load_resolved
-from biphasic.study.summary import complete_names
 from biphasic.study.task_inputs import PlannedTask
-from biphasic.study.training_plan import plan_training
 from biphasic.study.wanted import Wish
 
 STUDY = "study.json"
@@ -157,7 +155,7 @@ def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
         return str(error)
     if outlook.assumed:
         return "; ".join(outlook.assumed)
-    needs.states.update(_planned_states(config, outlook, complete_names(store / "states")))
+    needs.states.update(_planned_states(outlook))
     for group in outlook.plan.groups:
         needs.groups.add(group.id)
         needs.results.update(group.run_ids())
@@ -168,16 +166,12 @@ def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
     return ""
 
 
-def _planned_states(config: StudyConfig, outlook: Outlook, known: Set[str]) -> Iterator[str]:
+def _planned_states(outlook: Outlook) -> Iterator[str]:
     """Yield the states of a plan, and those that are there and that it would go on from."""
-    for segments in (
-        outlook.plan.segments,
-        plan_training(config, outlook.ground, known=known).segments,
-    ):
-        for segment in segments:
-            yield segment.id
-            if segment.parent:
-                yield segment.parent
+    for segment in outlook.plan.segments:
+        yield segment.id
+        if segment.parent:
+            yield segment.parent
 
 
 def _with_trainers(tasks: Iterable[PlannedTask]) -> Iterator[PlannedTask]:

@@ -42,6 +42,11 @@ def write_request(folder: Path, request: Request) -> None:
     write_text(folder / _FOLDER / name, request.model_dump_json())
 
 
+def has_request(folder: Path, kind: Literal["cancel", "retry"]) -> bool:
+    """Tell whether a wish of a kind has not been read yet."""
+    return any((folder / _FOLDER).glob(f"{kind}-*.json"))
+
+
 def read_requests(folder: Path) -> Requests:
     """Take the wishes that have come in; none is read twice.
 

@@ -1,0 +1,142 @@
+"""`biphasic study status`, `cancel`, `retry` and `clean`: looking after studies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from biphasic.study.config import StudyConfig
+    from biphasic.study.status import StudyStatus
+
+Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
+_REFRESH_SECONDS = 1.0
+
+
+def study_status_command(
+    study: Annotated[
+        str | None,
+        typer.Argument(help="Study file, folder or name; default: the only study of the root."),
+    ] = None,
+    root: Root = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, once.")] = False,
+    watch: Annotated[
+        bool | None,
+        typer.Option(help="Stay until the study has ended; default: on a terminal, if it runs."),
+    ] = None,
+) -> None:
+    """Say how far a study is: jobs, failures and why, arms, device-hours."""
+    from biphasic.study.status import find_study, study_status
+    from biphasic.study.status_text import status_lines
+
+    folder, config = find_study(study, root)
+    status = study_status(folder, config)
+    if as_json:
+        typer.echo(status.model_dump_json(indent=1))
+        return
+    stays = sys.stdout.isatty() if watch is None else watch
+    if stays and status.runner is not None:
+        status = _watch(status, config)
+    typer.echo("\n".join(status_lines(status)))
+
+
+def study_cancel(
+    study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
+    root: Root = Path("runs"),
+) -> None:
+    """Stop a study, also one that runs on another machine; 'study run' goes on later."""
+    from biphasic.study.control import cancel_study
+    from biphasic.study.status import find_study
+
+    folder, _ = find_study(study, root)
+    cancel_study(folder, say=typer.echo)
+
+
+def study_retry(
+    study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Jobs, by label or beginning of the identity; default: all."),
+    ] = None,
+    root: Root = Path("runs"),
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at once, if nobody runs it yet.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Threads per job, if nobody runs it yet.")
+    ] = 1,
+) -> None:
+    """Try jobs again that were set aside: ask whoever runs the study, or else run it here."""
+    from biphasic.claim import CLAIM, find_holder
+    from biphasic.cli.study import show_outcome
+    from biphasic.errors import StudyError
+    from biphasic.study.api import run_study
+    from biphasic.study.control import retry_jobs
+    from biphasic.study.status import find_study
+    from biphasic.study.study_file import load_resolved
+
+    folder, _ = find_study(study, root)
+    runner = find_holder(folder / CLAIM)
+    if runner is not None:
+        for job in retry_jobs(folder, runner, jobs or ()):
+            typer.echo(f"asked {runner} to try again: {job.label}")
+        return
+    if jobs:
+        raise StudyError(
+            f"nobody runs {folder.name}, so single jobs cannot be tried again in it; leave them "
+            "away to run all that is missing, or run one with 'biphasic job run ID'"
+        )
+    outcome = run_study(
+        load_resolved(folder), root=folder.parent, num_workers=workers, num_threads=threads
+    )
+    show_outcome(outcome)
+
+
+def study_clean(
+    root: Root = Path("runs"),
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is listed; without it, only list.")
+    ] = False,
+    also_pretrained: Annotated[
+        bool,
+        typer.Option(
+            "--also-pretrained",
+            help="Count what 'pretrain', 'adapt', 'evaluate' or 'finetune' made, and no study "
+            "needs, as not needed.",
+        ),
+    ] = False,
+) -> None:
+    """List what no study of a root needs, with sizes; delete it with --delete."""
+    from biphasic.study.clean import clean
+    from biphasic.study.clean_text import cleaning_lines
+
+    def say(sentence: str) -> None:
+        typer.echo(sentence, err=True)
+
+    cleaning = clean(root, delete=delete, also_pretrained=also_pretrained, say=say)
+    typer.echo("\n".join(cleaning_lines(cleaning, deleted=delete)))
+
+
+def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
+    """Show a running study until it has ended, or Ctrl-C; return how far it is then."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from biphasic.study.status import study_status
+    from biphasic.study.status_text import status_lines
+
+    with Live(console=Console(), auto_refresh=False, transient=True) as live:
+        try:
+            while status.runner is not None:
+                live.update(Text("\n".join(status_lines(status))), refresh=True)
+                time.sleep(_REFRESH_SECONDS)
+                status = study_status(status.folder, config)
+        except KeyboardInterrupt:
+            pass  # of the watching alone: the study goes on
+    return status
