@@ -226,6 +226,21 @@ def with_averages(scores: Scores) -> Scores:
     return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
 
 
+def at_one_rate(scores: Scores) -> Scores:
+    """Return scores of one learning rate for all seeds, in place of the best rate of each seed.
+
+    Scores of which that is not known are left out. Single examples are left out as well: they are
+    those of the best rates.
+    """
+    cells = {}
+    for key, score in scores.cells.items():
+        if score.at_one_rate is not None:
+            by_seed = dict(score.at_one_rate)
+            found = estimate([*by_seed.values()], convention=scores.convention)
+            cells[key] = dataclasses.replace(score, estimate=found, by_seed=by_seed)
+    return dataclasses.replace(scores, cells=cells, examples=None)
+
+
 def average_name(task: str) -> str:
     """Return what the average over a category is called."""
     return f"{task} Average"

@@ -14,6 +14,7 @@ import typer
 
 from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
+from biphasic.cli.analyze import analyze_command
 from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
@@ -51,6 +52,7 @@ app.command("export")(export_command)
 app.command("push")(push_command)
 app.command("paper")(paper_command)
 app.command("figures")(figures_command)
+app.command("analyze")(analyze_command)
 
 _INTERRUPTED = 130
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from biphasic.files import is_complete, read_json
+from biphasic.files import digest, is_complete, read_json
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
@@ -95,6 +95,7 @@ def _provenance(
         },
         "recipe": config.recipe.model_dump(mode="json"),
         "finetuning": config.finetuning.model_dump(mode="json"),
+        "settings_sha256": digest(config.model_dump(mode="json")),
     }
 
 

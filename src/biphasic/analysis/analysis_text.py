@@ -1,0 +1,140 @@
+"""What `biphasic analyze` prints: tables by task, and what can be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from biphasic.analysis.compare import Comparison, compare_with_best, ranked
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.score_table import DatasetInfo, Score, Scores
+from biphasic.analysis.sentences import (
+    comparison_sentence,
+    coverage_sentence,
+    detectable_sentence,
+    examples_sentence,
+    floor_sentence,
+    number,
+    pretraining_sentence,
+    selection_sentence,
+    source_sentence,
+)
+from biphasic.analysis.text import plain
+from biphasic.analysis.variance import variance_split
+
+_NOTHING = "–"
+_PROVISIONAL = " †"
+
+
+def score_tables(scores: Scores) -> Iterator[Table]:
+    """Yield a table for each task: models by datasets, `mean (half-width)` in percent points."""
+    by_task: dict[str, list[DatasetInfo]] = {}
+    for dataset in scores.datasets:
+        by_task.setdefault(dataset.task, []).append(dataset)
+    for task, datasets in by_task.items():
+        table = Table(title=Text(plain(task)), title_justify="left")
+        table.add_column("Model", overflow="fold")
+        for dataset in datasets:
+            header = "Average" if dataset.is_average else plain(dataset.name)
+            table.add_column(Text(header), justify="right", min_width=13, overflow="fold")
+        best = {dataset.name: ranked(scores, dataset.name)[:1] for dataset in datasets}
+        for model in scores.models:
+            row = [_cell(scores, model.name, dataset, best[dataset.name]) for dataset in datasets]
+            table.add_row(Text(plain(model.label)), *row)
+        yield table
+
+
+def _cell(scores: Scores, model: str, dataset: DatasetInfo, best: list[str]) -> Text:
+    score = scores.get(model, dataset.name)
+    text = cell_text(score)
+    if score is not None and score.estimate is not None and not score.is_complete:
+        text += _PROVISIONAL
+    return Text(text, style="bold" if model in best else "")
+
+
+def cell_text(score: Score | None) -> str:
+    """Write `87.85 (0.13)`; the mean alone where there is no interval."""
+    if score is None or score.estimate is None:
+        return _NOTHING
+    found = score.estimate
+    mean = number(found.mean)
+    return mean if found.half_width is None else f"{mean} ({number(found.half_width)})"
+
+
+def notes(scores: Scores) -> list[str]:
+    """Say how to read the tables."""
+    cells = scores.cells.values()
+    estimates = [cell.estimate for cell in cells if cell.estimate is not None]
+    seeds = [found.num_seeds for found in estimates if found.half_width is not None]
+    found = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
+    if seeds:
+        found.append(coverage_sentence(scores.convention, min(seeds)))
+    if len(seeds) < len(estimates):
+        found.append("A mean without an interval rests on one seed.")
+    found.append(pretraining_sentence(scores))
+    if any(c.estimate is not None and not c.is_complete for c in cells):
+        found.append("†: runs are missing or were left out, so the number is provisional.")
+    return found
+
+
+def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
+    """Yield what sets the best model of each dataset apart from the next, and how sure it is."""
+    labels = {model.name: model.label for model in scores.models}
+    for dataset in scores.datasets:
+        order = ranked(scores, dataset.name)
+        if len(order) < 2:
+            continue
+        found = compare_with_best(scores, dataset.name, with_examples=with_examples)
+        yield f"{plain(dataset.name)}:"
+        yield from (f"  {line}" for line in _about(found[0], labels))
+        clear = sum(comparison.is_clear for comparison in found)
+        yield f"  {plain(labels[order[0]])} is clearly above {clear} of {len(found)} other models."
+        selection = selection_sentence(scores, dataset.name)
+        if selection:
+            yield f"  {selection}"
+        split = variance_split(scores, dataset.name, with_examples=with_examples)
+        yield from (f"  {source_sentence(source)}" for source in split.sources)
+
+
+def _about(found: Comparison, labels: dict[str, str]) -> Iterator[str]:
+    yield comparison_sentence(found, labels)
+    yield examples_sentence(found)
+    yield floor_sentence(found)
+    if detectable := detectable_sentence(found):
+        yield detectable
+
+
+def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
+    """Return all cells with their numbers, unrounded, as JSON holds them."""
+    return {
+        "format": "biphasic.analysis/1",
+        "source": scores.source,
+        "convention": scores.convention,
+        "notes": notes(scores),
+        "problems": [*problems],
+        "cells": [
+            _cell_json(model.name, dataset, score)
+            for model in scores.models
+            for dataset in scores.datasets
+            if (score := scores.get(model.name, dataset.name)) is not None
+        ],
+    }
+
+
+def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]:
+    found = score.estimate or Estimate(0.0, None, 0)
+    return {
+        "model": model,
+        "task": dataset.task,
+        "dataset": dataset.name,
+        "mean": found.mean if score.estimate else None,
+        "half_width": found.half_width,
+        "num_seeds": found.num_seeds,
+        "is_complete": score.is_complete,
+        "by_seed": {str(seed): value for seed, value in (score.by_seed or {}).items()},
+        "one_rate": score.one_rate,
+        "at_one_rate": {str(seed): value for seed, value in (score.at_one_rate or {}).items()},
+    }

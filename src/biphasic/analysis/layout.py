@@ -1,0 +1,289 @@
+"""Other people's results: `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
+
+This is how the reference study's public evaluation code leaves its runs: for each split a score and
+the scores of single examples, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares
+between 0 and 1. Whatever cannot be read is named and left out; it is never averaged in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from biphasic.analysis.estimate import estimate
+from biphasic.analysis.layout_examples import example_reader
+from biphasic.analysis.load import Problem
+from biphasic.analysis.model_names import model_from_name
+from biphasic.analysis.score_table import (
+    PERCENT,
+    DatasetInfo,
+    Score,
+    Scores,
+    in_percent,
+    with_averages,
+)
+from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
+from biphasic.errors import DataError
+from biphasic.records import Convention
+
+RESULTS = "results.json"
+_RUN = re.compile(r"lr([^_]+)_sd(\d+)")
+_METRIC = "score"
+Cell = tuple[str, str]
+"""Names of model and dataset."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All runs below a folder, and what is wrong with the others.
+
+    Attributes:
+        folder: Where models lie.
+        datasets: By name, with their tasks.
+        runs: Those that have scores, by model and dataset.
+        problems: What was left out, or is missing.
+    """
+
+    folder: Path
+    datasets: Mapping[str, DatasetInfo]
+    runs: Mapping[Cell, tuple[GridScore[Path], ...]]
+    problems: tuple[Problem, ...]
+
+    @cached_property
+    def incomplete(self) -> frozenset[Cell]:
+        """Models and datasets of which runs are missing or were left out."""
+        grids = _expected(self.runs)
+        return frozenset(
+            cell
+            for cell, runs in self.runs.items()
+            if {(run.rate, run.seed) for run in runs} != grids[cell[1]]
+        )
+
+    def scores(self, convention: Convention) -> Scores:
+        """Return the scores, with the average over each task of several datasets.
+
+        Args:
+            convention: How intervals are computed.
+        """
+        chosen = {cell: best_per_seed(runs) for cell, runs in self.runs.items()}
+        models = dict.fromkeys(model for model, _ in self.runs)
+        scores = Scores(
+            source=self.folder.name,
+            convention=convention,
+            models=tuple(model_from_name(name) for name in models),
+            datasets=tuple(self.datasets.values()),
+            cells={
+                cell: _score(runs, convention=convention, is_complete=cell not in self.incomplete)
+                for cell, runs in self.runs.items()
+            },
+            examples=example_reader(chosen),
+        )
+        return with_averages(scores)
+
+
+def layout_scores(folder: Path, convention: Convention = "standard") -> Scores:
+    """Return the scores of other people's results; `read_layout` also names what is left out.
+
+    Args:
+        folder: Holds models, or `results/` with them.
+        convention: How intervals are computed.
+
+    Raises:
+        DataError: There is not one run to read.
+    """
+    return read_layout(folder).scores(convention)
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read every run below a folder.
+
+    Args:
+        folder: Holds models, or `results/` with them.
+
+    Raises:
+        DataError: There is not one run to read.
+    """
+    root = folder / "results" if (folder / "results").is_dir() else folder
+    if not root.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    problems: list[Problem] = []
+    found: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
+    tasks: dict[str, set[str]] = defaultdict(set)
+    places = [*_places(root, problems)]
+    for place in places:
+        tasks[place.dataset].add(place.task)
+    for place in places:
+        run = _read_run(place, root, problems)
+        if run is not None:
+            cell = place.model, _dataset_name(place, tasks)
+            found[cell].setdefault((run.rate, run.seed), []).append(run)
+    runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in found.items()}
+    runs = {cell: kept for cell, kept in sorted(runs.items()) if kept}
+    if not runs:
+        told = f"; {problems[0].text}" if problems else ""
+        raise DataError(
+            f"{folder}: no results; expected MODEL/TASK/DATASET/lrX_sdS/{RESULTS}{told}"
+        )
+    problems += _missing(runs)
+    datasets = {
+        _dataset_name(place, tasks): DatasetInfo(
+            _dataset_name(place, tasks), place.task.upper(), _METRIC
+        )
+        for place in sorted(places, key=lambda place: (place.task, place.dataset))
+    }
+    used = {dataset for _, dataset in runs}
+    kept = {name: info for name, info in datasets.items() if name in used}
+    return Layout(root, kept, runs, tuple(problems))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A run's folder, taken apart."""
+
+    folder: Path
+    model: str
+    task: str
+    dataset: str
+    rate: float
+    seed: int
+
+
+def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
+    """Yield the folders of runs, in order of their names."""
+    for folder in sorted(_run_folders(root)):
+        parts = folder.relative_to(root).parts
+        where = folder.relative_to(root).as_posix()
+        match = _RUN.fullmatch(folder.name)
+        rate = _rate(match[1]) if match else None
+        if match is None or rate is None or len(parts) < 4:
+            problems.append(
+                Problem("damaged", f"{where}: not named MODEL/TASK/DATASET/lrX_sdS; left out")
+            )
+            continue
+        *model, task, dataset, _ = parts
+        yield _Place(folder, "/".join(model), task, dataset, rate, int(match[2]))
+
+
+def _run_folders(root: Path) -> set[Path]:
+    """Return folders that hold results, and those that are named as if they should."""
+    with_results = {path.parent for path in root.rglob(RESULTS)}
+    named = {path for path in root.rglob("lr*_sd*") if path.is_dir()}
+    return with_results | named
+
+
+def _rate(text: str) -> float | None:
+    try:
+        rate = float(text)
+    except ValueError:
+        return None
+    return rate if math.isfinite(rate) else None
+
+
+def _dataset_name(place: _Place, tasks: Mapping[str, set[str]]) -> str:
+    """Return a dataset's name; with its task where two tasks have one of that name."""
+    return place.dataset if len(tasks[place.dataset]) == 1 else f"{place.task}/{place.dataset}"
+
+
+def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[Path] | None:
+    path = place.folder / RESULTS
+    where = path.relative_to(root).as_posix()
+    if not path.is_file():
+        problems.append(Problem("missing", f"{where}: not there; the run has not finished"))
+        return None
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+        scores = [_share(raw, split) for split in ("validation", "test")]
+    except (OSError, ValueError) as error:  # among the latter damaged JSON and damaged text
+        problems.append(Problem("damaged", f"{where}: {error}; left out"))
+        return None
+    return GridScore(place.rate, place.seed, scores[0], scores[1], path)
+
+
+def _share(raw: Any, split: str) -> float:
+    """Return the score of a split.
+
+    Raises:
+        ValueError: There is none that could be one.
+    """
+    part = raw.get(split) if isinstance(raw, dict) else None
+    score = part.get("score") if isinstance(part, dict) else None
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        raise ValueError(f"no number as '{split}.score'")
+    if not math.isfinite(score):
+        raise ValueError(f"'{split}.score' is {score}")
+    if not -1 <= score <= 1:
+        raise ValueError(f"'{split}.score' is {score}, not a share between 0 and 1")
+    return float(score)
+
+
+def _unique(
+    cell: Cell,
+    by_place: Mapping[tuple[float, int], list[GridScore[Path]]],
+    problems: list[Problem],
+) -> Iterator[GridScore[Path]]:
+    """Yield one run for each rate and seed; of those that contradict one another, none."""
+    for (rate, seed), runs in by_place.items():
+        if len(runs) == 1:
+            yield runs[0]
+            continue
+        where = f"{cell[0]} on {cell[1]}, learning rate {rate:g}, seed {seed}"
+        folders = ", ".join(run.run.parent.name for run in runs)
+        if len({(run.validation, run.test) for run in runs}) == 1:
+            problems.append(
+                Problem("damaged", f"{where}: there more than once ({folders}), alike; one counts")
+            )
+            yield runs[0]
+            continue
+        problems.append(
+            Problem("damaged", f"{where}: there more than once ({folders}), unlike; all left out")
+        )
+
+
+def _expected(runs: Mapping[Cell, Iterable[GridScore[Path]]]) -> dict[str, set[tuple[float, int]]]:
+    """Return the grid of each dataset: every rate with every seed that any model has there."""
+    rates: dict[str, set[float]] = defaultdict(set)
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for (_, dataset), found in runs.items():
+        for run in found:
+            rates[dataset].add(run.rate)
+            seeds[dataset].add(run.seed)
+    return {name: {(r, s) for r in rates[name] for s in seeds[name]} for name in rates}
+
+
+def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Problem]:
+    """Name what other models have: whole datasets, and single runs."""
+    grids = _expected(runs)
+    for model in dict.fromkeys(model for model, _ in runs):
+        for dataset, grid in grids.items():
+            has = {(run.rate, run.seed) for run in runs.get((model, dataset), ())}
+            lacks = sorted(grid - has)
+            if not has:
+                yield Problem("missing", f"{model} has no results on {dataset}")
+            elif lacks:
+                told = ", ".join(f"{rate:g} with seed {seed}" for rate, seed in lacks)
+                yield Problem(
+                    "missing",
+                    f"{model} on {dataset}: {len(lacks)} of {len(grid)} runs without a score: "
+                    f"learning rate {told}",
+                )
+
+
+def _score(
+    runs: tuple[GridScore[Path], ...], *, convention: Convention, is_complete: bool
+) -> Score:
+    chosen, at_one_rate = best_per_seed(runs), best_rate(runs)
+    return Score(
+        estimate=in_percent(estimate([run.test for run in chosen], convention=convention)),
+        by_seed={run.seed: PERCENT * run.test for run in chosen},
+        is_complete=is_complete,
+        at_one_rate={run.seed: PERCENT * run.test for run in at_one_rate} or None,
+        one_rate=at_one_rate[0].rate if at_one_rate else None,
+        num_rates=len({run.rate for run in runs}),
+    )

@@ -1,0 +1,100 @@
+"""Factors of a model, as far as its name tells them: `610m-clm-10k-mlm40-42k`.
+
+Studies name arms by the same rule (docs/studies.md), and so does the reference study its public
+models: where training began, each objective and the step that it ends with, `dec42k` where a
+schedule had decayed, and a step on the way at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from biphasic.analysis.score_table import ModelInfo
+
+_SIZE = re.compile(r"\d+(\.\d+)?[mb]", re.IGNORECASE)
+_PHASE = re.compile(r"(?P<objective>clm|mlm)(?P<rate>\d+(?:\.\d+)?)?-(?P<dec>dec)?(?P<end>\d+k?)")
+_STEP = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class _Phase:
+    objective: str
+    rate: float | None
+    end: int
+    decays: bool
+
+
+def model_from_name(name: str) -> ModelInfo:
+    """Return a model with the factors that its name tells; none where it follows another rule.
+
+    Args:
+        name: Of the model; what stands before a last `/` is an owner.
+    """
+    told = name.rsplit("/", 1)[-1].lower()
+    size, _, rest = told.partition("-")
+    phases, on_the_way = _phases(rest) if _SIZE.fullmatch(size) else ([], None)
+    if not phases:
+        return ModelInfo(name, name)
+    total = on_the_way if on_the_way is not None else phases[-1].end
+    steps = _steps(phases, total)
+    begun = [phase for phase, own in zip(phases, steps, strict=True) if own]
+    start, continued = _continuation(phases, total)
+    return ModelInfo(
+        name=name,
+        label=name,
+        size=size.upper(),
+        parameters=_parameters(size),
+        objective=_family(begun),
+        mask_rate=next((p.rate for p in reversed(begun) if p.objective == "mlm"), None),
+        clm_steps=sum(n for p, n in zip(phases, steps, strict=True) if p.objective == "clm"),
+        mlm_steps=sum(n for p, n in zip(phases, steps, strict=True) if p.objective == "mlm"),
+        total_steps=total,
+        start=start,
+        continued_steps=continued,
+        is_final=on_the_way is None,
+    )
+
+
+def _phases(text: str) -> tuple[list[_Phase], int | None]:
+    """Take a name apart; no phases where any part of it does not fit."""
+    phases: list[_Phase] = []
+    while match := _PHASE.match(text):
+        rate = float(match["rate"]) / 100 if match["rate"] else None
+        is_whole = (match["objective"] == "mlm") == (rate is not None)
+        end = _number(match["end"])
+        if not is_whole or (phases and end <= phases[-1].end):
+            return [], None
+        phases.append(_Phase(match["objective"], rate, end, bool(match["dec"])))
+        text = text[match.end() :].removeprefix("-")
+    if not text:
+        return phases, None
+    is_step = phases and _STEP.fullmatch(text) and 0 < int(text) <= phases[-1].end
+    return (phases, int(text)) if is_step else ([], None)
+
+
+def _number(text: str) -> int:
+    return int(text.removesuffix("k")) * (1000 if text.endswith("k") else 1)
+
+
+def _steps(phases: list[_Phase], total: int) -> list[int]:
+    starts = [0, *(phase.end for phase in phases[:-1])]
+    ends = [min(phase.end, total) for phase in phases]
+    return [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
+def _family(phases: list[_Phase]) -> str:
+    names = [phase.objective.upper() for phase in phases]
+    kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
+    return "+".join(kept)
+
+
+def _continuation(phases: list[_Phase], total: int) -> tuple[str | None, int]:
+    for index in reversed(range(len(phases) - 1)):
+        if phases[index].decays and total > phases[index].end:
+            return _family(phases[: index + 1]), total - phases[index].end
+    return None, 0
+
+
+def _parameters(size: str) -> int:
+    return round(float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]])

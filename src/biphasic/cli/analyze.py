@@ -1,0 +1,103 @@
+"""`biphasic analyze`: tables and comparisons of a study's results, or of other people's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from biphasic.analysis.score_table import Scores
+    from biphasic.records import Convention
+
+_WIDEST = 10_000  # characters; no table is wider
+
+
+def analyze_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A study's folder, or one with results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+        ),
+    ],
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
+            "study's own, or standard."
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Say what sets the best model apart from the next, and how surely."
+        ),
+    ] = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples/--no-examples", help="With --compare: read scores of single examples."
+        ),
+    ] = True,
+    one_rate: Annotated[
+        bool,
+        typer.Option(
+            "--one-rate",
+            help="One learning rate for all seeds, by mean validation score, not the best of each.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+) -> None:
+    """Print means with 95 % intervals, and name what was left out."""
+    import json
+
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from biphasic.analysis.analysis_text import comparison_lines, notes, score_tables, scores_json
+    from biphasic.analysis.score_table import at_one_rate
+    from biphasic.analysis.text import flat, plain
+
+    scores, problems = _read(folder.resolve(), convention)
+    if one_rate:
+        scores = at_one_rate(scores)
+    if as_json:
+        typer.echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
+        return
+    console = Console()
+    for table in score_tables(scores):
+        if not console.is_terminal:
+            # Files and pipes have no width: no number is broken in two.
+            unbounded = console.options.update(width=_WIDEST)
+            console.width = Measurement.get(console, unbounded, table).maximum
+        console.print(table)
+    typer.echo("\n".join(notes(scores)))
+    if compare:
+        for line in comparison_lines(scores, with_examples=examples):
+            typer.echo(plain(line))
+    for problem in problems:
+        typer.echo(flat(problem), err=True)
+
+
+def _read(folder: Path, convention: str | None) -> tuple[Scores, list[str]]:
+    from typing import cast, get_args
+
+    from biphasic.analysis.layout import read_layout
+    from biphasic.analysis.load import load_study
+    from biphasic.analysis.scores import study_scores
+    from biphasic.config import nearest
+    from biphasic.errors import ConfigError
+    from biphasic.records import Convention
+
+    if convention is not None and convention not in get_args(Convention):
+        known = nearest(convention, get_args(Convention))
+        raise ConfigError(f"--convention: unknown value '{convention}'{known}")
+    chosen = cast("Convention | None", convention)
+    if (folder / "study.json").is_file():
+        records = load_study(folder, folder.parent / "store")
+        found, scores = records.problems, study_scores(records, convention=chosen)
+    else:
+        layout = read_layout(folder)
+        found, scores = layout.problems, layout.scores(chosen or "standard")
+    return scores, [f"{problem.kind}: {problem.text}" for problem in found]
