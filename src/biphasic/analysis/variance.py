@@ -21,6 +21,7 @@ import numpy as np
 from biphasic.analysis.example_compare import read_examples
 from biphasic.analysis.resample import resampled_values
 from biphasic.analysis.score_table import PERCENT, DatasetInfo, Score, Scores
+from biphasic.analysis.text import count
 from biphasic.errors import DataError
 
 
@@ -103,7 +104,7 @@ def _pretraining(scores: Scores, found: dict[str, Score]) -> Source:
         return Source(name, None, "each model was pretrained once")
     freedom = sum(weight for _, weight in between)
     pooled = sum(value * weight for value, weight in between) / freedom
-    runs = f"{freedom + len(between)} pretraining runs of {len(between)} recipes"
+    runs = f"{freedom + len(between)} pretraining runs of {count(len(between), 'recipe')}"
     return Source(name, math.sqrt(max(pooled, 0.0)), runs)
 
 
@@ -113,7 +114,7 @@ def _finetuning(found: dict[str, Score]) -> Source:
     known = [value for value in variances if value is not None]
     if not known:
         return Source(name, None, "no model has two seeds at one learning rate")
-    basis = f"{len(known)} models, one learning rate for all seeds of each"
+    basis = f"{count(len(known), 'model')}, one learning rate for all seeds of each"
     return Source(name, math.sqrt(statistics.fmean(known)), basis)
 
 
@@ -130,7 +131,7 @@ def _rate_choice(found: dict[str, Score]) -> Source:
     if not added:
         return Source(name, None, "no model has two seeds at one learning rate")
     excess = statistics.fmean(added)
-    basis = f"{len(added)} models, the best rate of each seed against one for all"
+    basis = f"{count(len(added), 'model')}, the best rate of each seed against one for all"
     if excess < 0:
         basis += "; it made scores vary less, not more"
     return Source(name, math.sqrt(max(excess, 0.0)), basis)
@@ -151,7 +152,7 @@ def _examples(
     if not variances:
         return Source(name, None, reason)
     lost = len(found) - len(variances)
-    basis = f"{len(variances)} models" + (f"; {lost} without: {reason}" if lost else "")
+    basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
     return Source(name, math.sqrt(statistics.fmean(variances)), basis)
 
 

@@ -1,0 +1,170 @@
+"""Sentences say what was found, and not more."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from made_scores import example_reader, made_scores
+
+from biphasic.analysis.compare import compare_arms, compare_with_best
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo
+from biphasic.analysis.sentences import (
+    comparison_sentence,
+    coverage_sentence,
+    detectable_sentence,
+    examples_sentence,
+    floor_sentence,
+    number,
+    pretraining_sentence,
+    selection_gains,
+    selection_sentence,
+    source_sentence,
+)
+from biphasic.analysis.variance import Source
+
+FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
+
+
+def compare(by_model, **options):
+    return compare_arms(made_scores(by_model, **options), "a", "b", "d")
+
+
+def test_a_clear_difference_names_size_interval_and_p():
+    assert comparison_sentence(compare(FIVE), {"a": "Arm A"}) == (
+        "Arm A is 3.00 points above b (95 % interval 1.04 to 4.96, 5 paired seeds, p = 0.013): "
+        "the difference is clear."
+    )
+    below = compare_arms(made_scores(FIVE), "b", "a", "d")
+    assert comparison_sentence(below).startswith("b is 3.00 points below a (95 % interval -4.96")
+
+
+def test_a_family_and_an_undecided_difference_are_told():
+    draw = np.random.default_rng(2)
+    by_model = {name: draw.normal(50, 1, 5).tolist() for name in "abcd"}
+    found = compare_with_best(made_scores(by_model), "d")[0]
+    sentence = comparison_sentence(found)
+    assert "corrected for 6 comparisons" in sentence
+    assert sentence.endswith("the data cannot tell them apart.")
+
+
+@pytest.mark.parametrize(
+    ("by_model", "reason"),
+    [
+        ({"a": [1.0], "b": [0.5]}, "without two seeds of each"),
+        ({"a": [1.0, 2.0], "b": [0.0, 1.0]}, "every seed gives the same difference"),
+    ],
+)
+def test_what_cannot_be_judged_says_why(by_model, reason):
+    sentence = comparison_sentence(compare(by_model))
+    assert reason in sentence
+    assert "p =" not in sentence
+
+
+def test_five_seeds_have_a_floor_and_six_do_not():
+    assert floor_sentence(compare(FIVE)) == (
+        "No exact test over 5 pairs can give p below 0.0625, so none decides anything here."
+    )
+    six = {"a": [*FIVE["a"], 6.0], "b": [0.0] * 6}
+    assert floor_sentence(compare(six)) == (
+        "Exact tests over 6 pairs, uncorrected: flipping signs gives p = 0.031 and Wilcoxon's "
+        "signed ranks p = 0.031."
+    )
+    assert "no exact test" in floor_sentence(compare({"a": [1.0], "b": [0.5]}))
+
+
+def test_a_floor_counts_the_family():
+    draw = np.random.default_rng(2)
+    by_model = {name: draw.normal(50, 1, 6).tolist() for name in "abc"}
+    sentence = floor_sentence(compare_with_best(made_scores(by_model), "d")[0])
+    assert "below 0.0312 before correction for 3 comparisons" in sentence
+
+
+def test_the_detectable_difference_is_in_points():
+    # Deviation of 1..5 is sqrt(2.5) = 1.5811; times 1.6820 is 2.66.
+    assert detectable_sentence(compare(FIVE)) == (
+        "With 5 seeds a difference of 2.66 points would have been found four times in five, "
+        "without correction."
+    )
+    assert detectable_sentence(compare({"a": [1.0], "b": [0.5]})) == ""
+
+
+def test_examples_are_told_or_why_not():
+    draw = np.random.default_rng(0)
+    matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
+    by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
+    found = compare(by_model, reader=example_reader(matrices))
+    assert "Over 3 seeds and 50 test examples together, by bootstrap:" in examples_sentence(found)
+    assert examples_sentence(compare(by_model)) == (
+        "Not known over test examples: there are no scores of single examples."
+    )
+
+
+def test_doubt_over_examples_is_told():
+    rows = {"a": np.zeros((5, 40)), "b": np.zeros((5, 40))}
+    rows["a"][:, :11] = 1
+    rows["b"][:, 20:30] = 1
+    rows["a"][0, 12] = 1
+    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
+    sentence = comparison_sentence(compare(by_model, reader=example_reader(rows)))
+    assert "clear over seeds, but other test examples could turn it round" in sentence
+
+
+def test_coverage_is_told_for_either_convention():
+    assert coverage_sentence("paper", 5) == (
+        "Intervals by convention 'paper' (1.96 standard errors) cover the true mean about 88 times "
+        "in 100 with 5 seeds, not 95."
+    )
+    assert coverage_sentence("standard", 5).endswith("about 95 times in 100 with 5 seeds.")
+    assert coverage_sentence("paper", 1) == "One seed gives no interval."
+
+
+def test_pretraining_is_told_once_or_often():
+    assert "pretrained once" in pretraining_sentence(made_scores(FIVE))
+    infos = {n: ModelInfo(n, n, identity=n, replicate_of="r") for n in "ab"}
+    several = made_scores({**FIVE, "c": [1.0, 2.0]}, **infos)
+    assert pretraining_sentence(several).startswith(
+        "1 recipe pretrained with several seeds (2 runs); 1 model once."
+    )
+
+
+def test_what_selection_adds_by_hand():
+    # Means 3 and 0 with the best rate per seed, 2 and 0.5 with one: +1 and -0.5.
+    scores = made_scores(FIVE)
+    one = {"a": dict(enumerate([2.0] * 5)), "b": dict(enumerate([0.5] * 5))}
+    cells = {
+        key: dataclasses.replace(score, at_one_rate=one[key[0]], num_rates=3)
+        for key, score in scores.cells.items()
+    }
+    scores = dataclasses.replace(scores, cells=cells)
+    assert selection_gains(scores, "d") == {"a": pytest.approx(1.0), "b": pytest.approx(-0.5)}
+    assert "+0.25 points on average over 2 models, and by +1.00 at most (a)" in (
+        selection_sentence(scores, "d")
+    )
+    assert selection_sentence(made_scores(FIVE), "d") == ""
+
+
+def test_sources_and_numbers():
+    assert source_sentence(Source("test examples", 0.5, "2 models")) == (
+        "Test examples: 0.50 points (2 models)."
+    )
+    assert source_sentence(Source("test examples", None, "x")) == "Test examples: not known (x)."
+    assert number(-0.001) == "0.00"
+
+
+def test_hostile_labels_are_cut_and_stay_text():
+    labels = {"a": "x" * 300, "b": "<b>\x1b[31m"}
+    sentence = comparison_sentence(compare(FIVE), labels)
+    assert len(sentence) < 300
+    assert "\x1b" not in sentence
+    assert "<b>" in sentence
+
+
+def test_zero_shot_is_told_over_examples():
+    draw = np.random.default_rng(1)
+    rows = {"a": draw.random((1, 300)) < 0.9, "b": draw.random((1, 300)) < 0.5}
+    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
+    found = compare(
+        by_model, reader=example_reader(rows), datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),)
+    )
+    assert "the difference is clear" in comparison_sentence(found)
+    assert "Over 300 test examples together" in examples_sentence(found)

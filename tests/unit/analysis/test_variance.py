@@ -1,0 +1,114 @@
+"""The split of variance against data drawn with known sources, and by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from made_scores import DATASET, example_reader, made_scores
+
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, with_averages
+from biphasic.analysis.variance import variance_split
+from biphasic.errors import DataError
+
+
+def with_rates(scores, at_one_rate, num_rates=2):
+    cells = {
+        key: dataclasses.replace(
+            score, at_one_rate=dict(enumerate(at_one_rate[key[0]])), num_rates=num_rates
+        )
+        for key, score in scores.cells.items()
+    }
+    return dataclasses.replace(scores, cells=cells)
+
+
+def test_seeds_and_rates_by_hand():
+    # At one rate 1, 2, 3 (variance 1) and 1, 3, 5 (4): mean 2.5. Chosen per seed 0, 2, 4 (4) and
+    # 1, 4, 7 (9): mean 6.5, 4 more.
+    scores = made_scores({"a": [0.0, 2.0, 4.0], "b": [1.0, 4.0, 7.0]})
+    split = variance_split(with_rates(scores, {"a": [1, 2, 3], "b": [1, 3, 5]}), "d")
+    assert split.finetuning.deviation == pytest.approx(math.sqrt(2.5))
+    assert split.rate_choice.deviation == pytest.approx(2.0)
+    assert split.pretraining.deviation is None
+    assert split.pretraining.basis == "each model was pretrained once"
+    assert split.examples.deviation is None
+    assert len(split.sources) == 4
+
+
+def test_a_choice_that_steadies_scores_adds_nothing_and_says_so():
+    scores = made_scores({"a": [1.0, 2.0, 3.0]})
+    choice = variance_split(with_rates(scores, {"a": [0, 2, 4]}), "d").rate_choice
+    assert choice.deviation == 0.0
+    assert "less, not more" in choice.basis
+
+
+def test_without_a_choice_or_seeds_nothing_is_claimed():
+    one_rate = with_rates(made_scores({"a": [1.0, 2.0]}), {"a": [1, 2]}, num_rates=1)
+    assert variance_split(one_rate, "d").rate_choice.basis == "one learning rate only"
+    one_seed = with_rates(made_scores({"a": [1.0]}), {"a": [1]})
+    split = variance_split(one_seed, "d")
+    assert split.finetuning.deviation is None
+    assert split.rate_choice.deviation is None
+    with pytest.raises(DataError, match="no dataset 'e'"):
+        variance_split(one_seed, "e")
+
+
+def replicates(names, recipe="r"):
+    return {name: ModelInfo(name, name, identity=name, replicate_of=recipe) for name in names}
+
+
+def test_replicates_tell_the_luck_of_pretraining_by_hand():
+    # Means 10, 14, 12: variance 4. Each mean of two seeds 2 apart has variance 2 / 2 = 1.
+    runs = {"a": [9.0, 11.0], "b": [13.0, 15.0], "c": [11.0, 13.0]}
+    found = variance_split(made_scores(runs, **replicates(runs)), "d").pretraining
+    assert found.deviation == pytest.approx(math.sqrt(3))
+    assert found.basis == "3 pretraining runs of 1 recipe"
+
+
+def test_replicates_no_further_apart_than_their_seeds_add_nothing():
+    runs = {"a": [0.0, 20.0], "b": [1.0, 21.0]}
+    assert variance_split(made_scores(runs, **replicates(runs)), "d").pretraining.deviation == 0
+
+
+def test_known_sources_are_found_again():
+    draw = np.random.default_rng(8)
+    spread = {"pretraining": 1.0, "finetuning": 0.5}
+    runs, infos = {}, {}
+    for recipe in range(40):
+        for copy in range(3):
+            name = f"m{recipe}-{copy}"
+            mean = 70 + spread["pretraining"] * draw.normal()
+            runs[name] = (mean + spread["finetuning"] * draw.normal(size=5)).tolist()
+            infos |= replicates([name], f"r{recipe}")
+    scores = with_rates(made_scores(runs, **infos), runs)
+    split = variance_split(scores, "d")
+    assert split.pretraining.deviation == pytest.approx(1.0, rel=0.15)
+    assert split.finetuning.deviation == pytest.approx(0.5, rel=0.1)
+    assert split.rate_choice.deviation == 0.0
+
+
+def test_test_examples_spread_as_the_error_of_a_share():
+    # 400 answers, 300 right in every seed: sqrt(0.75 * 0.25 / 400) = 2.165 points.
+    rows = np.zeros((3, 400))
+    rows[:, :300] = 1
+    matrices = {"a": rows, "b": rows}
+    runs = {name: 100 * rows.mean(axis=1) for name in matrices}
+    scores = made_scores(runs, reader=example_reader(matrices))
+    examples = variance_split(scores, "d").examples
+    assert examples.deviation == pytest.approx(2.165, rel=0.05)
+    assert examples.basis == "2 models"
+    assert variance_split(scores, "d", with_examples=False).examples.deviation is None
+    lost = variance_split(dataclasses.replace(scores, examples=example_reader({"a": rows})), "d")
+    assert lost.examples.basis == "1 model; 1 without: b: no examples"
+
+
+def test_an_average_has_the_examples_of_all_its_datasets():
+    datasets = (DATASET, DatasetInfo("e", "SC", "accuracy"))
+    rows = np.zeros((2, 400))
+    rows[:, :300] = 1
+    matrices = {("a", "d"): rows, ("a", "e"): rows}
+    runs = {key: 100 * value.mean(axis=1) for key, value in matrices.items()}
+    scores = made_scores(runs, datasets=datasets, reader=example_reader(matrices))
+    examples = variance_split(with_averages(scores), "SC Average").examples
+    # Two datasets that err apart: 2.165 / sqrt(2).
+    assert examples.deviation == pytest.approx(1.531, rel=0.06)
