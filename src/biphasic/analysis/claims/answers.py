@@ -128,7 +128,7 @@ def _run(run: Sequence[Row], shared: Mapping[str, Level | None], question: Trend
     levels = [row.factors[question.along] for row in run]
     missing = "; ".join(dict.fromkeys(row.missing for row in run if row.missing))
     text = ", ".join(
-        f"{level_text(question.along, level)} {row.text()}"
+        f"{row.text()} at {level_text(question.along, level)}"
         for level, row in zip(levels, run, strict=True)
     )
     if len(set(levels)) < len(levels):
@@ -209,7 +209,7 @@ def _extreme(
     winners = {level for level, value in values.items() if abs(value - extreme) <= _CLOSE}
     is_met = winners <= sought if question.expect is not None else not winners & sought
     text = ", ".join(
-        f"{level_text(question.over, level)} {value:.2f}" for level, value in values.items()
+        f"{value:.2f} at {level_text(question.over, level)}" for level, value in values.items()
     )
     winner = next(iter(winners)) if len(winners) == 1 else None
     return Comparison(shared, text, is_met, missing, tuple(rows), winner)
@@ -256,7 +256,7 @@ def answer_varies(question: Varies, rows: Sequence[Row], notes: Notes) -> list[C
         missing = "; ".join(dict.fromkeys(row.missing for row in group if row.missing))
         known = {row.mean for row in group if row.mean is not None}
         text = ", ".join(
-            " ".join([*(level_text(f, row.factors.get(f)) for f in question.over), row.text()])
+            f"{row.text()} at {' '.join(level_text(f, row.factors.get(f)) for f in question.over)}"
             for row in group
         )
         is_varied = max(known) - min(known) > _CLOSE if known else False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from biphasic.analysis.claims.selection import Selection
 from biphasic.analysis.claims.verdict import (
     AnsweredCheck,
     JudgedClaim,
+    Tables,
     Verdict,
     judge,
     needed,
@@ -99,9 +101,9 @@ def claims_report(
         scores: Of a study, of other people's results, or of the paper.
         claims: Those of the paper when left out.
     """
-    return tuple(
-        _result(judge(claim, scores)) for claim in (paper_claims() if claims is None else claims)
-    )
+    tables = Tables(scores)
+    asked = paper_claims() if claims is None else claims
+    return tuple(_result(judge(claim, tables)) for claim in asked)
 
 
 def restated(scores: Scores, convention: Convention) -> Scores:
@@ -174,7 +176,20 @@ def _count(answered: AnsweredCheck) -> str:
         return "nothing to compare"
     unknown = sum(c.holds is None for c in answered.comparisons) + answered.num_absent
     open_ = f", {unknown} unknown" if unknown else ""
-    return f"{answered.num_holding} of {_total(answered)} hold{open_} ({_needed(answered)})"
+    counted = f"{answered.num_holding} of {_total(answered)} hold{open_} ({_needed(answered)})"
+    return f"{counted}: {_winners(answered)}" if answered.check.hold.most_often else counted
+
+
+def _winners(answered: AnsweredCheck) -> str:
+    """Write how often each level was the best, or the worst."""
+    question, found = answered.check.question, Counter(c.winner for c in answered.comparisons)
+    factor = question.over if isinstance(question, Extreme) else ""
+    counts = ", ".join(
+        f"{level_text(factor, level)} ({number})"
+        for level, number in found.most_common()
+        if level is not None
+    )
+    return f"found were {counts or 'ties'}"
 
 
 def _needed(answered: AnsweredCheck) -> str:

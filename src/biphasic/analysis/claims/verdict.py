@@ -71,10 +71,24 @@ class JudgedClaim:
         return self.claim.id
 
 
-def judge(claim: Claim, scores: Scores) -> JudgedClaim:
+class Tables:
+    """The rows of a table of scores, made once for each choice of headings."""
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
+        self._tables: dict[tuple[str, ...], Table] = {}
+
+    def under(self, groups: tuple[str, ...]) -> Table:
+        """Return the rows of models under some headings; under any where none is given."""
+        if groups not in self._tables:
+            self._tables[groups] = table_of(self._scores, groups=groups or None)
+        return self._tables[groups]
+
+
+def judge(claim: Claim, tables: Tables) -> JudgedClaim:
     """Answer a claim from a table of scores, and from nothing else."""
-    checks = tuple(answer(check, scores) for check in claim.checks)
-    weaker = tuple(answer(check, scores) for check in claim.weaker)
+    checks = tuple(answer(check, tables) for check in claim.checks)
+    weaker = tuple(answer(check, tables) for check in claim.weaker)
     strong = _all(check.holds for check in checks)
     if strong is True:
         return JudgedClaim(claim, "true", checks, weaker)
@@ -85,10 +99,10 @@ def judge(claim: Claim, scores: Scores) -> JudgedClaim:
     return JudgedClaim(claim, "undecided", checks, weaker)
 
 
-def answer(check: Check, scores: Scores) -> AnsweredCheck:
+def answer(check: Check, tables: Tables) -> AnsweredCheck:
     """Answer one check."""
-    groups = [str(value) for value in check.where.group.values] if check.where.group else None
-    table, notes = table_of(scores, groups=groups), Notes()
+    groups = check.where.group.values if check.where.group else ()
+    table, notes = tables.under(tuple(str(group) for group in groups)), Notes()
     rows = rows_of(check, table, notes)
     comparisons = tuple(_ask(check, rows, table, notes)) if rows else ()
     absent = len(notes.missing)

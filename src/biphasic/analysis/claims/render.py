@@ -1,0 +1,140 @@
+"""Judged claims as lines of text, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from biphasic.analysis.claims.report import CheckResult, ClaimResult
+from biphasic.analysis.claims.verdict import Verdict
+from biphasic.analysis.markup import markdown_text
+from biphasic.analysis.score_table import Scores
+from biphasic.analysis.text import count, flat, listing
+
+REPORT_FORMAT = "biphasic.claims-report/1"
+VERDICTS: tuple[Verdict, ...] = ("true", "partly", "false", "undecided")
+_INTERVALS = {
+    "paper": "1.96 standard errors (convention 'paper')",
+    "standard": "Student's t (convention 'standard')",
+}
+_ANSWERS = {True: "holds", False: "fails", None: "unknown"}
+Changes = Mapping[str, tuple[Verdict, Verdict]]
+
+
+def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes) -> dict[str, Any]:
+    """Return everything, for programs."""
+    return {
+        "format": REPORT_FORMAT,
+        "source": scores.source,
+        "convention": scores.convention,
+        "counts": tally(results),
+        "changes_with_convention": {
+            name: {"paper": paper, "standard": standard}
+            for name, (paper, standard) in changes.items()
+        },
+        "claims": [dataclasses.asdict(result) for result in results],
+    }
+
+
+def claims_lines(
+    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
+) -> Iterator[str]:
+    """Write claims as plain lines: those that could be decided first."""
+    for result in _decided_first(results):
+        yield flat(f"{result.id}, {result.verdict}: {result.text}")
+        for line in body_lines(result, with_details=with_details):
+            yield f"  {flat(line)}"
+        yield ""
+    for line in closing_lines(results, scores, changes):
+        yield flat(line)
+
+
+def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
+    """Write the numbers of one claim."""
+    if result.scope:
+        yield f"{result.numbers}; {result.scope}"
+    if result.bound:
+        yield f"read as {'; '.join(result.bound)}"
+    if with_details:
+        for check in (*result.checks, *result.weaker):
+            yield from _check_lines(check, is_weaker=check in result.weaker)
+    else:
+        for exception in result.exceptions:
+            yield f"against: {exception}"
+    for text in result.missing:
+        yield f"missing: {text}"
+
+
+def _check_lines(check: CheckResult, *, is_weaker: bool) -> Iterator[str]:
+    form = "weaker form, " if is_weaker else ""
+    yield f"{form}{check.text} ({check.needed}): {_ANSWERS[check.holds]}"
+    for comparison in check.comparisons:
+        where = f"{comparison.where}: " if comparison.where else ""
+        yield f"- {_ANSWERS[comparison.holds]}: {where}{comparison.text}"
+
+
+def closing_lines(
+    results: Sequence[ClaimResult], scores: Scores, changes: Changes
+) -> Iterator[str]:
+    """Write the tally, what would change with the other convention, and how to read it."""
+    counts = [f"{number} {verdict}" for verdict, number in tally(results).items() if number]
+    yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
+    yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {_change_sentence(changes)}"
+    yield (
+        "A star marks intervals that do not overlap, the paper's rule for significance; nothing is "
+        "corrected for the number of comparisons."
+    )
+    if scores.num_pretraining_runs == 1:
+        yield (
+            "Intervals are over fine-tuning seeds: each model is one pretraining run, so verdicts "
+            "on recipes are less certain than they look."
+        )
+
+
+def _change_sentence(changes: Changes) -> str:
+    if not changes:
+        return "No verdict changes with the other convention."
+    texts = [
+        f"{name} is {paper} by 1.96 standard errors and {standard} by Student's t"
+        for name, (paper, standard) in changes.items()
+    ]
+    return f"What the convention decides: {listing(texts)}."
+
+
+def claims_markdown(
+    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
+) -> str:
+    """Write claims as a Markdown document with one table."""
+    lines = [
+        f"# Claims: {markdown_text(scores.source)}",
+        "",
+        "| Claim | Verdict | Sentence | Numbers |",
+        "|:--|:--|:--|:--|",
+    ]
+    for result in _decided_first(results):
+        numbers = [*body_lines(result, with_details=False)]
+        cells = (result.id, result.verdict, result.text)
+        shown = [markdown_text(text) for text in cells]
+        lines.append(f"| {' | '.join([*shown, '<br>'.join(map(markdown_text, numbers))])} |")
+    if with_details:
+        for result in results:
+            lines += ["", f"## {markdown_text(result.id)}: {result.verdict}", ""]
+            lines += [f"{markdown_text(result.text)} ({markdown_text(result.source)})", ""]
+            for check in (*result.checks, *result.weaker):
+                texts = [*_check_lines(check, is_weaker=check in result.weaker)]
+                lines.append(f"- {markdown_text(texts[0])}")
+                lines += [f"  - {markdown_text(text.removeprefix('- '))}" for text in texts[1:]]
+    closing = [markdown_text(line) for line in closing_lines(results, scores, changes)]
+    return "\n".join([*lines, "", "\n\n".join(closing)]) + "\n"
+
+
+def tally(results: Sequence[ClaimResult]) -> dict[str, int]:
+    """Count verdicts."""
+    counts = Counter(result.verdict for result in results)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def _decided_first(results: Sequence[ClaimResult]) -> list[ClaimResult]:
+    return sorted(results, key=lambda result: result.verdict == "undecided")

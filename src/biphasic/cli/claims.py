@@ -1,0 +1,158 @@
+"""`biphasic claims`: what a study, or the paper's own table, says to claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from biphasic.analysis.claims import Claim, ClaimResult
+    from biphasic.analysis.claims.render import Changes
+    from biphasic.analysis.score_table import Scores
+    from biphasic.records import Convention
+
+_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "undecided": "dim"}
+
+
+def claims_command(
+    study: Annotated[
+        Path | None, typer.Argument(help="A study's folder, e.g. runs/quickstart.")
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Ask the reference study's published table instead.")
+    ] = False,
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
+            "study's own."
+        ),
+    ] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(help="Claims file (YAML) of your own. Default: the paper's claims."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="One claim; repeat for several.")
+    ] = None,
+    details: Annotated[bool, typer.Option("--details", help="Every comparison.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, every comparison included.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of claims files, for editors.")
+    ] = False,
+) -> None:
+    """Answer claims from a study's scores: true, partly, false or undecided, with the numbers."""
+    import json
+
+    from biphasic.analysis.claims import changed_verdicts, claims_report, claims_schema, restated
+    from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
+
+    if schema:
+        typer.echo(json.dumps(claims_schema(), indent=1))
+        return
+    chosen = _chosen(claims, only or ())
+    scores = _scores(study, is_paper=paper)
+    if convention is not None:
+        scores = restated(scores, _convention(convention))
+    results = claims_report(scores, claims=chosen)
+    changes = changed_verdicts(scores, claims=chosen)
+    if as_json:
+        typer.echo(json.dumps(claims_json(results, scores, changes), indent=1))
+    elif as_markdown:
+        typer.echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
+    elif _is_terminal():
+        _print_table(results, scores, changes, with_details=details)
+    else:
+        lines = claims_lines(results, scores, changes, with_details=details)
+        typer.echo("\n".join(lines))
+
+
+def _scores(study: Path | None, *, is_paper: bool) -> Scores:
+    from biphasic.analysis.load import load_study
+    from biphasic.analysis.scores import paper_scores, study_scores
+    from biphasic.errors import ConfigError
+
+    if (study is None) != is_paper:
+        raise ConfigError("give a study's folder, or --paper for the published table; one of them")
+    if study is None:
+        return paper_scores()
+    folder = study.resolve()
+    return study_scores(load_study(folder, folder.parent / "store"))
+
+
+def _convention(text: str) -> Convention:
+    from biphasic.errors import ConfigError
+
+    if text not in {"standard", "paper"}:
+        raise ConfigError(f"--convention {text}: no such convention (known: paper, standard)")
+    return cast("Convention", text)
+
+
+def _chosen(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
+    from biphasic.analysis.claims import load_claims, paper_claims
+    from biphasic.config import nearest
+    from biphasic.errors import ConfigError
+
+    found = paper_claims() if file is None else load_claims(file)
+    known = [claim.id for claim in found]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"--only {name}: no such claim{nearest(name, known)}")
+    return tuple(claim for claim in found if not only or claim.id in only)
+
+
+def _is_terminal() -> bool:
+    from rich.console import Console
+
+    return Console().is_terminal
+
+
+def _print_table(
+    results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
+) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from biphasic.analysis.claims.render import closing_lines
+    from biphasic.analysis.text import flat
+
+    console = Console(highlight=False)
+    decided = [result for result in results if result.verdict != "undecided"]
+    undecided = [result for result in results if result.verdict == "undecided"]
+    if decided:
+        console.print(_table(decided, "Numbers", with_details=with_details))
+    if undecided:
+        console.print(_table(undecided, "What is missing", with_details=with_details))
+    for line in closing_lines(results, scores, changes):
+        console.print(Text(flat(line)))
+
+
+def _table(results: Sequence[ClaimResult], heading: str, *, with_details: bool) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from biphasic.analysis.claims.render import body_lines
+    from biphasic.analysis.text import flat
+
+    table = Table(show_lines=True)
+    for name in ("Claim", "Verdict"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("Sentence", ratio=2)
+    table.add_column(heading, ratio=3)
+    for result in results:
+        lines = body_lines(result, with_details=with_details)
+        table.add_row(
+            Text(result.id),
+            Text(result.verdict, style=_COLOURS[result.verdict]),
+            Text(flat(result.text)),
+            Text("\n".join(flat(line) for line in lines)),
+        )
+    return table
