@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
 from biphasic.errors import DataError, StudyError
-from biphasic.files import MANIFEST, read_json
+from biphasic.files import MANIFEST, file_sha256, read_json
 from biphasic.records import (
     ArmRecord,
-    HeldoutLine,
     LedgerEntry,
     Record,
     ResultRecord,
@@ -25,7 +21,6 @@ from biphasic.records import (
     StateRecord,
     StudyRecord,
     TaskRecord,
-    TrainingLine,
     parse_record,
 )
 
@@ -39,17 +34,6 @@ class Problem:
 
     kind: Literal["missing", "diverged", "damaged", "mixed"]
     text: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Loss against training, one point per evaluation or optimizer step."""
-
-    steps: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    losses: NDArray[np.float64]
-    phases: NDArray[np.int64]
-    """Phase of each point; a line is not drawn from one phase to another."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +173,14 @@ class _StateReader:
         self._problems = problems
         self._heldout_sha256 = heldout_sha256
         self._states: dict[str, StateRecord | None] = {}
-        self._lines: dict[str, list[TrainingLine | HeldoutLine]] = {}
+        self._lines: dict[str, SegmentLines] = {}
 
     def state(self, identity: str) -> StateRecord | None:
         if identity not in self._states:
             self._states[identity] = self._read_state(identity)
         return self._states[identity]
 
-    def lines(self, identity: str) -> list[TrainingLine | HeldoutLine]:
+    def lines(self, identity: str) -> SegmentLines:
         if identity not in self._lines:
             self._lines[identity] = self._read_lines(identity)
         return self._lines[identity]
@@ -224,74 +208,50 @@ class _StateReader:
             state.heldout_sha256 == self._heldout_sha256
         )
 
-    def _read_lines(self, identity: str) -> list[TrainingLine | HeldoutLine]:
+    def _read_lines(self, identity: str) -> SegmentLines:
         path = self._folder / identity / "metrics.jsonl"
         if not path.is_file():
             if self.state(identity) is not None:
                 self._problems.append(
                     Problem("missing", f"state {identity[:12]} has no metrics.jsonl: no loss curve")
                 )
-            return []
+            return SegmentLines()
         if not _matches_manifest(path, self._problems):
-            return []
-        lines: list[TrainingLine | HeldoutLine] = []
-        for number, text in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
-            try:
-                lines.append(_parse_line(text, where=f"{identity[:12]}/metrics.jsonl:{number}"))
-            except DataError as error:
-                self._problems.append(Problem("damaged", str(error)))
+            return SegmentLines()
+        damaged: list[str] = []
+        lines = read_lines(path, where=f"{identity[:12]}/metrics.jsonl", problems=damaged)
+        self._problems += [Problem("damaged", text) for text in damaged]
         state = self.state(identity)
         if state is not None and not self._has_same_heldout(state):
-            return [line for line in lines if isinstance(line, TrainingLine)]
+            return SegmentLines(training=lines.training)
         return lines
 
 
-def _parse_line(text: str, *, where: str) -> TrainingLine | HeldoutLine:
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: damaged JSON ({error}); the line is left out") from None
-    kind = HeldoutLine if isinstance(raw, dict) and "heldout" in raw else TrainingLine
-    return parse_record(kind, raw, where=where)
-
-
 def _load_arm(arm: ArmRecord, states: _StateReader) -> ArmData:
-    training: dict[str, list[tuple[int, int, float, int]]] = defaultdict(list)
-    heldout: dict[str, list[tuple[int, int, float, int]]] = defaultdict(list)
-    for segment in arm.segments:
-        for line in states.lines(segment):
-            if isinstance(line, TrainingLine):
-                training[line.objective].append((line.step, line.tokens, line.loss, line.phase))
-            else:
-                for objective, loss in line.heldout.items():
-                    heldout[objective].append((line.step, line.tokens, loss, 0))
+    lines = [states.lines(segment) for segment in arm.segments]
+    heldout = [segment.heldout for segment in lines]
     state = states.state(arm.state)
     if state is not None and arm.segments:
-        # Where the last evaluation was not logged, the state itself knows how training ended.
-        tokens = sum(entry.tokens for entry in state.ledger)
-        for objective, loss in state.heldout.items():
-            points = heldout[objective]
-            if not points or points[-1][0] < state.step:
-                points.append((state.step, tokens, loss, 0))
+        heldout.append(_end_of_training(state, heldout))
     return ArmData(
         record=arm,
         state=state,
         segments=_segments(arm, states),
-        training={objective: _curve(points) for objective, points in training.items()},
-        heldout={objective: _curve(points) for objective, points in heldout.items()},
+        training=joined_curves(segment.training for segment in lines),
+        heldout=joined_curves(heldout),
     )
 
 
-def _curve(points: list[tuple[int, int, float, int]]) -> Curve:
-    # A segment that was interrupted and resumed may log a step twice: the later line counts.
-    unique = sorted({point[0]: point for point in points}.values())
-    steps, tokens, losses, phases = zip(*unique, strict=True)
-    return Curve(
-        steps=np.array(steps, dtype=np.int64),
-        tokens=np.array(tokens, dtype=np.int64),
-        losses=np.array(losses, dtype=np.float64),
-        phases=np.array(phases, dtype=np.int64),
-    )
+def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:
+    """Return held-out losses of a state whose last evaluation was not logged."""
+    tokens = sum(entry.tokens for entry in state.ledger)
+    found: dict[str, Points] = {}
+    for objective, loss in state.heldout.items():
+        parts = [segment[objective] for segment in logged if segment.get(objective)]
+        if not parts or parts[-1].last_step < state.step:
+            found[objective] = Points()
+            found[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
+    return found
 
 
 def _segments(arm: ArmRecord, states: _StateReader) -> tuple[Segment, ...]:
@@ -408,7 +368,7 @@ def check_file(path: Path) -> str:
         expected = read_json(manifest)["files"][path.name]["sha256"]
     except (DataError, KeyError, TypeError):
         expected = None
-    if expected == hashlib.sha256(path.read_bytes()).hexdigest():
+    if expected == file_sha256(path):
         return ""
     return f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"
 

@@ -1,0 +1,131 @@
+"""Loss curves from `metrics.jsonl`, read line by line into arrays.
+
+A long run logs hundreds of thousands of lines; 32 bytes are kept of each.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.errors import DataError
+from biphasic.records import HeldoutLine, TrainingLine, parse_record
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against training, one point per evaluation or optimizer step."""
+
+    steps: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    phases: NDArray[np.int64]
+    """Phase of each point; a line is not drawn from one phase to another."""
+
+
+class Points:
+    """Points of a curve in the order in which they were logged."""
+
+    def __init__(self) -> None:
+        self._whole = array("q")
+        self._losses = array("d")
+
+    def __len__(self) -> int:
+        return len(self._losses)
+
+    def add(self, *, step: int, tokens: int, loss: float, phase: int) -> None:
+        """Add a point."""
+        self._whole.extend((step, tokens, phase))
+        self._losses.append(loss)
+
+    @property
+    def last_step(self) -> int:
+        """Step of the last point; there must be one."""
+        return self._whole[-3]
+
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return steps, tokens and phases as [num_points, 3], and losses."""
+        whole = np.array(self._whole, dtype=np.int64).reshape(-1, 3)
+        return whole, np.array(self._losses, dtype=np.float64)
+
+
+@dataclass
+class SegmentLines:
+    """What one segment logged.
+
+    Attributes:
+        training: Losses of optimizer steps, by objective.
+        heldout: Held-out losses, by objective.
+    """
+
+    training: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
+    heldout: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
+
+
+def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
+    """Read `metrics.jsonl`; lines that are damaged are named in `problems` and left out.
+
+    Args:
+        path: The file.
+        where: What messages call it.
+        problems: Grows by a message for each damaged line.
+    """
+    found = SegmentLines()
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for number, text in enumerate(stream, start=1):
+            try:
+                _add_line(found, text, where=f"{where}:{number}")
+            except DataError as error:
+                problems.append(str(error))
+    return found
+
+
+def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: damaged JSON ({error}); the line is left out") from None
+    if isinstance(raw, dict) and "heldout" in raw:
+        heldout = parse_record(HeldoutLine, raw, where=where)
+        for objective, loss in heldout.heldout.items():
+            points = found.heldout[objective]
+            points.add(step=heldout.step, tokens=heldout.tokens, loss=loss, phase=0)
+        return
+    line = parse_record(TrainingLine, raw, where=where)
+    points = found.training[line.objective]
+    points.add(step=line.step, tokens=line.tokens, loss=line.loss, phase=line.phase)
+
+
+def joined_curves(segments: Iterable[Mapping[str, Points]]) -> dict[str, Curve]:
+    """Join what segments logged one after the other, by objective.
+
+    A segment that was interrupted and resumed may log a step twice: the later line counts.
+    """
+    parts: dict[str, list[Points]] = defaultdict(list)
+    for segment in segments:
+        for objective, points in segment.items():
+            if len(points):
+                parts[objective].append(points)
+    return {objective: _curve(found) for objective, found in parts.items()}
+
+
+def _curve(parts: list[Points]) -> Curve:
+    arrays = [points.arrays() for points in parts]
+    whole = np.concatenate([each for each, _ in arrays])
+    losses = np.concatenate([each for _, each in arrays])
+    order = np.argsort(whole[:, 0], kind="stable")
+    steps = whole[order, 0]
+    kept = order[np.append(steps[1:] != steps[:-1], True)]
+    return Curve(
+        steps=whole[kept, 0].copy(),
+        tokens=whole[kept, 1].copy(),
+        losses=losses[kept],
+        phases=whole[kept, 2].copy(),
+    )

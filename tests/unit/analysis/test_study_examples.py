@@ -1,0 +1,130 @@
+"""Scores of single examples of a study, as fine-tunings leave them in `scores.parquet`."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_study import ARMS, TASKS, FakeStudy
+
+from biphasic.analysis.compare import compare_arms
+from biphasic.analysis.load import load_study
+from biphasic.analysis.scores import study_scores
+from biphasic.errors import DataError
+from biphasic.files import seal_folder
+
+NUM_TEST = 50
+
+
+@pytest.fixture
+def study(tmp_path):
+    folder, store = FakeStudy(
+        steps=40, arms=ARMS[1:3], tasks=TASKS[:2], learning_rates=(1e-4, 2e-4), seeds=(0, 1, 2)
+    ).write(tmp_path)
+    draw = np.random.default_rng(0)
+    for path in sorted(store.glob("finetunes/*/result.json")):
+        write_examples(path, draw)
+    return folder, store
+
+
+def write_examples(path, draw):
+    """Write examples, and into the result the score that they give."""
+    result = json.loads(path.read_text())
+    # Validation comes first and must not be counted.
+    splits = ["validation"] * 7 + ["test"] * NUM_TEST
+    columns = {"split": splits, "id": [f"x{n}" for n in range(len(splits))]}
+    if result["kind"] == "sc":
+        right = draw.random(len(splits)) < 0.7
+        columns |= {"score": right.astype(float), "correct": right}
+        score = float(right[7:].mean())
+    else:
+        expected, predicted = draw.integers(1, 4, (2, len(splits)))
+        right = np.minimum(expected, predicted) - 1
+        columns |= {"num_entities": expected, "num_predicted": predicted, "num_right": right}
+        score = float(2 * right[7:].sum() / (expected[7:].sum() + predicted[7:].sum()))
+    result["test"] = {result["metric"]: score}
+    path.write_text(json.dumps(result))
+    pq.write_table(pa.table(columns), path.parent / "scores.parquet")
+    seal_folder(path.parent)
+
+
+def selected(store, scores, arm="mlm", task="pydocs-sc"):
+    """Return the folder of the run that stands for seed 0."""
+    by_seed = scores.get(arm, task).by_seed
+    for path in sorted(store.glob("finetunes/*/result.json")):
+        result = json.loads(path.read_text())
+        value = (result["test"] or {}).get(result["metric"], -1)
+        if result["task"] == task and abs(100 * value - by_seed[0]) < 1e-9 and result["seed"] == 0:
+            return path.parent
+    raise AssertionError("no such run")
+
+
+@pytest.mark.parametrize("task", ["pydocs-sc", "pydocs-tc"])
+def test_examples_of_the_selected_runs_give_their_scores(study, task):
+    scores = study_scores(load_study(*study))
+    found = scores.examples("mlm", task)
+    assert len(found.ids) == NUM_TEST
+    by_seed = scores.get("mlm", task).by_seed
+    assert {seed: 100 * run.value for seed, run in found.by_seed.items()} == pytest.approx(by_seed)
+    comparison = compare_arms(scores, "mlm", "clm", task)
+    assert comparison.examples.num_examples == NUM_TEST
+    assert comparison.examples.num_seeds == 3
+
+
+def spoil_bytes(folder):
+    content = (folder / "scores.parquet").read_bytes()
+    (folder / "scores.parquet").write_bytes(content[:-20] + b"x" * 20)
+
+
+def spoil_unsealed(folder):
+    (folder / "manifest.json").unlink()
+    spoil_bytes(folder)
+
+
+def spoil_others(folder):
+    table = pq.read_table(folder / "scores.parquet")
+    wrong = table.set_column(
+        table.column_names.index("correct"), "correct", pa.array([False] * len(table))
+    )
+    pq.write_table(wrong, folder / "scores.parquet")
+    seal_folder(folder)
+
+
+def spoil_ids(folder):
+    table = pq.read_table(folder / "scores.parquet")
+    names = pa.array([f"y{n}" for n in range(len(table))])
+    pq.write_table(table.set_column(1, "id", names), folder / "scores.parquet")
+    seal_folder(folder)
+
+
+def spoil_columns(folder):
+    table = pq.read_table(folder / "scores.parquet").drop_columns(["correct"])
+    pq.write_table(table, folder / "scores.parquet")
+    seal_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: (folder / "scores.parquet").unlink(), "no scores.parquet"),
+        (spoil_bytes, "SHA-256 differs"),
+        (spoil_unsealed, "scores.parquet is damaged"),
+        (spoil_others, "its examples give 0.000000"),
+        (spoil_ids, "other test examples than its first seed"),
+        (spoil_columns, "no correct"),
+    ],
+    ids=["missing", "changed", "damaged", "other-scores", "other-ids", "no-column"],
+)
+def test_examples_that_cannot_be_trusted_are_named_and_not_used(study, spoil, told):
+    scores = study_scores(load_study(*study))
+    spoil(selected(study[1], scores))
+    comparison = compare_arms(study_scores(load_study(*study)), "mlm", "clm", "pydocs-sc")
+    assert comparison.examples is None
+    assert told in comparison.examples_missing
+
+
+def test_a_cell_without_a_run_has_no_examples(study):
+    scores = study_scores(load_study(*study))
+    with pytest.raises(DataError, match="nobody on pydocs-sc: no run has finished"):
+        scores.examples("nobody", "pydocs-sc")
