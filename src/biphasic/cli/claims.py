@@ -20,8 +20,12 @@ _COLOURS = {"true": "green", "partly": "yellow", "false": "red", "undecided": "d
 
 
 def claims_command(
-    study: Annotated[
-        Path | None, typer.Argument(help="A study's folder, e.g. runs/quickstart.")
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A study's folder, e.g. runs/quickstart, or one with "
+            "results/MODEL/TASK/DATASET/lrX_sdS/results.json."
+        ),
     ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="Ask the reference study's published table instead.")
@@ -30,7 +34,7 @@ def claims_command(
         str | None,
         typer.Option(
             help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's own."
+            "study's own, or standard."
         ),
     ] = None,
     claims: Annotated[
@@ -59,9 +63,9 @@ def claims_command(
         typer.echo(json.dumps(claims_schema(), indent=1))
         return
     chosen = _chosen(claims, only or ())
-    scores = _scores(study, is_paper=paper)
-    if convention is not None:
-        scores = restated(scores, _convention(convention))
+    rule = None if convention is None else _convention(convention)
+    scores = _scores(folder, is_paper=paper, convention=rule)
+    scores = scores if rule is None else restated(scores, rule)
     results = claims_report(scores, claims=chosen)
     changes = changed_verdicts(scores, claims=chosen)
     if as_json:
@@ -75,17 +79,29 @@ def claims_command(
         typer.echo("\n".join(lines))
 
 
-def _scores(study: Path | None, *, is_paper: bool) -> Scores:
+def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
+    """Read the table; say on the standard error how much of it was left out."""
+    from biphasic.analysis.layout import read_layout
     from biphasic.analysis.load import load_study
     from biphasic.analysis.scores import paper_scores, study_scores
+    from biphasic.analysis.text import count
     from biphasic.errors import ConfigError
 
-    if (study is None) != is_paper:
-        raise ConfigError("give a study's folder, or --paper for the published table; one of them")
-    if study is None:
+    if (folder is None) != is_paper:
+        raise ConfigError("give a folder, or --paper for the published table; one of them")
+    if folder is None:
         return paper_scores()
-    folder = study.resolve()
-    return study_scores(load_study(folder, folder.parent / "store"))
+    folder = folder.resolve()
+    if (folder / "study.json").is_file():
+        records = load_study(folder, folder.parent / "store")
+        problems, scores = records.problems, study_scores(records, convention)
+    else:
+        layout = read_layout(folder)
+        problems, scores = layout.problems, layout.scores(convention or "standard")
+    if problems:
+        told = count(len(problems), "problem")
+        typer.echo(f"{told} with these records; biphasic analyze names them", err=True)
+    return scores
 
 
 def _convention(text: str) -> Convention:

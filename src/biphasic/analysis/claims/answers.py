@@ -15,11 +15,11 @@ from biphasic.analysis.claims.narrow import (
     held_factors,
     level_text,
     levels_of,
-    narrow,
     resolved,
 )
 from biphasic.analysis.claims.rows import Level, Row, Table
-from biphasic.analysis.claims.values import lack_of_rows, partners
+from biphasic.analysis.claims.values import narrow_side, partners
+from biphasic.analysis.text import listing
 
 _CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
 
@@ -46,11 +46,9 @@ def answer_compare(
     question: Compare, rows: Sequence[Row], table: Table, notes: Notes
 ) -> list[Comparison]:
     """Compare every row of the first selection with its counterparts."""
-    first = narrow(rows, question.first, table, notes, is_lenient=False)
-    second = narrow(rows, question.second, table, notes, is_lenient=False)
+    first = narrow_side(rows, question.first, table, notes, is_subject=True)
+    second = narrow_side(rows, question.second, table, notes, is_subject=False)
     held = held_factors(question.first.named() | question.second.named())
-    if not first:
-        notes.lack(lack_of_rows(question.first, rows))
     return [
         _pair(row, partner, held, question.expect)
         for row in first
@@ -263,5 +261,6 @@ def answer_varies(question: Varies, rows: Sequence[Row], notes: Notes) -> list[C
         holds = True if is_varied else (False if known and not missing else None)
         found.append(Comparison(shared, text, holds, missing, tuple(group)))
     if not found:
-        notes.lack(f"no two levels of {' and '.join(question.over)} to compare")
+        over = listing([factor_name(factor) for factor in question.over])
+        notes.lack(f"no models or tasks that differ in {over} alone")
     return found

@@ -56,7 +56,7 @@ def factor_name(factor: str) -> str:
 def level_text(factor: str, level: Level | None) -> str:
     """Write a level for people."""
     if isinstance(level, bool) or not isinstance(level, int | float):
-        return str(level)
+        return str(level) if level != "" else f"unnamed {factor}"
     return f"{level:,.0f}" if factor in {"steps", "continued_steps"} else f"{level:.3g}"
 
 
@@ -137,11 +137,19 @@ def narrow(
         is_lenient: Keep rows that have not the factor at all (their level is None).
     """
     kept = [row for row in rows if _is_state_meant(row, selection)]
+    if rows and not kept:
+        notes.lack("no finished models" if selection.finished else "no states on the way")
     levels = selection.levels()
     for factor, wanted in levels.items():
-        _note_absent_values(kept, factor, wanted, notes)
+        if not kept:
+            return []
+        is_absent = _note_absent_values(kept, factor, wanted, notes)
         kept = [row for row in kept if _fits(row, factor, wanted, is_lenient=is_lenient)]
+        if not kept and not is_absent:
+            notes.lack(f"no {_describe_factor(factor, wanted)}")
     for factor, wanted in levels.items():
+        if not kept:
+            return []
         if wanted.position is None and wanted.nearest is None:
             continue
         chosen = _chosen_level(kept, factor, wanted, table, notes)
@@ -264,15 +272,20 @@ def _fits(row: Row, factor: str, wanted: Levels, *, is_lenient: bool) -> bool:
     return is_among(level, wanted)
 
 
-def _note_absent_values(rows: Sequence[Row], factor: str, wanted: Levels, notes: Notes) -> None:
+def _note_absent_values(rows: Sequence[Row], factor: str, wanted: Levels, notes: Notes) -> bool:
     """Say which named values the table has not, so that no claim is true for want of them."""
     if factor in {"dataset", "group"}:
-        return
+        return False
     known = {row.factors.get(factor) for row in rows} - {None}
-    for value in wanted.values:
-        if not any(_is_same(level, value) for level in known if level is not None):
-            shown = value if isinstance(value, str) else level_text(factor, value)
-            notes.lack(f"no {factor_name(factor)} {shown}")
+    absent = [
+        value
+        for value in wanted.values
+        if not any(_is_same(level, value) for level in known if level is not None)
+    ]
+    for value in absent:
+        shown = value if isinstance(value, str) else level_text(factor, value)
+        notes.lack(f"no {factor_name(factor)} {shown}")
+    return bool(absent)
 
 
 def _chosen_level(

@@ -20,6 +20,7 @@ _INTERVALS = {
     "standard": "Student's t (convention 'standard')",
 }
 _ANSWERS = {True: "holds", False: "fails", None: "unknown"}
+_MOST_MISSING = 3
 Changes = Mapping[str, tuple[Verdict, Verdict]]
 
 
@@ -63,8 +64,11 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
     else:
         for exception in result.exceptions:
             yield f"against: {exception}"
-    for text in result.missing:
+    shown = result.missing if with_details else result.missing[:_MOST_MISSING]
+    for text in shown:
         yield f"missing: {text}"
+    if len(shown) < len(result.missing):
+        yield f"missing: and {len(result.missing) - len(shown)} more"
 
 
 def _check_lines(check: CheckResult, *, is_weaker: bool) -> Iterator[str]:
@@ -86,6 +90,11 @@ def closing_lines(
         "A star marks intervals that do not overlap, the paper's rule for significance; nothing is "
         "corrected for the number of comparisons."
     )
+    if any("not significantly" in check.text for result in results for check in result.checks):
+        yield (
+            "Where a claim asks for no significant difference, wide intervals make it true: that "
+            "is no evidence of equality."
+        )
     if scores.num_pretraining_runs == 1:
         yield (
             "Intervals are over fine-tuning seeds: each model is one pretraining run, so verdicts "

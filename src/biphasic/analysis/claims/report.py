@@ -34,7 +34,7 @@ from biphasic.analysis.claims.verdict import (
     needed,
 )
 from biphasic.analysis.estimate import as_convention
-from biphasic.analysis.score_table import Score, Scores
+from biphasic.analysis.score_table import Scores
 from biphasic.analysis.text import listing
 from biphasic.records import Convention
 
@@ -109,11 +109,10 @@ def claims_report(
 def restated(scores: Scores, convention: Convention) -> Scores:
     """Return a table of scores with the intervals of another convention."""
     cells = {
-        key: Score(
+        key: dataclasses.replace(
+            score,
             estimate=score.estimate
             and as_convention(score.estimate, source=scores.convention, target=convention),
-            by_seed=score.by_seed,
-            is_complete=score.is_complete,
         )
         for key, score in scores.cells.items()
     }

@@ -10,6 +10,7 @@ from biphasic.analysis.claims.narrow import (
     Notes,
     describe,
     do_agree,
+    factor_name,
     grouped,
     held_factors,
     level_text,
@@ -19,6 +20,9 @@ from biphasic.analysis.claims.narrow import (
 )
 from biphasic.analysis.claims.rows import Row, Table
 from biphasic.analysis.claims.selection import Selection
+from biphasic.records import ZERO_SHOT
+
+_NOT_FINE_TUNED = {ZERO_SHOT.upper()}
 
 
 def rows_of(check: Check, table: Table, notes: Notes) -> list[Row]:
@@ -30,24 +34,37 @@ def rows_of(check: Check, table: Table, notes: Notes) -> list[Row]:
         found = levels_of(narrow(rows, unplaced, table, Notes(), is_lenient=True), factor, table)
         if len(found) < number:
             has = ", ".join(level_text(factor, level) for level in found) or "none"
-            notes.lack(f"needs {number} levels of {factor} or more; there is: {has}")
+            name = factor_name(factor)
+            notes.lack(f"needs {number} levels of {name} or more; there is: {has}")
             return []
     rows = narrow(rows, check.where, table, notes, is_lenient=True)
     if check.value is None:
         return rows
     if check.value.difference is not None:
         return _differences(rows, check.value.difference, table, notes)
-    return _best_levels(rows, check.value.best_level or "mask_rate", table)
+    return _best_levels(rows, check.value.best_level or "mask_rate", table, notes)
 
 
-def lack_of_rows(selection: Selection, rows: Sequence[Row]) -> str:
-    """Say what kind of model is missing."""
-    wanted = describe(selection) or "any"
-    return f"no model: {wanted}" + ("" if rows else " (nothing is left by 'where')")
+def narrow_side(
+    rows: Sequence[Row], selection: Selection, table: Table, notes: Notes, *, is_subject: bool
+) -> list[Row]:
+    """Return the rows of one side of a comparison.
+
+    What the subject lacks is noted. That the other side lacks a value is no loss in itself: each
+    row of the subject without a counterpart says so.
+    """
+    seen = Notes()
+    found = narrow(rows, selection, table, seen, is_lenient=False)
+    notes.bound.update(seen.bound)
+    if is_subject:
+        notes.missing.update(seen.missing)
+        if not found and not seen.missing:
+            notes.lack(f"no model: {describe(selection) or 'any'}")
+    return found
 
 
 def _within_defaults(rows: Sequence[Row], check: Check) -> list[Row]:
-    """Leave out states on the way and continued models, unless the check speaks of them."""
+    """Leave out what nobody means who does not name it: other states, other kinds of tasks."""
     named = check.where.named().union(*(each.named() for each in check.inner_selections()))
     if isinstance(check.question, Trend):
         named.add(check.question.along)
@@ -58,6 +75,7 @@ def _within_defaults(rows: Sequence[Row], check: Check) -> list[Row]:
         row
         for row in rows
         if ("finished" in named or row.factors["finished"])
+        and ("task" in named or row.factors["task"] not in _NOT_FINE_TUNED)
         and (is_continued or not row.factors["continued_steps"])
     ]
 
@@ -70,12 +88,9 @@ def _without_positions(where: Selection) -> Selection:
 def _differences(
     rows: Sequence[Row], difference: Difference, table: Table, notes: Notes
 ) -> list[Row]:
-    first = narrow(rows, difference.of, table, notes, is_lenient=False)
-    second = narrow(rows, difference.minus, table, notes, is_lenient=False)
+    first = narrow_side(rows, difference.of, table, notes, is_subject=True)
+    second = narrow_side(rows, difference.minus, table, notes, is_subject=False)
     held = held_factors(difference.of.named() | difference.minus.named())
-    for selection, found in ((difference.of, first), (difference.minus, second)):
-        if not found:
-            notes.lack(lack_of_rows(selection, rows))
     return [
         _difference(row, partner, held)
         for row in first
@@ -87,10 +102,10 @@ def partners(row: Row, rows: Sequence[Row], held: Sequence[str], wanted: Selecti
     """Return the counterparts of a row, or a stand-in that says which one is missing."""
     found = [other for other in rows if do_agree(row, other, held)]
     if any(other.name == row.name for other in found):
-        reason = f"{row.name} would be compared with itself"
+        reason = f"both sides are {row.name}"
         return [Row(row.factors, None, name=row.name, missing=reason)]
     return found or [
-        Row(row.factors, None, missing=f"{lack_of_rows(wanted, rows)} as counterpart of {row.name}")
+        Row(row.factors, None, missing=f"no counterpart of {row.name}: {describe(wanted) or 'any'}")
     ]
 
 
@@ -108,7 +123,7 @@ def _difference(row: Row, partner: Row, held: Sequence[str]) -> Row:
     return Row(factors, row.mean - partner.mean, None, name, missing, kind="difference")
 
 
-def _best_levels(rows: Sequence[Row], factor: str, table: Table) -> list[Row]:
+def _best_levels(rows: Sequence[Row], factor: str, table: Table, notes: Notes) -> list[Row]:
     found = []
     for shared, group in grouped(rows, held_factors({factor})):
         levelled = [row for row in group if row.factors.get(factor) is not None]
@@ -122,4 +137,6 @@ def _best_levels(rows: Sequence[Row], factor: str, table: Table) -> list[Row]:
         )
         level = table.rank(factor, best.factors[factor])
         found.append(Row(shared, level, None, best.name, kind="level"))
+    if rows and not found:
+        notes.lack(f"no models that differ in {factor_name(factor)} alone")
     return found
