@@ -13,6 +13,7 @@ from biphasic.cli.study_upkeep import (
     study_retry,
     study_status_command,
 )
+from biphasic.cli.tune import study_tune
 
 if TYPE_CHECKING:
     from biphasic.study.run import StudyOutcome
@@ -208,3 +209,4 @@ study_app.command("status")(study_status_command)
 study_app.command("cancel")(study_cancel)
 study_app.command("retry")(study_retry)
 study_app.command("clean")(study_clean)
+study_app.command("tune")(study_tune)

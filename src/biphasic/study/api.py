@@ -20,6 +20,7 @@ from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.schedule import RetryPolicy
 from biphasic.study.study_file import load_study
+from biphasic.study.wanted import record_wish
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
@@ -165,6 +166,13 @@ def train_recipe(
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
     start = max(finished, default=0)
+    record_wish(
+        store,
+        identities[-1],
+        made_by="pretrain",
+        states=[identities[-1]],
+        data=[paths.train.parent, *paths.corpora],
+    )
     job = TrainJob(
         id=identities[-1],
         label=f"training {recipe.total_steps - start} steps",

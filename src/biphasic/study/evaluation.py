@@ -38,6 +38,7 @@ from biphasic.study.run import DEFAULT_ROOT
 from biphasic.study.schedule import RetryPolicy, Scheduler
 from biphasic.study.slots import local_slots
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.wanted import record_wish
 from biphasic.study.work import WorkItem
 from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.own.task_file import load_task_file
@@ -168,6 +169,7 @@ def evaluate_all(
     )
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
+        record_wish(planned.store, group.id, made_by="evaluate", results=group.run_ids())
         if missing_runs(group, planned.store):
             run_finetunings(
                 planned.job(group),

@@ -24,6 +24,7 @@ from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.keep import BestModel, KeptModel, find_kept
 from biphasic.study.plan import missing_runs
 from biphasic.study.task_inputs import PlannedTask
+from biphasic.study.wanted import record_wish
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)
@@ -81,6 +82,7 @@ def finetune_grid(
     group = plan.group((task,))
     job = plan.job(group).model_copy(update={"keep": scratch})
     runs = group.runs[task.info.name]
+    record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
     missing = missing_runs(group, plan.store)
     say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:

@@ -54,7 +54,10 @@ def save_resolved(config: StudyConfig, folder: Path) -> None:
     """Write a study as it is run, includes and overrides applied, into its folder."""
     # What was not set stays unset: a task's own needs go before defaults, and after settings.
     study = config.model_dump(mode="json", exclude_unset=True)
-    write_json(folder / RESOLVED, {"format": _FORMAT, "study": study})
+    record = {"format": _FORMAT, "study": study}
+    path = folder / RESOLVED
+    if not path.is_file() or read_json(path) != record:
+        write_json(path, record)
 
 
 def load_resolved(folder: Path) -> StudyConfig:

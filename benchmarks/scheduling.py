@@ -1,0 +1,156 @@
+"""What a job costs beside its work: milliseconds from the study's list to the store and back.
+
+Trivial jobs, fine-tunings whose results are all there, go the whole way: written to the store,
+given to a worker process, claimed, found done, reported, counted. Beside it the scheduler alone,
+with an engine that does nothing. Workers are started before time is taken. See README.md beside
+this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import tempfile
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from harness import write_records
+from rich.console import Console
+
+from biphasic.files import complete_folder
+from biphasic.study import schedule
+from biphasic.study.display import StudyDisplay
+from biphasic.study.engine import LocalEngine
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.schedule import RetryPolicy, Scheduler
+from biphasic.study.slots import Slot
+from biphasic.study.work import WorkItem
+from biphasic.tasks.protocol import FinetuneProtocol
+
+LIMIT_MS = 2.0
+
+
+class NoEngine:
+    """Finds every job done."""
+
+    num_slots = 2
+
+    def submit(self, _job_id: str) -> Future[None]:
+        """Do nothing, well."""
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=5_000)
+    parser.add_argument("--slots", type=int, default=2)
+    parser.add_argument("--alone", type=int, default=100_000, help="jobs for the scheduler alone")
+    parser.add_argument("--out", type=Path, help="where to write what was measured, as JSON")
+    chosen = parser.parse_args()
+    records = [
+        {"case": "through workers", **through_workers(chosen.jobs, chosen.slots)},
+        {"case": "scheduler alone", **scheduler_alone(chosen.alone)},
+    ]
+    for record in records:
+        print(json.dumps(record))
+    if chosen.out:
+        write_records(chosen.out, records)
+
+
+def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
+    """Run trivial jobs on worker processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder)
+        run = GridRun(id="r" * 64, learning_rate=1e-4, seed=0)
+        with complete_folder(store / "finetunes" / run.id):
+            pass
+        items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
+        display = StudyDisplay(Console(file=io.StringIO()), items)
+        slots = [Slot(index) for index in range(num_slots)]
+        with LocalEngine(
+            store, slots, num_threads=1, log_folder=store / "logs", watch=display.progress
+        ) as engine:
+            warm = [item(f"warm-{n}", trivial(store, run)) for n in range(4 * num_slots)]
+            warm_display = StudyDisplay(Console(file=io.StringIO()), warm)
+            Scheduler(warm, engine, policy=RetryPolicy(), watcher=warm_display).run()
+            seconds, executed = timed(items, engine, display)
+    return report(num_jobs, executed, seconds, slots=num_slots)
+
+
+def scheduler_alone(num_jobs: int) -> dict[str, Any]:
+    """Run the scheduler with nothing behind it: chains of ten."""
+    items = []
+    for number in range(num_jobs):
+        needs = f"{number - 1}" if number % 10 else None
+        items.append(item(f"{number}", lambda _id: None, needs=needs))
+    saved, schedule.save_job = schedule.save_job, lambda _job: None
+    try:
+        display = StudyDisplay(Console(file=io.StringIO()), items)
+        seconds, executed = timed(items, NoEngine(), display)
+    finally:
+        schedule.save_job = saved
+    return report(num_jobs, executed, seconds, slots=NoEngine.num_slots)
+
+
+def timed(items: list[WorkItem], engine: Any, display: StudyDisplay) -> tuple[float, int]:
+    """Return the seconds that a scheduler takes, set-up included, and the jobs that it did."""
+    began = time.perf_counter()
+    outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=display).run()
+    assert not outcome.failures, outcome.failures[0]
+    return time.perf_counter() - began, outcome.num_executed
+
+
+def report(num_jobs: int, executed: int, seconds: float, *, slots: int) -> dict[str, Any]:
+    """Return a record; the limit is per job, whatever the slots."""
+    assert executed == num_jobs
+    return {
+        "jobs": num_jobs,
+        "slots": slots,
+        "seconds": round(seconds, 3),
+        "ms_per_job": round(1000 * seconds / num_jobs, 4),
+        "limit_ms": LIMIT_MS,
+    }
+
+
+def trivial(store: Path, run: GridRun) -> Any:
+    """Return what makes a job of an identity whose only result is there."""
+    task = {"name": "t", "folder": store / "t", "protocol": FinetuneProtocol()}
+
+    def make(job_id: str) -> FinetuneJob:
+        return FinetuneJob(
+            id=job_id,
+            label="trivial",
+            store=store,
+            tokenizer=store / "t",
+            encoder=store / "t",
+            state="s",
+            training=TaskInput(**task),
+            evaluations=(ScoredTask(**task, runs=(run,)),),
+        )
+
+    return make
+
+
+def item(job_id: str, make: Any, needs: str | None = None) -> WorkItem:
+    """Return work that the store is said not to know."""
+    return WorkItem(
+        id=job_id,
+        label=job_id,
+        kind="finetune",
+        needs=needs,
+        cost=1.0,
+        num_slots=1,
+        arms=(),
+        make=lambda: make(job_id),
+        is_done=lambda: False,
+    )
+
+
+if __name__ == "__main__":
+    main()
