@@ -31,9 +31,9 @@ _SERIES = (
 # For ordered factors: darker and darker on light ground, lighter and lighter on dark ground.
 _RAMP = (
     ("ramp-1", "#d1700a", "#7c6bd6"),
-    ("ramp-2", "#c2410c", "#b57be0"),
-    ("ramp-3", "#a3274f", "#e08ac0"),
-    ("ramp-4", "#6d28a0", "#f7b08a"),
+    ("ramp-2", "#c8500f", "#b57be0"),
+    ("ramp-3", "#a83255", "#e08ac0"),
+    ("ramp-4", "#5a2290", "#f7b08a"),
     ("ramp-5", "#2e1065", "#fbe3a0"),
 )
 VARIABLES = (

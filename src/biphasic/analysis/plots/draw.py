@@ -32,8 +32,8 @@ _EDGE = 0.08
 _LEFT = 0.36
 _RIGHT = 0.1
 _HEAD = 0.42
-_TICKS = 0.22
-_AXIS_LABEL = 0.15
+_TICKS = 0.2
+_AXIS_LABEL = 0.12
 _TICK_GAP = 0.04
 _TITLE = 0.26
 _POINTS_PER_INCH = 72.0
@@ -84,7 +84,7 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     top = height - _EDGE
     if layout.has_title:
-        text = _cut(chart.title, _TITLE_SIZE, width - 2 * _EDGE)
+        text = _cut(chart.title, _TITLE_SIZE, width - 2 * _EDGE, is_bold=True)
         figure.text(
             _EDGE / width, (top - 0.04) / height, text,
             fontsize=_TITLE_SIZE, fontweight="bold", color=INK, va="top",
@@ -102,7 +102,7 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
             )
         )
         _draw_panel(figure, axes, panel, chart.axis, width=panel_width - _LEFT - _RIGHT)
-    figure.text(0.5, 0.07 / height, chart.axis.label, fontsize=_SMALL, color=MUTED, ha="center")
+    figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=_SMALL, color=MUTED, ha="center")
     return figure
 
 
@@ -151,10 +151,10 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     low, high = min(places), max(places)
     if axis.scale == "log":
         axes.set_xscale("log")
-        room = max((high / low) ** 0.07, 1.05)
+        room = max((high / low) ** 0.1, 1.05)
         axes.set_xlim(low / room, high * room)
     else:
-        share = 0.4 if axis.scale == "category" else 0.06 * (high - low) or 1.0
+        share = 0.4 if axis.scale == "category" else 0.09 * (high - low) or 1.0
         axes.set_xlim(low - share, high + share)
     ends = axes.get_xlim()
     along = [_along(place, ends, is_log=axis.scale == "log") * width for place, _ in axis.ticks]

@@ -22,6 +22,8 @@ _SAMPLE = 0.32
 _SPACE = 0.07
 _GAP = 0.2
 _LONGEST = 60
+# Pixel images place each letter on a whole pixel.
+_ROUNDING = 1.07
 _POINTS_PER_INCH = 72.0
 
 
@@ -37,11 +39,11 @@ class KeyEntry:
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
-    """Return how wide a text is in the built-in font, in inches."""
+    """Return how wide a text is in the built-in font, in inches, pixels rounded up."""
     width, _, _ = text_to_path.get_text_width_height_descent(
         text, FontProperties(size=size), ismath=False
     )
-    return float(width) / _POINTS_PER_INCH
+    return _ROUNDING * float(width) / _POINTS_PER_INCH
 
 
 def lay_out_key(series: Sequence[Series], *, width: float) -> list[KeyEntry]:

@@ -42,7 +42,7 @@ def page_svg(figure: Figure, *, name: str, alt: str) -> str:
     svg = svg[svg.index("<svg") :]
     for pattern in _NOT_FOR_PAGES:
         svg = pattern.sub("", svg)
-    svg = svg.replace('id="', f'id="{name}-')
+    svg = svg.replace('id="', f'id="{name}-').replace("xlink:href=", "href=")
     svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     for variable, light, _ in VARIABLES:
         svg = svg.replace(light, f"var(--{variable})")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import starmap
+from dataclasses import replace
 
+from biphasic.analysis.palette import LINES
 from biphasic.analysis.plots.chart import (
     Axis,
     Chart,
@@ -75,8 +76,7 @@ def scores_by_step(
         for panel in score_panels(scores, ends, wanted, options={"is_connected": False})
     }
     panels = tuple(
-        type(panel)(panel.key, panel.title, panel.unit, panel.series + at_end.get(panel.key, ()))
-        for panel in on_way
+        replace(panel, series=panel.series + at_end.get(panel.key, ())) for panel in on_way
     )
     if not panels:
         return Skipped(name, title, "none of its models has a score")
@@ -110,7 +110,7 @@ def _num_steps(models: Iterable[ModelInfo]) -> int:
 def _end_of(path: Path, found: Sequence[ModelInfo], scores: Scores) -> ModelInfo | None:
     """Return the finished model that a way leads to: the nearest one after its last state."""
     last = max(model.total_steps for model in found)
-    ends = [m for m in finished(scores) if _path(m) == path and m.total_steps >= last]
+    ends = [m for m in finished(scores) if _path(m) == path and m.total_steps > last]
     return min(ends, key=lambda model: model.total_steps, default=None)
 
 
@@ -154,18 +154,7 @@ def scores_by_flops(
     if len({model.flops for model in models}) < 2:
         reason = "needs the training FLOPs of two finished models or more"
         return Skipped(name, title, reason)
-    groups = grouped(models, lambda model: (model.objective, round(clm_share(model))))
-    mixed = [key for key in groups if key[0] == "CLM+MLM"]
-    styles = objective_styles(model.objective for model in models)
-    own = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
-    lines: Lines = [
-        (
-            f"{key[0]}, {key[1]} % CLM" if key in mixed else key[0],
-            own[key] if key in mixed else styles[key[0]],
-            [(model.flops or 0.0, model) for model in found],
-        )
-        for key, found in groups.items()
-    ]
+    lines = _cost_lines(models)
     panels = score_panels(scores, lines, datasets or shown_datasets(scores))
     if not panels:
         return Skipped(name, title, "none of its models has a score")
@@ -183,6 +172,31 @@ def scores_by_flops(
     return Chart(name, title, caption, axis, panels)
 
 
+def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
+    """Return a series per objective, or per objective and size where one size has two budgets."""
+    by_size = grouped(models, lambda model: (*_share(model), model.size))
+    order = sizes(models)
+    is_split = len(order) > 1 and any(len({m.flops for m in g}) > 1 for g in by_size.values())
+    recipes = grouped(models, _share)
+    mixed = [recipe for recipe in recipes if recipe[0] == "CLM+MLM"]
+    objectives = objective_styles(model.objective for model in models)
+    styles = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    lines = []
+    for recipe, found in recipes.items():
+        style = styles[recipe] if recipe in mixed else objectives[recipe[0]]
+        label = f"{recipe[0]}, {recipe[1]} % CLM" if recipe in mixed else recipe[0]
+        for index, size in enumerate(order if is_split else [""]):
+            members = [model for model in found if not is_split or model.size == size]
+            look = replace(style, line=LINES[index % len(LINES)]) if is_split else style
+            name = f"{label}, {size}" if is_split else label
+            lines.append((name, look, [(model.flops or 0.0, model) for model in members]))
+    return lines
+
+
+def _share(model: ModelInfo) -> tuple[str, int]:
+    return model.objective, round(clm_share(model))
+
+
 def _powers(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
     """Return ticks at 1, 2 and 5 times the powers of ten within a range of places."""
     low, high = math.floor(math.log10(min(places))), math.ceil(math.log10(max(places)))
@@ -192,7 +206,7 @@ def _powers(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
         (factor * 10.0**power, _power_text(factor, power))
         for factor, power in candidates
         if min(places) / 1.05 <= factor * 10.0**power <= max(places) * 1.05
-    ) or tuple(starmap(_exact_tick, ((place,) for place in sorted({min(places), max(places)}))))
+    ) or _multiples(places)
 
 
 def _multiples(places: Sequence[float]) -> tuple[tuple[float, str], ...]:

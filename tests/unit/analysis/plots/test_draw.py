@@ -1,0 +1,224 @@
+"""How charts are drawn: nothing cut, nothing on top of another, the same bytes every time."""
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_study import FakeStudy
+from grid_scores import DATASETS, grid_models, grid_scores
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from PIL import Image
+
+from biphasic.analysis.load import load_study
+from biphasic.analysis.palette import RAMP
+from biphasic.analysis.plots.catalog import record_figures, score_figures
+from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.plots.draw import PHONE, PRINT, Layout, draw_chart
+from biphasic.analysis.plots.page import chart_svg
+from biphasic.analysis.plots.render import drawing, to_pdf, to_png, to_svg
+from biphasic.analysis.plots.styles import distinct_styles, objective_styles, ordered_styles
+from biphasic.analysis.scores import paper_scores
+
+HOSTILE = (
+    "<script>alert('x')</script>",
+    r"\textbf{$\frac{1}{0}$} & 100 % #1 _x^y~z",
+    "$E = mc^2$",
+    "_hidden from legends",
+    "\u202egnp.exe \u2066 right to left",
+    "日本語 العربية עברית 🎈",
+    "x" * 300,
+    "line\nbreak\ttab\x00\x1b[31m",
+)
+
+
+def charts(figures):
+    return [each for each in figures if isinstance(each, Chart)]
+
+
+def hostile_scores():
+    datasets = tuple(
+        replace(dataset, name=name) for dataset, name in zip(DATASETS, HOSTILE, strict=False)
+    )
+    sizes = dict(zip(("small", "large"), (HOSTILE[6], HOSTILE[5]), strict=True))
+    models = [
+        replace(each, label=HOSTILE[i % 8] + str(i), size=sizes[each.size],
+                start="small-mlm0.4" if each.start == "MLM" else each.start)
+        for i, each in enumerate(grid_models())
+    ]  # fmt: skip
+    return grid_scores(models, datasets=datasets)
+
+
+def texts(figure):
+    """Return what is written and where, in pixels; ticks beyond an axis are not."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    beyond = set()
+    for axes in figure.axes:
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = axis.get_major_ticks()
+            beyond |= {id(tick.label1) for tick in ticks if not low <= tick.get_loc() <= high}
+    return [
+        (found.get_text(), found.get_window_extent(renderer))
+        for found in figure.findobj(Text)
+        if found.get_text().strip() and found.get_visible() and id(found) not in beyond
+    ]
+
+
+def overlapping(boxes):
+    return [
+        (one, other)
+        for index, (one, box) in enumerate(boxes)
+        for other, second in boxes[index + 1 :]
+        if box.x0 < second.x1 - 1 and second.x0 < box.x1 - 1
+        and box.y0 < second.y1 - 1 and second.y0 < box.y1 - 1
+    ]  # fmt: skip
+
+
+ALL = {
+    "paper": lambda: charts(score_figures(paper_scores())),
+    "every dataset": lambda: charts(score_figures(paper_scores(), is_every=True))[:1],
+    "grid": lambda: charts(score_figures(grid_scores()))[::2],
+    "hostile": lambda: charts(score_figures(hostile_scores())),
+}
+
+
+@pytest.mark.parametrize("table", ALL)
+@pytest.mark.parametrize("layout", [PRINT, PHONE], ids=["print", "phone"])
+def test_no_text_is_cut_or_lies_on_another(table, layout):
+    for chart in ALL[table]():
+        with drawing(salt="test"):
+            figure = draw_chart(chart, layout)
+            boxes = texts(figure)
+        width, height = figure.canvas.get_width_height()
+        for text, box in boxes:
+            assert box.x0 >= -1, (chart.name, text)
+            assert box.x1 <= width + 1, (chart.name, text)
+            assert box.y0 >= -1, (chart.name, text)
+            assert box.y1 <= height + 1, (chart.name, text)
+        assert not overlapping(boxes), chart.name
+
+
+def test_every_point_lies_within_its_panel():
+    for chart in ALL["paper"]():
+        figure = draw_chart(chart)
+        for axes, panel in zip(figure.axes, chart.panels, strict=True):
+            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+            for series in panel.series:
+                for point in series.points:
+                    assert left < point.x < right
+                    assert low < point.low <= point.mean <= point.high < high
+
+
+def test_the_key_lies_above_all_panels():
+    for chart in ALL["grid"]()[:2]:
+        figure = draw_chart(chart)
+        labels = {series.label for panel in chart.panels for series in panel.series}
+        height = figure.get_size_inches()[1]
+        entries = [t for t in figure.texts if t.get_text() in labels]
+        assert {t.get_text() for t in entries} == labels
+        top = max(axes.get_position().y1 for axes in figure.axes)
+        # Below the entry there is still the panel's own heading.
+        assert all(t.get_position()[1] * height > top * height + 0.3 for t in entries)
+
+
+def test_a_figure_is_the_same_bytes_every_time_and_undated():
+    chart = ALL["grid"]()[0]
+    one, other = (
+        (to_svg(figure, name="a"), to_pdf(figure), to_png(figure, dpi=60))
+        for figure in (draw_chart(chart), draw_chart(chart))
+    )
+    assert one == other
+    assert "date" not in one[0].lower()
+    assert not re.search(rb"CreationDate|Producer|Creator", one[1])
+
+
+def test_a_users_settings_change_nothing():
+    import matplotlib as mpl
+
+    chart = ALL["grid"]()[0]
+    expected = to_png(draw_chart(chart), dpi=60)
+    with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "savefig.facecolor": "red"}):
+        assert to_png(draw_chart(chart), dpi=60) == expected
+
+
+def test_names_are_text_and_no_markup():
+    for chart in ALL["hostile"]()[:2]:
+        svg = to_svg(draw_chart(chart), name=chart.name)
+        page = chart_svg(chart)
+        for found in (svg, page):
+            root = ET.fromstring(found[found.index("<svg") :])  # noqa: S314 - our own output
+            assert not [node for node in root.iter() if node.tag.endswith("script")]
+        # Dollars do not begin a formula.
+        written = "".join(ET.fromstring(page).itertext())  # noqa: S314
+        assert "$E = mc" in written
+        assert "\u202e" not in page
+
+
+def test_a_page_gets_variables_unique_ids_and_words():
+    chart = ALL["grid"]()[0]
+    page = chart_svg(chart)
+    root = ET.fromstring(page)  # noqa: S314 - our own output
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == chart.alt
+    assert "MLM from 50.20 at small to 51.20 at large" in chart.alt
+    assert not re.findall(r"#[0-9a-f]{6}", page)
+    ids = [node.get("id") for node in root.iter() if node.get("id")]
+    assert ids
+    assert all(found.startswith(f"{chart.name}-") for found in ids)
+
+
+def test_styles_differ_without_colour():
+    for styles in (
+        distinct_styles(range(20)), objective_styles(["A", "B"]), ordered_styles(range(4)),
+    ):  # fmt: skip
+        looks = {(style.marker, style.line) for style in styles.values()}
+        assert len(looks) == len(styles)
+
+
+def test_ordered_colours_get_darker_step_by_step():
+    def grey(color):
+        red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    greys = [grey(color) for color in RAMP]
+    assert greys == sorted(greys, reverse=True)
+    assert all(one - other > 8 for one, other in zip(greys, greys[1:], strict=False))
+    chosen = [style.color for style in ordered_styles(["a", "b", "c"]).values()]
+    assert chosen == [RAMP[0], RAMP[2], RAMP[4]]
+
+
+def test_a_grey_print_still_tells_lines_apart():
+    """Two objectives with the same scores: their marks differ once colours are gone."""
+    styles = objective_styles(())
+    points = tuple(Point(float(x), 50.0 + x, 49.5 + x, 50.5 + x) for x in range(3))
+    images = []
+    for objective in ("MLM", "CLM", "CLM+MLM"):
+        series = Series(objective, styles[objective], points)
+        chart = Chart("a", "A", "", Axis("x", "linear", ((0.0, "0"), (2.0, "2"))),
+                      (Panel("p", "P", "u", (replace(series, label="same"),)),))  # fmt: skip
+        png = to_png(draw_chart(chart), dpi=100)
+        grey = np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=float)
+        images.append(grey < 200)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (images[one] ^ images[other]).sum() > 200
+
+
+def test_a_wide_study_wraps_its_panels():
+    chart = charts(score_figures(paper_scores(), is_every=True))[0]
+    figure = draw_chart(chart)
+    rows = {round(axes.get_position().y0, 4) for axes in figure.axes}
+    assert (len(figure.axes), len(rows)) == (12, 3)
+    narrow = draw_chart(chart, Layout(num_columns=1, panel_width=3.7))
+    assert narrow.get_size_inches()[0] < 4
+
+
+def test_record_figures_draw(tmp_path):
+    records = load_study(*FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path))
+    for chart in charts(record_figures(records)):
+        with drawing(salt="test"):
+            assert not overlapping(texts(draw_chart(chart)))

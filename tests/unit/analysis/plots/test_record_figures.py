@@ -1,0 +1,120 @@
+"""Figures from a study's records: learning rates, and losses of continued training."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_study import ARMS, FakeStudy
+
+from biphasic.analysis.load import Curve, load_study
+from biphasic.analysis.plots.catalog import record_figures
+from biphasic.analysis.plots.chart import Chart, Skipped
+from biphasic.analysis.plots.continued import continued_losses
+from biphasic.analysis.plots.rates import scores_by_learning_rate
+
+
+@pytest.fixture
+def records(tmp_path):
+    return load_study(*FakeStudy(steps=40).write(tmp_path))
+
+
+def continued(records, *names, steps=30):
+    """Return records in which some arms went on after ten steps."""
+    arms = tuple(
+        replace(
+            arm,
+            record=arm.record.model_copy(update={"continued_steps": steps, "continues": "CLM"}),
+        )
+        if arm.name in names else arm
+        for arm in records.arms
+    )  # fmt: skip
+    return replace(records, arms=arms)
+
+
+def test_each_rate_has_the_mean_of_all_its_seeds(records):
+    chart = scores_by_learning_rate(records)
+    task = records.tasks[0]
+    outcomes = records.by_cell()["mlm", task.name]
+    for point in next(s for s in chart.panels[0].series if s.label == "MLM").points:
+        scores = [
+            100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x
+        ]
+        assert len(scores) == 5
+        mean = sum(scores) / 5
+        assert point.mean == pytest.approx(mean)
+        deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / 4)
+        # Student's t with four degrees of freedom.
+        assert point.high - mean == pytest.approx(2.776445 * deviation / math.sqrt(5), rel=1e-6)
+    wider = chart.panels[0].series[0].points[0]
+    narrow = scores_by_learning_rate(records, convention="paper").panels[0].series[0].points[0]
+    assert (narrow.high - narrow.mean) / (wider.high - wider.mean) == pytest.approx(1.96 / 2.776445)
+
+
+def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path):
+    study = FakeStudy(steps=40, diverged={("mlm", "pydocs-sc", 5e-4, 0), ("mlm", "pydocs-sc", 5e-4, 1),
+                                          ("clm", "pydocs-sc", 2e-4, 3)})  # fmt: skip
+    chart = scores_by_learning_rate(load_study(*study.write(tmp_path)))
+    labels = {series.label for panel in chart.panels for series in panel.series}
+    assert labels == {label for name, label, *_ in ARMS if name != "untrained"}
+    assert "1 run at 2e-4 and 2 runs at 5e-4" in chart.caption
+
+
+def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
+    arms = tuple(
+        (f"a{i}", f"A {i}", family, ((family.lower(), 1.0),), 0.01 * i)
+        for i, family in enumerate(["MLM", "CLM"] * 4)
+    )
+    study = FakeStudy(steps=40, arms=arms, seeds=(0, 1), learning_rates=(1e-4, 2e-4))
+    chart = scores_by_learning_rate(load_study(*study.write(tmp_path)))
+    series = chart.panels[0].series
+    assert [each.label for each in series] == ["MLM", "CLM"] * 4
+    assert len({each.style for each in series}) == 2
+    assert "Each line is an arm" in chart.caption
+
+
+def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
+    study = FakeStudy(steps=40, learning_rates=(1e-4,))
+    found = scores_by_learning_rate(load_study(*study.write(tmp_path / "one")))
+    assert isinstance(found, Skipped)
+    assert "two learning rates" in found.reason
+    found = scores_by_learning_rate(replace(records, outcomes=()))
+    assert isinstance(found, Skipped)
+    assert "has finished" in found.reason
+
+
+def test_losses_begin_where_the_finished_model_ended(records):
+    chart = continued_losses(continued(records, "mlm", steps=30))
+    panels = {panel.key: panel for panel in chart.panels}
+    assert set(panels) == {"Training-mlm", "Held-out-mlm"}
+    [series] = panels["Training-mlm"].series
+    arm = next(arm for arm in records.arms if arm.name == "mlm")
+    curve = arm.training["mlm"]
+    expected = {
+        int(step) - 10: loss for step, loss in zip(curve.steps, curve.losses, strict=True)
+        if step > 10
+    }  # fmt: skip
+    assert {point.x: point.mean for point in series.points} == pytest.approx(expected)
+    assert min(point.x for point in panels["Held-out-mlm"].series[0].points) >= 0
+
+
+def test_long_curves_are_means_of_neighbours(records):
+    steps = np.arange(1, 1001)
+    curve = Curve(steps, steps * 100, 10.0 - steps / 1000, np.zeros(1000, dtype=np.int64))
+    arm = replace(records.arms[1], training={"mlm": curve}, heldout={})
+    arm = replace(arm, record=arm.record.model_copy(update={"continued_steps": 600, "steps": 1000}))
+    [panel] = continued_losses(replace(records, arms=(arm,))).panels
+    points = panel.series[0].points
+    # 600 steps in 120 groups of five: the first is of steps 1 to 5 after the finished model.
+    assert len(points) == 120
+    assert points[0].x == 3.0
+    assert points[0].mean == pytest.approx(10.0 - 403 / 1000)
+
+
+def test_without_continued_training_the_figure_is_left_out(records):
+    found = {each.name: each for each in record_figures(records)}
+    assert isinstance(found["learning-rate"], Chart)
+    assert "after its end" in found["continued-losses"].reason
+    bare = continued(records, "mlm")
+    arms = tuple(replace(arm, training={}, heldout={}) for arm in bare.arms)
+    assert "logged" in continued_losses(replace(bare, arms=arms)).reason

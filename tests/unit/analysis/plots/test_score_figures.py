@@ -1,0 +1,282 @@
+"""What each figure shows, against the shipped table read by hand and a made-up one."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from grid_scores import DATASETS, grid_models, grid_scores, model
+
+import biphasic
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.plots.catalog import score_figures
+from biphasic.analysis.plots.chart import Chart, Skipped, points_csv
+from biphasic.analysis.plots.continued import continued_at_one_budget, continued_by_budget
+from biphasic.analysis.plots.phases import mask_rate_sensitivity, scores_by_clm_share
+from biphasic.analysis.plots.progress import scores_by_flops, scores_by_step
+from biphasic.analysis.plots.sizes import scores_by_mask_rate, scores_by_size
+from biphasic.analysis.score_table import DatasetInfo, Score, Scores
+from biphasic.analysis.scores import paper_scores
+
+SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"
+
+
+def averages(**wanted):
+    """Return the rows of printed averages whose columns have one of the wanted values."""
+    with SHIPPED.open(encoding="utf-8") as stream:
+        return [
+            row for row in csv.DictReader(stream)
+            if row["dataset"] == "Average" and all(row[k] in v for k, v in wanted.items())
+        ]  # fmt: skip
+
+
+def drawn(chart, panel, label):
+    """Return the points of a series as `x: (mean, half-width)`."""
+    assert isinstance(chart, Chart), chart
+    [found] = [each for each in chart.panels if each.key == panel]
+    [series] = [each for each in found.series if each.label == label]
+    return {
+        point.x: (point.mean, None if point.high is None else round(point.high - point.mean, 6))
+        for point in series.points
+    }
+
+
+def numbers(row):
+    return float(row["mean"]), float(row["ci95"])
+
+
+def test_figure_2_has_both_objectives_at_three_sizes():
+    chart = scores_by_size(paper_scores())
+    assert [text for _, text in chart.axis.ticks] == ["210M", "610M", "1B"]
+    for task in ("SC", "TC", "QA", "IR"):
+        for objective, rate in (("MLM", "0.4"), ("CLM", "")):
+            rows = averages(table=["base"], task=[task], objective=[objective], mask_rate=[rate])
+            by_size = {row["model_size"]: numbers(row) for row in rows}
+            expected = dict(enumerate(by_size[size] for size in ("210M", "610M", "1B")))
+            assert drawn(chart, f"{task} Average", objective) == expected
+
+
+def test_figure_3_has_four_rates_at_three_sizes():
+    chart = scores_by_mask_rate(paper_scores())
+    for size in ("210M", "610M", "1B"):
+        rows = averages(table=["base"], task=["QA"], objective=["MLM"], model_size=[size])
+        expected = {100 * float(row["mask_rate"]): numbers(row) for row in rows}
+        assert len(expected) == 4
+        assert drawn(chart, "QA Average", size) == expected
+
+
+def test_figure_4_follows_both_objectives_and_ends_with_the_finished_model():
+    chart = scores_by_step(paper_scores())
+    for objective in ("MLM", "CLM"):
+        rows = averages(table=["data_efficiency"], task=["IR"], objective=[objective])
+        expected = {float(row["total_steps"]): numbers(row) for row in rows}
+        assert len(expected) == 6
+        assert drawn(chart, "IR Average", objective) == expected
+    [end] = averages(table=["base"], task=["IR"], objective=["CLM"], model_size=["610M"])
+    assert drawn(chart, "IR Average", "CLM, finished") == {42_000.0: numbers(end)}
+    # 1,000 to 42,000 steps are further apart than a linear axis can show.
+    assert chart.axis.scale == "log"
+
+
+def test_figure_6_has_five_shares_of_three_budgets():
+    chart = scores_by_clm_share(paper_scores())
+    for budget in (12_000, 22_000, 42_000):
+        rows = averages(table=["pfs"], task=["TC"], total_steps=[str(budget)])
+        expected = {100 * int(row["clm_steps"]) / budget: numbers(row) for row in rows}
+        assert len(expected) == 5
+        assert drawn(chart, "TC Average", f"{budget:,} steps") == expected
+
+
+def test_figures_8_and_9_go_from_the_finished_models_on():
+    chart = continued_by_budget(paper_scores())
+    for start in ("MLM", "CLM"):
+        rows = averages(table=["cpt"], task=["SC"], cpt_init=[start])
+        expected = {float(row["cpt_steps"]): numbers(row) for row in rows}
+        assert [*expected] == [0.0, 2_000.0, 12_000.0, 22_000.0]
+        assert drawn(chart, "SC Average", f"began with {start}") == expected
+    one = continued_at_one_budget(paper_scores())
+    for label, steps in (("before", "0"), ("after 22,000 more steps", "22000")):
+        rows = averages(table=["cpt"], task=["SC"], cpt_steps=[steps])
+        by_start = {row["cpt_init"]: numbers(row) for row in rows}
+        assert [text for _, text in one.axis.ticks] == ["MLM", "CLM"]
+        found = drawn(one, "SC Average", label)
+        assert found == {0.0: by_start["MLM"], 1.0: by_start["CLM"]}
+
+
+def test_the_papers_table_has_six_figures_and_names_what_the_others_need():
+    found = [*score_figures(paper_scores())]
+    assert [each.name for each in found if isinstance(each, Chart)] == [
+        "size", "mask-rate", "step", "clm-share", "continued-budget", "continued-steps",
+    ]  # fmt: skip
+    reasons = {each.name: each.reason for each in found if isinstance(each, Skipped)}
+    assert set(reasons) == {"mask-rate-sensitivity", "flops", "clm-share-further"}
+    assert "FLOPs" in reasons["flops"]
+    assert "two masking rates" in reasons["mask-rate-sensitivity"]
+    assert "second model size" in reasons["clm-share-further"]
+
+
+def test_a_table_with_every_factor_has_every_figure():
+    found = [*score_figures(grid_scores())]
+    assert [each.name for each in found] == [
+        "size", "mask-rate", "step", "clm-share", "mask-rate-sensitivity", "continued-budget",
+        "continued-steps", "flops", "clm-share-large",
+    ]  # fmt: skip
+    assert all(isinstance(each, Chart) for each in found)
+
+
+def test_figure_7_compares_masking_alone_with_masking_after_clm():
+    scores = grid_scores()
+    chart = mask_rate_sensitivity(scores)
+    panel = DATASETS[0].name
+    expected = {
+        label: {100 * rate: scores.get(name, panel).estimate.mean for rate, name in names.items()}
+        for label, names in {
+            "MLM": {0.2: "small-mlm0.2", 0.4: "small-mlm0.4"},
+            "CLM 200, then MLM 200": {0.2: "small-200-200-at-20", 0.4: "small-200-200"},
+        }.items()
+    }
+    found = {
+        series.label: {point.x: point.mean for point in series.points}
+        for series in chart.panels[0].series
+    }
+    assert found == expected
+
+
+def test_figure_10_puts_models_where_their_flops_are():
+    scores = grid_scores()
+    chart = scores_by_flops(scores)
+    for panel in chart.panels:
+        for series in panel.series:
+            for point in series.points:
+                assert point.x == scores.model(point.model).flops
+                assert point.mean == scores.get(point.model, panel.key).estimate.mean
+    names = {point.model for series in chart.panels[0].series for point in series.points}
+    # Neither states on the way, nor continued training, nor other masking rates.
+    assert names == {
+        f"{size}-{rest}" for size in ("small", "large")
+        for rest in ("mlm0.4", "clm", "0-200", "50-150", "100-100", "200-0", "100-300", "200-200")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "keep", "reason"),
+    [
+        (scores_by_size, lambda m: m.size == "small", "two model sizes"),
+        (scores_by_size, lambda m: (m.size, m.objective) in {("small", "MLM"), ("large", "CLM")},
+         "trained at two sizes"),
+        (scores_by_mask_rate, lambda m: m.mask_rate != 0.2, "two masking rates"),
+        (scores_by_step, lambda m: m.is_final, "two steps or more"),
+        (scores_by_clm_share, lambda m: m.objective != "CLM+MLM", "CLM then MLM"),
+        (mask_rate_sensitivity, lambda m: not m.name.endswith("200-200-at-20"),
+         "both at two masking rates"),
+        (continued_at_one_budget, lambda m: not m.continued_steps, "trained on after its end"),
+        (continued_at_one_budget, lambda m: m.start != "CLM", "two starting models"),
+        (continued_by_budget, lambda m: m.continued_steps != 50, "two different numbers"),
+        (scores_by_flops, lambda m: m.name == "small-clm", "FLOPs"),
+    ],
+)  # fmt: skip
+def test_what_a_figure_lacks_is_named(make, keep, reason):
+    found = make(grid_scores([each for each in grid_models() if keep(each)]))
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_a_table_without_scores_has_no_figure_and_no_error():
+    empty = replace(grid_scores(), cells={})
+    for found in score_figures(empty):
+        assert isinstance(found, Skipped)
+        assert found.reason == "none of its models has a score"
+
+
+def test_a_score_without_interval_has_no_bar():
+    scores = grid_scores()
+    name = "small-clm"
+    cells = {**scores.cells, (name, "words-sc"): Score(Estimate(61.0, None, 1), {0: 61.0})}
+    chart = scores_by_size(replace(scores, cells=cells))
+    assert drawn(chart, "words-sc", "CLM")[0.0] == (61.0, None)
+
+
+def test_models_of_like_factors_are_points_of_their_own_and_said_to_be():
+    twin = model("twin", "small", 400, 0)
+    scores = grid_scores([*grid_models(), twin])
+    chart = scores_by_size(scores)
+    [series] = [s for s in chart.panels[0].series if s.label == "CLM"]
+    at_small = sorted(point.model for point in series.points if point.x == 0.0)
+    assert at_small == ["small-clm", "twin"]
+    assert "points of their own" in chart.caption
+    assert "points of their own" not in scores_by_size(grid_scores()).caption
+
+
+def test_every_dataset_can_have_its_panel():
+    charts = [c for c in score_figures(paper_scores(), is_every=True) if isinstance(c, Chart)]
+    assert all(len(chart.panels) == 12 for chart in charts)
+    assert not any("Average" in panel.key for chart in charts for panel in chart.panels)
+
+
+def test_a_mixed_average_stands_for_nothing():
+    datasets = (
+        DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
+        DatasetInfo("QA Average", "QA", "mixed", is_average=True),
+    )  # fmt: skip
+    chart = scores_by_size(grid_scores(datasets=datasets))
+    assert [panel.key for panel in chart.panels] == ["a", "b"]
+
+
+def test_captions_say_what_intervals_leave_out():
+    for chart in score_figures(paper_scores()):
+        if isinstance(chart, Chart):
+            assert "about 88 %" in chart.caption
+            assert "luck of pretraining" in chart.caption
+    standard = scores_by_size(grid_scores()).caption
+    assert "Student's t" in standard
+    assert "88 %" not in standard
+
+
+def test_the_points_of_a_figure_read_back_exactly():
+    chart = scores_by_size(paper_scores())
+    rows = [*csv.DictReader(points_csv(chart).splitlines())]
+    assert len(rows) == 4 * 2 * 3
+    by_model = {(row["model"], row["panel"]): float(row["mean"]) for row in rows}
+    score = paper_scores().get("1B-clm-42k", "QA Average")
+    assert by_model["1B-clm-42k", "Question answering"] == score.estimate.mean
+
+
+def own_study(**changes) -> Scores:
+    """Return a table with the paper's datasets and two of its sizes, scores a point higher."""
+    paper = paper_scores()
+    models = tuple(
+        replace(each, name=f"mine-{each.name}", size=each.size.lower(), **changes)
+        for each in paper.models if each.group == "base" and each.size != "1B"
+    )  # fmt: skip
+    cells = {
+        (f"mine-{name}", dataset): Score(Estimate(score.estimate.mean + 1, 0.5, 5))
+        for (name, dataset), score in paper.cells.items()
+    }
+    return Scores("Mine", "standard", models, paper.datasets, cells)
+
+
+def test_the_papers_values_stand_behind_ones_own():
+    charts = {c.name: c for c in score_figures(own_study(), reference=paper_scores())}
+    chart = charts["size"]
+    mine = drawn(chart, "SC Average", "MLM")
+    theirs = drawn(chart, "SC Average", "paper: MLM")
+    # 1B is no category of one's own.
+    assert [*theirs] == [0.0, 1.0]
+    assert all(mine[x][0] == pytest.approx(theirs[x][0] + 1) for x in theirs)
+    assert all(s.is_reference for s in chart.panels[0].series if s.label.startswith("paper"))
+    assert "arXiv:2507.00994" in chart.caption
+    # On an axis of numbers all their points are there.
+    assert len(drawn(charts["mask-rate"], "SC Average", "paper: 1B")) == 4
+
+
+def test_other_datasets_or_metrics_have_nothing_behind_them():
+    for chart in score_figures(grid_scores(), reference=paper_scores()):
+        assert not any(s.is_reference for panel in chart.panels for s in panel.series)
+    mine = own_study()
+    other = tuple(replace(d, metric="macro_f1") if d.task == "TC" else d for d in mine.datasets)
+    charts = {c.name: c for c in score_figures(replace(mine, datasets=other),
+                                               reference=paper_scores())}  # fmt: skip
+    behind = {panel.key: any(s.is_reference for s in panel.series)
+              for panel in charts["size"].panels}  # fmt: skip
+    assert behind == {"SC Average": True, "TC Average": False, "QA Average": True,
+                      "IR Average": True}  # fmt: skip
