@@ -29,7 +29,8 @@ def study_status_command(
     ] = None,
 ) -> None:
     """Say how far a study is: jobs, failures and why, arms, device-hours."""
-    from biphasic.study.status import find_study, study_status
+    from biphasic.study.find import find_study
+    from biphasic.study.status import study_status
     from biphasic.study.status_text import status_lines
 
     folder, config = find_study(study, root)
@@ -49,7 +50,7 @@ def study_cancel(
 ) -> None:
     """Stop a study, also one that runs on another machine; 'study run' goes on later."""
     from biphasic.study.control import cancel_study
-    from biphasic.study.status import find_study
+    from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
     cancel_study(folder, say=typer.echo)
@@ -73,10 +74,8 @@ def study_retry(
     from biphasic.claim import CLAIM, find_holder
     from biphasic.cli.study import show_outcome
     from biphasic.errors import StudyError
-    from biphasic.study.api import run_study
     from biphasic.study.control import retry_jobs
-    from biphasic.study.status import find_study
-    from biphasic.study.study_file import load_resolved
+    from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
     runner = find_holder(folder / CLAIM)
@@ -89,6 +88,9 @@ def study_retry(
             f"nobody runs {folder.name}, so single jobs cannot be tried again in it; leave them "
             "away to run all that is missing, or run one with 'biphasic job run ID'"
         )
+    from biphasic.study.api import run_study
+    from biphasic.study.study_file import load_resolved
+
     outcome = run_study(
         load_resolved(folder), root=folder.parent, num_workers=workers, num_threads=threads
     )

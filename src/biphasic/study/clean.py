@@ -17,8 +17,9 @@ from biphasic.data.build import RECORD
 from biphasic.errors import LockedError, StudyError, TakenError
 from biphasic.files import MANIFEST
 from biphasic.store_claims import CLAIMS, claim_cleaning, running_work
+from biphasic.study.find import study_folders
 from biphasic.study.inventory import EVENT_FILES, Item, entries, useless_items
-from biphasic.study.needs import add_wishes, needs_of_studies, study_folders
+from biphasic.study.needs import add_wishes, needs_of_studies
 from biphasic.study.prepared import STORE
 from biphasic.study.wanted import Wish, forget_wish, read_wishes
 

@@ -13,12 +13,11 @@ from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import digest, is_complete, read_json
 from biphasic.records import StateRecord, StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
+from biphasic.study.find import RESOLVED, STUDY
 from biphasic.study.outlook import Outlook, look_ahead
-from biphasic.study.study_file import RESOLVED, load_resolved
+from biphasic.study.study_file import load_resolved
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.wanted import Wish
-
-STUDY = "study.json"
 
 
 @dataclass
@@ -43,12 +42,6 @@ class Needs:
     data: set[str] = field(default_factory=set[str])
     tasks: set[str] = field(default_factory=set[str])
     unsure: list[str] = field(default_factory=list[str])
-
-
-def study_folders(root: Path) -> list[Path]:
-    """Return the folders of a root that hold studies."""
-    folders = (each for each in sorted(root.iterdir()) if each.is_dir())
-    return [each for each in folders if (each / RESOLVED).is_file() or (each / STUDY).is_file()]
 
 
 def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:

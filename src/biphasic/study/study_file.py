@@ -18,9 +18,9 @@ from biphasic.errors import ConfigError, StudyError
 from biphasic.files import read_json, write_json
 from biphasic.study.arms import merge_settings
 from biphasic.study.config import StudyConfig
+from biphasic.study.find import RESOLVED
 
 INCLUDE = "include"
-RESOLVED = "config.json"
 _FORMAT = "biphasic.config/1"
 
 

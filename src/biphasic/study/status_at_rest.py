@@ -1,0 +1,114 @@
+"""How far a study is that nobody runs: its plan, beside what the store has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+from biphasic.files import complete_names
+from biphasic.study.config import StudyConfig
+from biphasic.study.device_time import device_time
+from biphasic.study.outlook import look_ahead
+from biphasic.study.plan import Plan
+from biphasic.study.prepared import STORE
+from biphasic.study.progress_record import ArmProgress, FailedJob, JobCounts, read_progress
+from biphasic.study.status import StudyStatus
+from biphasic.study.work import with_dependents
+
+
+def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
+    """Return how far a study is by what the store has of its plan.
+
+    Args:
+        config: The study.
+        folder: Its folder, beside the store.
+        notes: What else should be known.
+
+    Raises:
+        DataError: Data that only their owner can bring are missing, or a record is damaged.
+    """
+    store = folder.parent / STORE
+    outlook = look_ahead(config, store)
+    plan = outlook.plan
+    done = _done_jobs(plan, store)
+    last = read_progress(folder)
+    failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
+    counts = _counts(plan, done, [each.id for each in failures])
+    spent, left = device_time(plan, store, vocab_size=outlook.ground.vocab_size)
+    return StudyStatus(
+        study=config.name,
+        folder=folder,
+        phase="unfinished" if counts.waiting or counts.failed or counts.blocked else "finished",
+        runner=None,
+        counts=counts,
+        failures=failures,
+        by_arm=_by_arm(plan, done),
+        device_seconds_spent=spent,
+        device_seconds_left=left,
+        notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),
+    )
+
+
+def _done_jobs(plan: Plan, store: Path) -> set[str]:
+    states, results = complete_names(store / "states"), complete_names(store / "finetunes")
+    done = {segment.id for segment in plan.segments if segment.id in states}
+    done.update(group.id for group in plan.groups if results.issuperset(group.run_ids()))
+    return done
+
+
+def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
+    """Tell whether what failed is still planned, and nobody has done it since."""
+    is_planned = any(segment.id == failure.id for segment in plan.segments) or any(
+        group.id == failure.id for group in plan.groups
+    )
+    return is_planned and failure.id not in done
+
+
+def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
+    waiting = _waiting(plan)
+    blocked = {each for one in failed for each in with_dependents(one, waiting)} - {*done, *failed}
+    total = len(waiting)
+    return JobCounts(
+        done=len(done),
+        running=0,
+        waiting=total - len(done) - len(failed) - len(blocked),
+        failed=len(failed),
+        blocked=len(blocked),
+    )
+
+
+def _waiting(plan: Plan) -> dict[str, list[str]]:
+    """Return, by job, those that need it."""
+    waiting: dict[str, list[str]] = {segment.id: [] for segment in plan.segments}
+    waiting.update({group.id: [] for group in plan.groups})
+    for job, needed in _needed(plan).items():
+        if needed in waiting:
+            waiting[needed].append(job)
+    return waiting
+
+
+def _needed(plan: Plan) -> Mapping[str, str | None]:
+    states = {segment.id: segment.parent for segment in plan.segments}
+    return {**states, **{group.id: group.state for group in plan.groups}}
+
+
+def _by_arm(plan: Plan, done: Set[str]) -> dict[str, ArmProgress]:
+    """Return, by arm, the jobs that it needs; shared ones count for each."""
+    parents = {segment.id: segment.parent for segment in plan.segments}
+    groups: dict[str, list[str]] = {}
+    for group in plan.groups:
+        groups.setdefault(group.state, []).append(group.id)
+    jobs: dict[str, list[str]] = {}
+    for arm in plan.arms:
+        own = jobs.setdefault(arm.config.name, [])
+        state: str | None = arm.state
+        while state in parents:
+            own.append(state)
+            state = parents[state]
+    for point in plan.points:
+        jobs[point.arm.name].extend(groups.get(point.state, ()))
+    counted = {name: Counter(job in done for job in own) for name, own in jobs.items()}
+    return {
+        name: ArmProgress(done=count[True], total=count.total()) for name, count in counted.items()
+    }
