@@ -1,13 +1,17 @@
 """Time of a study's report, over more and more fine-tunings and lines of training.
 
-The records are made up; arms and tasks are few and always the same. Beside the report stands the
-import of all that it needs, matplotlib above all. See README.md beside this file.
+The records are made up. In the first two series arms and tasks are few and always the same. In the
+third a study grows by arms, each with twelve tasks, six learning rates, five seeds and the scores
+of single examples; beside its report stands the analysis alone: every comparison with the best arm
+of a task, over seeds and examples. Beside all stands the import of what a report needs, matplotlib
+above all. See README.md beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -27,6 +31,9 @@ GRIDS = {10: (1, 1), 100: (2, 5), 1_000: (10, 10), 10_000: (10, 100)}
 LINES = (1_000, 10_000, 100_000)
 """Of training, for each arm."""
 FIXED_RESULTS, FIXED_LINES = 100, 1_000
+WIDE = {5_040: 14, 15_120: 42, 50_040: 139}
+"""Arms by number of fine-tunings."""
+WIDE_TASKS, WIDE_RATES, WIDE_SEEDS, WIDE_EXAMPLES = 12, 6, 5, 100
 ARMS = ("untrained", "mlm", "clm", "clm-25-mlm-75", "clm-50-mlm-50")
 TASKS = {"first": "accuracy", "second": "f1"}
 
@@ -66,6 +73,100 @@ def write_study(folder: Path, *, num_results: int, num_lines: int) -> None:
     path = folder / "study" / "study.json"
     path.parent.mkdir()
     path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def write_wide_study(folder: Path, *, num_arms: int) -> None:
+    """Make up a study of many arms, with the scores of every test example."""
+    tables = [example_table(right) for right in range(WIDE_EXAMPLES + 1)]
+    arms = [write_arm(folder / "store", f"arm-{n}", 20) for n in range(num_arms)]
+    tasks = [f"task-{n}" for n in range(WIDE_TASKS)]
+    rates = [1e-5 * 2**n for n in range(WIDE_RATES)]
+    runs = []
+    draw = random.Random(0)  # noqa: S311 - made-up scores
+    for number, (arm, task, rate, seed) in enumerate(
+        itertools.product(arms, tasks, rates, range(WIDE_SEEDS))
+    ):
+        level = 50 + 0.2 * int(arm["name"].removeprefix("arm-"))
+        right = min(WIDE_EXAMPLES, max(0, round(draw.gauss(level, 3))))
+        runs.append(
+            write_wide_result(folder / "store", number, arm, task, rate, seed, right, tables)
+        )
+    sizes = {"num_train": 4_000, "num_validation": 500, "num_test": WIDE_EXAMPLES}
+    record = {
+        "format": "biphasic.study/1",
+        "name": "wide",
+        "title": "Wide",
+        "arms": arms,
+        "tasks": [
+            {"name": name, "kind": kind, "title": name, "metric": "accuracy", **sizes}
+            for name, kind in zip(tasks, itertools.cycle(("sc", "tc", "qa", "ir")), strict=False)
+        ],
+        "learning_rates": rates,
+        "seeds": list(range(WIDE_SEEDS)),
+        "runs": runs,
+    }
+    path = folder / "study" / "study.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def example_table(right: int) -> bytes:
+    """Return `scores.parquet` with a number of right answers, drawn at random."""
+    import pyarrow as pa  # noqa: PLC0415 - the parent stays small
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    draw = random.Random(right)  # noqa: S311
+    answers = [number < right for number in range(WIDE_EXAMPLES)]
+    draw.shuffle(answers)
+    table = pa.table(
+        {
+            "split": ["test"] * WIDE_EXAMPLES,
+            "id": [str(number) for number in range(WIDE_EXAMPLES)],
+            "score": [float(answer) for answer in answers],
+            "correct": answers,
+        }
+    )
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def write_wide_result(  # noqa: PLR0917 - a cell of the grid
+    store: Path,
+    number: int,
+    arm: dict[str, Any],
+    task: str,
+    rate: float,
+    seed: int,
+    right: int,
+    tables: list[bytes],
+) -> dict[str, Any]:
+    """Write one fine-tuning's folder as a study would; return its run."""
+    identity = hashlib.sha256(str(number).encode()).hexdigest()
+    cell = {"id": identity, "task": task, "learning_rate": rate, "seed": seed}
+    record = {
+        "format": "biphasic.finetune/1",
+        **cell,
+        "state": arm["state"],
+        "kind": "sc",
+        "metric": "accuracy",
+        "status": "finished",
+        "steps": 200,
+        "validation": {"accuracy": right / WIDE_EXAMPLES},
+        "test": {"accuracy": right / WIDE_EXAMPLES},
+        "seconds": 7.25,
+    }
+    files = {"result.json": json.dumps(record).encode(), "scores.parquet": tables[right]}
+    folder = store / "finetunes" / identity
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    entries = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    }
+    (folder / "manifest.json").write_text(json.dumps({"files": entries}), encoding="utf-8")
+    return {**cell, "arm": arm["name"]}
 
 
 def write_arm(store: Path, name: str, num_lines: int) -> dict[str, Any]:
@@ -153,6 +254,53 @@ def measure_report(folder: Path) -> dict[str, float]:
     }
 
 
+def measure_analysis(folder: Path) -> dict[str, float]:
+    """Read a study and compare every arm with the best of each task, imports excluded."""
+    from biphasic.analysis.compare import compare_with_best  # noqa: PLC0415
+    from biphasic.analysis.load import load_study  # noqa: PLC0415
+    from biphasic.analysis.scores import study_scores  # noqa: PLC0415
+
+    began, cpu_began = time.perf_counter(), time.process_time()
+    scores = study_scores(load_study(folder / "study", folder / "store"))
+    loaded = time.perf_counter() - began
+    found = [compare_with_best(scores, dataset.name) for dataset in scores.datasets]
+    assert all(each.examples is not None for family in found for each in family)
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu_began,
+        "load_seconds": loaded,
+        "comparisons": sum(map(len, found)),
+    }
+
+
+def measure_wide(sizes: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """Analyse and report studies of more and more arms, and print how the cost grows."""
+    costs: dict[str, list[float]] = {"analysis": [], "report": []}
+    for num_results, num_arms in sizes.items():
+        with tempfile.TemporaryDirectory() as folder:
+            write_wide_study(Path(folder), num_arms=num_arms)
+            for what, seconds in costs.items():
+                option = "--measure" if what == "report" else "--measure-analysis"
+                found, cost = measured(__file__, [option, folder])
+                seconds.append(found["cpu_seconds"])
+                print(
+                    f"{num_results:7,} records, {what:8} {found['seconds']:6.2f} s, "
+                    f"{found['cpu_seconds']:6.2f} s CPU, {cost.peak_bytes / 1e6:5.0f} MB",
+                    flush=True,
+                )
+                yield {
+                    "series": f"records, {what}",
+                    "results": num_results,
+                    "arms": num_arms,
+                    **found,
+                    "peak_bytes": cost.peak_bytes,
+                }
+    for what, seconds in costs.items():
+        slope = exponent([*sizes], seconds)
+        print(f"records, {what}: seconds grow with exponent {slope:.2f}", flush=True)
+        yield {"series": f"records, {what}", "exponent": slope}
+
+
 def measure_series(
     name: str, points: dict[int, tuple[int, int]], import_seconds: float
 ) -> Iterator[dict[str, Any]]:
@@ -199,6 +347,7 @@ def measure(rounds: int) -> Iterator[dict[str, Any]]:
     yield from measure_series("fine-tunings", results, import_seconds)
     lines = {size: (FIXED_RESULTS, size) for size in LINES}
     yield from measure_series("training lines an arm", lines, import_seconds)
+    yield from measure_wide(WIDE)
 
 
 def main() -> None:
@@ -208,12 +357,26 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="of the import; the fastest counts")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/report.json"))
+    parser.add_argument(
+        "--records",
+        type=int,
+        nargs="*",
+        choices=[*WIDE],
+        metavar="N",
+        help=f"measure the third series alone, for some of {', '.join(map(str, WIDE))} records",
+    )
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure-analysis", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure_report(options.measure)))
-        return
-    write_records(options.json, list(measure(options.rounds)))
+    elif options.measure_analysis:
+        print(json.dumps(measure_analysis(options.measure_analysis)))
+    elif options.records is not None:
+        chosen = {size: WIDE[size] for size in options.records or WIDE}
+        write_records(options.json, list(measure_wide(chosen)))
+    else:
+        write_records(options.json, list(measure(options.rounds)))
 
 
 if __name__ == "__main__":

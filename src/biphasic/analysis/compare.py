@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -44,19 +45,14 @@ class Comparison:
         dataset: Name of the dataset or average.
         kind: Whether seeds were paired.
         difference: First minus second, in percent points, by the scores' convention.
-        num_pairs: Seeds that both have; 0 where not paired.
-        effect: Mean over standard deviation of the pairs' differences.
+        differences: Of each seed that both have, in percent points; empty where not paired.
         p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
             where the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
             over test examples.
         p_adjusted: The same, corrected for the family: by Holm, zero-shot by Bonferroni.
         family_size: Comparisons it was corrected for.
-        sign_flip: The exact test over pairs.
-        wilcoxon: The exact test over ranks, where it applies.
         examples: Interval over seeds and test examples.
         examples_missing: Why there is none; empty where there is.
-        detectable: Difference that four in five such comparisons would have shown, uncorrected, in
-            percent points.
     """
 
     first: str
@@ -64,16 +60,37 @@ class Comparison:
     dataset: str
     kind: Literal["paired", "unpaired"]
     difference: Estimate
-    num_pairs: int
-    effect: EffectSize | None
+    differences: tuple[float, ...]
     p_value: float | None
     p_adjusted: float | None
     family_size: int
-    sign_flip: ExactTest | None
-    wilcoxon: ExactTest | None
     examples: ExampleInterval | None
     examples_missing: str
-    detectable: float | None
+
+    @property
+    def num_pairs(self) -> int:
+        """Seeds that both models have; 0 where not paired."""
+        return len(self.differences)
+
+    @cached_property
+    def effect(self) -> EffectSize | None:
+        """Mean over standard deviation of the differences."""
+        return effect_size(self.differences)
+
+    @cached_property
+    def sign_flip(self) -> ExactTest | None:
+        """The exact test over pairs."""
+        return sign_flip_test(self.differences)
+
+    @cached_property
+    def wilcoxon(self) -> ExactTest | None:
+        """The exact test over ranks, where it applies."""
+        return wilcoxon_test(self.differences)
+
+    @cached_property
+    def detectable(self) -> float | None:
+        """Difference that four in five such comparisons would show, uncorrected; percent points."""
+        return detectable_difference(self.differences)
 
     @property
     def verdict(self) -> Verdict:
@@ -278,23 +295,19 @@ def _compare(
     family_size: int,
     examples: bool,
 ) -> Comparison:
-    values = [*(pair.by_seed or {}).values()]
+    values = tuple((pair.by_seed or {}).values())
     plain = Comparison(
         first=pair.first,
         second=pair.second,
         dataset=pair.dataset.name,
         kind="paired" if values else "unpaired",
         difference=pair.difference,
-        num_pairs=len(values),
-        effect=effect_size(values),
+        differences=values,
         p_value=pair.p_value,
         p_adjusted=p_adjusted,
         family_size=family_size,
-        sign_flip=sign_flip_test(values),
-        wilcoxon=wilcoxon_test(values),
         examples=None,
         examples_missing="scores of single examples were not asked for",
-        detectable=detectable_difference(values),
     )
     if not examples:
         return plain

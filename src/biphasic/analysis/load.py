@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -118,8 +119,12 @@ class StudyRecords:
         """The tasks in the study's order."""
         return self.study.tasks
 
-    def by_cell(self) -> dict[tuple[str, str], tuple[Outcome, ...]]:
+    def by_cell(self) -> Mapping[tuple[str, str], tuple[Outcome, ...]]:
         """Group outcomes by arm and task."""
+        return self._by_cell
+
+    @cached_property
+    def _by_cell(self) -> dict[tuple[str, str], tuple[Outcome, ...]]:
         groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
         for outcome in self.outcomes:
             groups[outcome.run.arm, outcome.run.task].append(outcome)

@@ -29,6 +29,8 @@ from biphasic.seeds import stream
 NUM_RESAMPLES = 2_000
 _BLOCK = 2_000_000
 """Weights held at once."""
+_KEPT = 4_000_000
+"""Weights kept for the next comparison on the same dataset: 32 MB."""
 Array = NDArray[np.float64]
 
 
@@ -78,10 +80,8 @@ def resampled_values(
     runs = list(runs)
     num_examples = runs[0].terms.shape[1]
     terms = np.concatenate([run.terms for run in runs])
-    blocks = (
-        terms @ weights.T
-        for weights in _example_weights(dataset, num_examples, num_resamples=num_resamples)
-    )
+    draw = _kept_weights if num_examples * num_resamples <= _KEPT else _example_weights
+    blocks = (terms @ weights.T for weights in draw(dataset, num_examples, num_resamples))
     sums = np.concatenate(list(blocks), axis=1)
     borders = np.cumsum([len(run.terms) for run in runs])[:-1]
     return np.stack(
@@ -89,7 +89,12 @@ def resampled_values(
     )
 
 
-def _example_weights(dataset: str, num_examples: int, *, num_resamples: int) -> Iterable[Array]:
+@lru_cache(maxsize=2)
+def _kept_weights(dataset: str, num_examples: int, num_resamples: int) -> tuple[Array, ...]:
+    return tuple(_example_weights(dataset, num_examples, num_resamples))
+
+
+def _example_weights(dataset: str, num_examples: int, num_resamples: int) -> Iterable[Array]:
     """Yield how often each resample has each example, [resamples, num_examples] at a time."""
     draw = np.random.Generator(stream(f"bootstrap {dataset}", num_examples))
     rows = max(1, _BLOCK // num_examples)

@@ -59,6 +59,27 @@ def test_wilcoxon_by_hand_and_where_it_does_not_apply():
     assert wilcoxon_test([]) is None
 
 
+@pytest.mark.parametrize("num", [2, 3, 5, 8, 12])
+def test_both_tests_are_scipy_s(num):
+    from scipy.stats import permutation_test, wilcoxon
+
+    for seed in range(5):
+        differences = np.random.default_rng(seed).normal(0.4, 1.0, num)
+        by_flips = permutation_test(
+            (differences, np.zeros(num)),
+            lambda first, second, axis: np.mean(first - second, axis=axis),
+            permutation_type="samples", vectorized=True, n_resamples=np.inf,
+        )  # fmt: skip
+        assert sign_flip_test(differences).p_value == pytest.approx(by_flips.pvalue)
+        by_ranks = wilcoxon(differences, method="exact")
+        assert wilcoxon_test(differences).p_value == pytest.approx(by_ranks.pvalue)
+
+
+def test_sums_that_differ_by_rounding_alone_are_ties():
+    # 0.1 + 0.2 - 0.3 is 5.6e-17 in floating point; all eight sums are 0, 0.2, 0.4 or 0.6 in size.
+    assert sign_flip_test([0.1, 0.2, -0.3]).p_value == 1.0
+
+
 def test_many_pairs_are_sampled_with_a_fixed_seed():
     differences = np.random.default_rng(0).normal(0.5, 1.0, 40)
     first, second = sign_flip_test(differences), sign_flip_test(differences)
