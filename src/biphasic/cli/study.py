@@ -14,6 +14,7 @@ from biphasic.cli.study_upkeep import (
     study_status_command,
 )
 from biphasic.cli.tune import study_tune
+from biphasic.cli.tune import study_tune
 
 if TYPE_CHECKING:
     from biphasic.study.run import StudyOutcome
@@ -148,11 +149,14 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
 
     from biphasic.study.job_store import save_job
     from biphasic.study.prepared import prepare_study
+    from biphasic.study.run import study_lock, write_study_report
     from biphasic.study.study_file import load_study, save_resolved
 
     config = load_study(file, overrides or ())
     study = prepare_study(config, root=root, console=Console(stderr=True))
-    save_resolved(config, study.folder)
+    with study_lock(study.folder):
+        save_resolved(config, study.folder)
+        write_study_report(study)  # so that 'study report' knows what is expected
     items = study.missing_work()
     names = {item.id for item in items}
     for item in items:

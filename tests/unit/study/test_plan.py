@@ -18,6 +18,7 @@ from biphasic.study.plan import (
     missing_segments,
     plan_study,
 )
+from biphasic.study.training_plan import plan_training
 from biphasic.training.lineage import Ground
 
 GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
@@ -196,7 +197,7 @@ def test_only_what_is_incomplete_is_missing(plan, tmp_path):
     assert missing_segments(made, tmp_path) == rest
     group = made.groups[0]
     finish(tmp_path / "finetunes" / group.all_runs[1].id)
-    assert missing_runs(group, tmp_path) == [group.all_runs[0]]
+    assert missing_runs(group, tmp_path) == [group.all_runs[0].id]
 
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])
@@ -267,3 +268,31 @@ def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer,
     with pytest.raises(ConfigError, match=r"task 'pydocs-sc': max_seqlen: 64 tokens leave no room"):
         check_tasks((asking,), tokenizer)
     check_tasks((task,), tokenizer)
+
+
+@given(cut=st.integers(0, 19), other=st.integers(0, 19))
+def test_training_goes_on_from_the_last_state_that_is_there(cut, other):
+    """Whoever left it: another study, or a run of `pretrain`."""
+    config = configure({"mlm": [phase("mlm", 10)], "both": [phase("clm", 6), phase("mlm", 14)]})
+    whole = plan_training(config, GROUND)
+    arm = next(arm for arm in whole.arms if arm.config.name == "both")
+    known = {arm.lineage.identities[cut], arm.lineage.identities[other]}
+    again = plan_training(config, GROUND, known=known)
+    # Names of states stay; only what is trained to get there is less.
+    assert [point.state for point in again.points] == [point.state for point in whole.points]
+    assert [segment.id for segment in again.segments] == [s.id for s in whole.segments]
+    [segment] = [s for s in again.segments if s.id == arm.state]
+    [alone] = [s for s in whole.segments if s.id == arm.state]
+    latest = max(cut, other)
+    assert segment.start == max(latest, alone.start)
+    assert segment.parent == (arm.lineage.identities[latest] if latest else alone.parent)
+    assert [s for s in again.segments if s.arm == "mlm"] == [
+        s for s in whole.segments if s.arm == "mlm"
+    ]
+
+
+def test_a_state_that_is_finished_is_planned_as_before():
+    config = configure({"both": [phase("clm", 6), phase("mlm", 14)]})
+    whole = plan_training(config, GROUND)
+    state = whole.arms[0].state
+    assert plan_training(config, GROUND, known={state}).segments == whole.segments

@@ -1,0 +1,72 @@
+"""The reference graph, arm for arm, from its file to its report; shared trunks are exact."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.files import read_json
+from biphasic.study.api import pretrain
+from biphasic.study.study_file import load_study
+from mini_study import STUDY, copy_root, run_command, write_own_tasks
+
+FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"
+TENTH = 10
+
+
+def shortened(folder):
+    """Return the shipped study with a tenth of its steps, narrow models, and one small task."""
+    study = yaml.safe_load(FILE.read_text())
+    for arm in study["arms"]:
+        for part in (arm, *arm["phases"], *(p.get("learning_rate", {}) for p in arm["phases"])):
+            for key in ("steps", "decay_steps"):
+                if key in part:
+                    part[key] //= TENTH
+        for axis, values in arm["axes"].items():
+            if axis.endswith(".steps"):
+                arm["axes"][axis] = [value // TENTH for value in values]
+    for points in study["evaluation_points"]:
+        points["arms"] = [name.replace("420", "42") for name in points["arms"]]
+        points["steps"] = [step // TENTH for step in points["steps"]]
+    rate = {"peak": 2.0e-3, "warmup_steps": 2, "decay_steps": 2}
+    study["recipe"] |= {"max_seqlen": 64, "rows_per_step": 2, "learning_rate": rate}
+    study |= {"name": "short", "corpus": STUDY["corpus"], "checkpoint_every": 0}
+    study["tasks"] = [{"name": "first-word", "source": "sc:own/first-word"}]
+    protocol = {"max_steps": 2, "batch_size": 4, "max_seqlen": 64, "precision": "bf16"}
+    study["finetuning"] = {"learning_rates": [5e-4], "seeds": [0, 1], "protocol": protocol}
+    write_own_tasks(folder / "own")
+    path = folder / "short.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_the_grid_runs_to_its_report_and_branches_are_exact(finished, tmp_path):
+    root, study = copy_root(finished, tmp_path / "root", data_only=True), shortened(tmp_path)
+    ended = run_command("study", "run", study, "--root", root, "--workers", "2")
+    assert ended.returncode == 0, ended.stderr
+    record = read_json(root / "short/study.json")
+    finals = [arm for arm in record["arms"] if arm["is_final"]]
+    assert (len(finals), len(record["arms"])) == (38, 50)
+    assert len(record["runs"]) == 50 * 2
+    page = (root / "short/report/report.html").read_text()
+    assert all(arm["label"] in page for arm in finals)
+    rows = (root / "short/report/results.csv").read_text().splitlines()
+    assert sum(",first-word," in row and "finished" in row for row in rows) == 50 * 2
+
+    # Many arms, one trunk: the branch with the most ancestors, trained alone in a store of its own.
+    deepest = max(finals, key=lambda arm: len(arm["segments"]))
+    assert len(deepest["segments"]) >= 3
+    config = load_study(study)
+    [arm] = [arm for arm in config.arms if arm.name == deepest["name"]]
+    alone = pretrain(
+        config.recipe_of(arm),
+        corpus=CorpusConfig(folder=next((root / "store/data").iterdir())),
+        root=tmp_path / "alone",
+    )
+    assert alone.name == deepest["state"]
+    assert [path.name for path in (tmp_path / "alone/store/states").iterdir()] == [alone.name]
+    for part in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = (folder / part for folder in (root / "store/states" / alone.name, alone))
+        assert ours.read_bytes() == theirs.read_bytes(), part
