@@ -14,7 +14,6 @@ from biphasic.cli.study_upkeep import (
     study_status_command,
 )
 from biphasic.cli.tune import study_tune
-from biphasic.cli.tune import study_tune
 
 if TYPE_CHECKING:
     from biphasic.study.run import StudyOutcome
