@@ -176,7 +176,7 @@ def answer_extreme(
         found.append(comparison)
     if not found:
         wanted = f"{factor_name(question.over)} {describe_levels(question.sought)}"
-        notes.lack(f"no model: {wanted}, to compare with others")
+        notes.lack(f"no {wanted} to compare with others")
     return found
 
 

@@ -8,9 +8,9 @@ name is held equal: models are only ever compared that agree in all other factor
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from biphasic.analysis.claims.selection import (
     Factor,
@@ -18,6 +18,7 @@ from biphasic.analysis.claims.selection import (
     NumberFactor,
     OrderedFactor,
     Selection,
+    refuse_misfit,
 )
 from biphasic.config import Config, refuse_repeats
 
@@ -44,6 +45,19 @@ Course = Literal[
     "dips in the middle",
     "peaks in the middle",
 ]
+
+
+EntryT = TypeVar("EntryT")
+
+
+def _refuse_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("give one at least")
+    return values
+
+
+# A bound of pydantic's own would also complain of every wrong entry that there are too few.
+NotEmpty = Annotated[tuple[EntryT, ...], AfterValidator(_refuse_empty)]
 
 
 class Difference(Config):
@@ -108,6 +122,7 @@ class Extreme(Config):
     def _expects_one_thing(self) -> Extreme:
         if (self.expect is None) == (self.expect_not is None):
             raise ValueError("give one of 'expect' and 'expect_not'")
+        refuse_misfit(self.over, self.sought)
         if self.across == self.over:
             raise ValueError(f"across: '{self.across}' is what levels are sought of")
         if self.by != "mean" and self.across is None:
@@ -123,14 +138,14 @@ class Extreme(Config):
 class Varies(Config):
     """Whether values differ at all within a group; each group is a comparison."""
 
-    over: Annotated[tuple[Factor, ...], Field(min_length=1)]
+    over: NotEmpty[Factor]
     """The factors along which they may differ."""
 
 
 class Hold(Config):
     """How many of the comparisons must hold: in files `all`, `most often`, or one of these."""
 
-    at_least: PositiveInt | str | None = None
+    at_least: int | str | None = None
     """A number, or a share of those that there are such as `8/12`, rounded up."""
     at_most: int | str | None = None
     """A number, or a share, rounded down."""
@@ -157,8 +172,8 @@ class Hold(Config):
         for name, number in (("at_least", self.at_least), ("at_most", self.at_most)):
             if isinstance(number, str):
                 share_of(number, where=name)
-            elif isinstance(number, int) and number < 0:
-                raise ValueError(f"{name}: a number of comparisons is not negative")
+            elif isinstance(number, int) and number < (name == "at_least"):
+                raise ValueError(f"{name}: {number} comparisons decide nothing; give more")
         return self
 
     @classmethod
@@ -265,7 +280,7 @@ class Claim(Config):
     """The sentence."""
     source: str = ""
     """Where it is said."""
-    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+    checks: NotEmpty[Check]
     """All must hold for the claim to be true."""
     weaker: tuple[Check, ...] = ()
     """All must hold for it to be partly true."""
@@ -276,7 +291,7 @@ class ClaimsFile(Config):
 
     format: Literal["biphasic.claims/1"]
     """Version of this vocabulary."""
-    claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
+    claims: NotEmpty[Claim]
     """In the order of the report."""
 
     @model_validator(mode="after")

@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.analysis.claims.language import Claim, ClaimsFile
-from biphasic.config import load_config
+from biphasic.config import Config, load_config, parse_config
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _Outline(Config):
+    """A claims file whose claims are not read yet, so that errors can name them."""
+
+    format: str
+    claims: list[dict[str, Any]]
 
 
 @lru_cache(maxsize=1)
 def paper_claims() -> tuple[Claim, ...]:
     """Return the 25 claims of arXiv:2507.00994 and one of a blog post about it."""
-    with resources.as_file(
-        resources.files("biphasic.analysis").joinpath("reference", "claims.yaml")
-    ) as path:
-        return load_config(ClaimsFile, path).claims
+    package = resources.files("biphasic.analysis")
+    with resources.as_file(package.joinpath("reference", "claims.yaml")) as path:
+        return load_claims(path)
 
 
 def load_claims(path: Path) -> tuple[Claim, ...]:
@@ -29,7 +35,13 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
         ConfigError: It is missing or something in it is wrong; the message names the claim, the
             place in it and the remedy.
     """
-    return load_config(ClaimsFile, path).claims
+    outline = load_config(_Outline, path)
+    claims = [
+        parse_config(Claim, raw, where=f"{path}: claim '{raw.get('id', number)}'")
+        for number, raw in enumerate(outline.claims, start=1)
+    ]
+    whole = {"format": outline.format, "claims": claims}
+    return parse_config(ClaimsFile, whole, where=str(path)).claims
 
 
 def claims_schema() -> dict[str, Any]:

@@ -137,16 +137,7 @@ class Selection(Config):
     @model_validator(mode="after")
     def _has_fitting_values(self) -> Selection:
         for name, levels in self.levels().items():
-            if name in NUMBER_FACTORS:
-                wrong = [value for value in levels.values if isinstance(value, str)]
-                if wrong:
-                    raise ValueError(f"{name}: '{wrong[0]}' is not a number")
-                continue
-            wrong = [value for value in levels.values if not isinstance(value, str)]
-            if wrong:
-                raise ValueError(f"{name}: write {wrong[0]:g} in quotes: names are text")
-            if not levels.values and not (name == "size" and levels.position):
-                raise ValueError(f"{name}: has no order; give a name or a list of names")
+            refuse_misfit(name, levels)
         return self
 
     def levels(self) -> dict[str, Levels]:
@@ -160,3 +151,19 @@ class Selection(Config):
     def named(self) -> set[str]:
         """Return the names of all factors that are narrowed."""
         return set(self.levels()) | ({"finished"} if self.finished is not None else set())
+
+
+def refuse_misfit(factor: str, levels: Levels) -> None:
+    """Refuse levels that a factor cannot have.
+
+    Raises:
+        ValueError: They are names where numbers are due, or the other way round.
+    """
+    if factor in NUMBER_FACTORS:
+        if names := [value for value in levels.values if isinstance(value, str)]:
+            raise ValueError(f"{factor}: '{names[0]}' is not a number")
+        return
+    if numbers := [value for value in levels.values if not isinstance(value, str)]:
+        raise ValueError(f"{factor}: write {numbers[0]:g} in quotes: names are text")
+    if not levels.values and not (factor == "size" and levels.position):
+        raise ValueError(f"{factor}: has no order; give a name or a list of names")

@@ -1,0 +1,157 @@
+"""The paper's claims on studies: what carries over, what cannot be told, and what is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from small_table import miniature, model, table
+
+from biphasic.analysis.claims import ClaimResult, claims_report
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.score_table import Score, Scores
+from biphasic.analysis.scores import paper_scores
+
+# What the miniature of the paper's table cannot say: it has one dataset per task.
+BY_DATASET = {"C07"}
+
+
+def report(scores: Scores) -> dict[str, ClaimResult]:
+    return {result.id: result for result in claims_report(scores)}
+
+
+def test_a_study_of_the_same_shape_gets_the_paper_s_verdicts_under_its_own_names() -> None:
+    paper, small = report(paper_scores()), report(miniature())
+    assert {name: small[name].verdict for name in small if name not in BY_DATASET} == {
+        name: paper[name].verdict for name in paper if name not in BY_DATASET
+    }
+    assert small["C07"].verdict == "undecided"
+    assert small["C07"].missing == ("no models or tasks that differ in dataset alone",)
+    assert small["C06"].bound == ("middle size: nano", "largest steps: 420")
+    assert "continued steps: 220" in " ".join(small["C22"].bound)
+    # Same comparisons as in the paper, whatever else is in the study.
+    for name in ("C01", "C14", "C17", "C18", "C19", "C20", "C23", "C25"):
+        assert [len(check.comparisons) for check in small[name].checks] == [
+            len(check.comparisons) for check in paper[name].checks
+        ]
+
+
+def test_another_masking_rate_stands_in_and_is_named() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm", mask_rate=0.3)
+    cells = {"SC": 70.0, "TC": 80.0, "QA": 30.0, "IR": 40.0}
+    scores = table({clm: cells, mlm: {name: value + 5 for name, value in cells.items()}})
+    result = report(scores)["C01"]
+    assert result.verdict == "true"
+    assert "nearest 0.4: 0.3" in " ".join(result.bound)
+    assert result.numbers == ("4 of 4 hold (at least 3 needed); 0 of 4 hold (at most 0 allowed)")
+    assert result.scope == "size nano; masking rate 0.3; steps 100; task SC, TC, QA and IR"
+
+
+def test_a_rate_too_far_off_does_not_stand_in_for_40_percent() -> None:
+    rates = {model(f"mlm{rate}", mask_rate=rate): {"SC": 70 + rate} for rate in (0.15, 0.2)}
+    result = report(table(rates))["C12"]
+    assert result.verdict == "undecided"
+    assert result.missing == ("no masking rate nearest 0.4 to compare with others",)
+
+
+def test_each_claim_says_what_a_lone_pair_of_models_lacks() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm")
+    found = report(table({clm: {"SC": 70.0, "TC": 80.0}, mlm: {"SC": 72.0, "TC": 79.0}}))
+    assert found["C03"].missing == ("no models that differ in size alone (2 levels or more)",)
+    assert found["C09"].missing == ("no task IR",)
+    assert found["C10"].missing == ("needs 2 levels of size or more; there is: nano",)
+    assert found["C14"].missing == ("no states on the way",)
+    assert found["C20"].missing == ("no objective CLM+MLM", "no share of CLM 0.25")
+    assert found["C22"].missing == ("no continued steps above 0",)
+    # What can be told is told: the half of the claim that speaks of SC and QA lacks QA.
+    assert found["C02"].verdict == "undecided"
+    assert found["C02"].missing == ("no task QA", "no task QA to compare with others")
+    assert found["C05"].verdict == "true"
+    decided = {name for name, result in found.items() if result.verdict != "undecided"}
+    assert decided == {"C01", "C05", "C06"}
+    assert all(result.missing for name, result in found.items() if name not in decided)
+
+
+def test_a_model_without_counterpart_leaves_a_claim_open_and_is_named() -> None:
+    small = {"parameters": 1_000_000, "size": "pico"}
+    mlm, clm, alone = model("mlm"), model("clm", objective="CLM"), model("alone", **small)
+    scores = table({mlm: {"TC": 70.0}, clm: {"TC": 71.0}, alone: {"TC": 60.0}})
+    result = report(scores)["C05"]
+    assert result.verdict == "undecided"
+    assert result.missing == ("no counterpart of alone: CLM",)
+    # One comparison that fails decides, whatever the missing one would be: not true any more.
+    lost = table({mlm: {"TC": 75.0}, clm: {"TC": 71.0}, alone: {"TC": 60.0}})
+    assert report(lost)["C05"].verdict == "undecided", "false or partly, that is still open"
+    both = table({
+        mlm: {"TC": 75.0}, clm: {"TC": 71.0}, alone: {"TC": 60.0},
+        model("more", mask_rate=0.2): {"TC": 71.0},
+    })  # fmt: skip
+    assert report(both)["C05"].verdict == "partly"
+
+
+def test_a_missing_score_is_named() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm")
+    scores = table({clm: {"TC": 70.0}, mlm: {"TC": None}})
+    result = report(scores)["C05"]
+    assert (result.verdict, result.missing) == ("undecided", ("mlm has no score on TC",))
+
+
+def test_one_seed_has_no_significance() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm")
+    scores = table({clm: {"TC": 70.0}, mlm: {"TC": 72.0}})
+    cells = {key: Score(Estimate(found.estimate.mean, None, 1))
+             for key, found in scores.cells.items() if found.estimate}  # fmt: skip
+    result = report(dataclasses.replace(scores, cells=cells))["C05"]
+    assert result.verdict == "undecided"
+    assert result.missing == ("no interval, with fewer than two seeds: mlm, clm",)
+
+
+def test_a_score_that_may_change_is_named() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm")
+    scores = table({clm: {"TC": 72.0}, mlm: {"TC": 70.0}})
+    cells = dict(scores.cells)
+    cells["mlm", "TC"] = dataclasses.replace(cells["mlm", "TC"], is_complete=False)
+    result = report(dataclasses.replace(scores, cells=cells))["C05"]
+    assert (result.verdict, result.missing) == ("true", ("mlm on TC: some runs are missing",))
+
+
+def test_zero_shot_tasks_take_no_part_unless_named() -> None:
+    clm, mlm = model("clm", objective="CLM"), model("mlm")
+    cells = {"SC": 70.0, "TC": 80.0, "QA": 30.0, "IR": 40.0}
+    better = {name: value + 5 for name, value in cells.items()}
+    scores = table({clm: {**cells, "ZS": 90.0}, mlm: {**better, "ZS": 10.0}})
+    result = report(scores)["C01"]
+    assert result.verdict == "true"
+    assert [len(check.comparisons) for check in result.checks] == [4, 4]
+
+
+def test_pretraining_seeds_are_compared_one_by_one() -> None:
+    cells = {}
+    for seed in (0, 1):
+        cells[model(f"clm-{seed}", objective="CLM")] = {"TC": 70.0 + seed}
+        cells[model(f"mlm-{seed}")] = {"TC": 70.0 + 3 * seed}
+    result = report(table(cells))["C05"]
+    (check,) = result.checks
+    assert [(c.where, c.holds) for c in check.comparisons] == [
+        ("TC, nano, run 1", True), ("TC, nano, run 2", False)
+    ]  # fmt: skip
+    assert result.verdict == "partly"
+
+
+def test_sizes_without_numbers_of_parameters_have_no_order() -> None:
+    cells = {}
+    for size in ("a", "b"):
+        factors = {"size": size, "parameters": None}
+        cells[model(f"clm-{size}", objective="CLM", **factors)] = {"SC": 70.0}
+        cells[model(f"mlm-{size}", **factors)] = {"SC": 71.0}
+    result = report(table(cells))["C03"]
+    assert result.verdict == "undecided"
+    assert result.missing == ("sizes have no order: numbers of parameters are unknown",)
+
+
+@pytest.mark.parametrize("name", ["<b>&", "a|b\n# c", "\u202eright to left", "x" * 300])
+def test_names_of_models_are_texts(name: str) -> None:
+    clm, mlm = model(name, objective="CLM"), model("mlm")
+    result = report(table({clm: {"TC": 70.0}, mlm: {"TC": 75.0}}))["C05"]
+    assert result.verdict == "false"
+    assert name in result.exceptions[0]
