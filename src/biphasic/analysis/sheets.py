@@ -95,7 +95,7 @@ def score_text(estimate: Estimate | None) -> str:
     """Write `87.85 (0.13)`: mean and half-width in percent points, the mean alone without one."""
     if estimate is None:
         return "–"
-    mean = f"{estimate.mean + 0.0:.2f}"
+    mean = f"{estimate.mean:z.2f}"
     return mean if estimate.half_width is None else f"{mean} ({estimate.half_width:.2f})"
 
 

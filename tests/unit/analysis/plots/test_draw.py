@@ -4,6 +4,7 @@ import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -187,7 +188,7 @@ def test_ordered_colours_get_darker_step_by_step():
 
     greys = [grey(color) for color in RAMP]
     assert greys == sorted(greys, reverse=True)
-    assert all(one - other > 8 for one, other in zip(greys, greys[1:], strict=False))
+    assert all(one - other > 8 for one, other in pairwise(greys))
     chosen = [style.color for style in ordered_styles(["a", "b", "c"]).values()]
     assert chosen == [RAMP[0], RAMP[2], RAMP[4]]
 

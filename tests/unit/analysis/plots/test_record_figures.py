@@ -52,8 +52,8 @@ def test_each_rate_has_the_mean_of_all_its_seeds(records):
 
 
 def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path):
-    study = FakeStudy(steps=40, diverged={("mlm", "pydocs-sc", 5e-4, 0), ("mlm", "pydocs-sc", 5e-4, 1),
-                                          ("clm", "pydocs-sc", 2e-4, 3)})  # fmt: skip
+    lost = {("mlm", "pydocs-sc", 5e-4, seed) for seed in (0, 1)} | {("clm", "pydocs-sc", 2e-4, 3)}
+    study = FakeStudy(steps=40, diverged=lost)
     chart = scores_by_learning_rate(load_study(*study.write(tmp_path)))
     labels = {series.label for panel in chart.panels for series in panel.series}
     assert labels == {label for name, label, *_ in ARMS if name != "untrained"}

@@ -1,0 +1,121 @@
+"""Files of tables and figures, and the commands that write them."""
+
+import csv
+import hashlib
+import re
+
+import pytest
+from fake_study import FakeStudy
+from grid_scores import DATASETS, grid_models, grid_scores
+from typer.testing import CliRunner
+
+from biphasic.analysis.gallery import FORMATS, chosen_formats, write_gallery
+from biphasic.analysis.plots.catalog import score_figures
+from biphasic.analysis.plots.chart import Skipped
+from biphasic.cli.main import app
+from biphasic.errors import ConfigError
+
+SIGNATURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF-1"}
+
+
+def hashes(folder):
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+
+
+def test_each_figure_comes_in_each_format_with_its_points(tmp_path):
+    [chart, *_] = score_figures(grid_scores())
+    gallery = write_gallery(tmp_path, grid_scores(), [chart])
+    for ending, signature in SIGNATURES.items():
+        assert (tmp_path / f"figures/size.{ending}").read_bytes().startswith(signature)
+    rows = [*csv.DictReader((tmp_path / "figures/size.csv").read_text("utf-8").splitlines())]
+    assert len(rows) == sum(len(s.points) for panel in chart.panels for s in panel.series)
+    assert {path.relative_to(tmp_path).as_posix() for path in gallery.paths} == set(
+        hashes(tmp_path)
+    )
+
+
+def test_the_list_has_every_caption_and_every_reason(tmp_path):
+    figures = [*score_figures(grid_scores([m for m in grid_models() if m.size == "small"]))]
+    write_gallery(tmp_path, grid_scores(), figures, formats=["svg"])
+    text = (tmp_path / "figures.md").read_text("utf-8")
+    for name in re.findall(r"\((figures/[^)]*)\)", text):
+        assert (tmp_path / name).is_file()
+    for figure in figures:
+        if isinstance(figure, Skipped):
+            assert f"- {figure.title}: {figure.reason}" in text
+        else:
+            assert f"(figures/{figure.name}.svg)" in text
+    assert sum(isinstance(figure, Skipped) for figure in figures) == 2
+
+
+def test_a_figure_that_is_left_out_this_time_goes(tmp_path):
+    [chart, *_] = score_figures(grid_scores())
+    write_gallery(tmp_path, grid_scores(), [chart], formats=["svg"])
+    assert (tmp_path / "figures/size.svg").is_file()
+    write_gallery(tmp_path, grid_scores(), [Skipped("size", "A", "no")], formats=["svg"])
+    assert not [*(tmp_path / "figures").iterdir()]
+
+
+def test_an_unknown_format_is_named():
+    assert chosen_formats(None) == frozenset(FORMATS)
+    assert chosen_formats(["md"]) == {"md"}
+    with pytest.raises(ConfigError, match="--format gif: unknown; one of md"):
+        chosen_formats(["md", "gif"])
+
+
+def test_biphasic_paper_writes_tables_and_says_what_they_do_not_support(tmp_path):
+    result = run("paper", "--out", tmp_path / "p", "--format", "csv", "--format", "svg")
+    assert result.exit_code == 0
+    assert set(hashes(tmp_path / "p")) == {"tables.csv", "figures.md"} | {
+        f"figures/{name}.{ending}" for ending in ("svg", "csv")
+        for name in ("size", "mask-rate", "step", "clm-share", "continued-budget",
+                     "continued-steps")
+    }  # fmt: skip
+    assert len((tmp_path / "p/tables.csv").read_text("utf-8").splitlines()) == 801
+    missing = re.findall("^left out: (.*?): ", result.output, re.MULTILINE)
+    assert len(missing) == 5
+    assert "Losses of continued training" in missing
+
+
+def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
+    study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
+    arguments = ("figures", study, "--format", "md", "--format", "png")
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert (study / "gallery/figures/learning-rate.png").is_file()
+    text = (study / "gallery/tables.md").read_text("utf-8")
+    assert "CLM 25 % then MLM 75 %" in text
+    assert "Student's t" in text
+    before = hashes(study / "gallery")
+    assert run(*arguments).exit_code == 0
+    assert hashes(study / "gallery") == before
+    elsewhere = tmp_path / "elsewhere"
+    run(*arguments, "--out", elsewhere, "--convention", "paper", "--paper")
+    assert "1.96 standard errors" in (elsewhere / "tables.md").read_text("utf-8")
+
+
+def test_biphasic_figures_says_that_no_dataset_is_the_papers(tmp_path):
+    study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
+    result = run("figures", study, "--format", "csv", "--paper")
+    assert "no dataset of this study is the reference study's" in result.output
+    rows = csv.DictReader((study / "gallery/tables.csv").read_text("utf-8").splitlines())
+    assert {row["reference_mean"] for row in rows} == {""}
+
+
+def test_a_wrong_convention_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="--convention best: unknown"):
+        run("figures", tmp_path, "--convention", "best")
+
+
+def test_tables_of_a_study_have_its_datasets(tmp_path):
+    write_gallery(tmp_path, grid_scores(), [], formats=["csv"])
+    rows = [*csv.DictReader((tmp_path / "tables.csv").read_text("utf-8").splitlines())]
+    assert {row["dataset"] for row in rows} == {dataset.name for dataset in DATASETS}
+    assert len(rows) == len(grid_models()) * len(DATASETS)
