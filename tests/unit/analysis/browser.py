@@ -114,10 +114,22 @@ class Browser:
         x, y = self._middle(selector)
         self._call("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Save what the page looks like, all of it or what is in view."""
+    @contextlib.contextmanager
+    def without_script(self) -> Iterator[None]:
+        """Open pages as a browser does whose reader has turned scripts off."""
+        self._call("Emulation.setScriptExecutionDisabled", {"value": True})
+        try:
+            yield
+        finally:
+            self._call("Emulation.setScriptExecutionDisabled", {"value": False})
+
+    def screenshot(self, path: Path) -> None:
+        """Save what the whole page looks like."""
+        root = "document.documentElement"
+        width, height = self.ask(f"[{root}.scrollWidth, {root}.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         found = self._call(
-            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole}
+            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
         )
         path.write_bytes(base64.b64decode(found["data"]))
 

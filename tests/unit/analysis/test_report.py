@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from biphasic.analysis.load import load_study
+from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.runs import Links
 from biphasic.analysis.report import render as render_with_links
 from biphasic.analysis.report import write_report
@@ -22,6 +25,12 @@ from biphasic.analysis.tables import format_table, results_csv, table_csv
 
 HOSTILE = '<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \x00 [bold] & "quotes" ' + "x" * 200
 LINKS = Links(states="../../store/states", finetunes="../../store/finetunes")
+KNOWN_TAGS = frozenset(
+    """a abbr article b bdi body button circle clippath code dd defs details dialog div dl dt
+    figcaption figure footer g h1 h2 h3 head header html li line main meta nav p path rect script
+    section small span strong style summary svg table tbody td text th thead title tr tspan ul
+    use""".split()  # noqa: SIM905 - one line of words reads better than fifty quoted ones
+)
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -118,7 +127,7 @@ def test_the_page_is_accessible(page):
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert all("scope" in attrs for attrs in page.named("th"))
     figures = [attrs for attrs in page.named("svg") if "viewbox" in attrs]
-    assert len(figures) == 4 + 4
+    assert len(figures) == 4 + 4 + 1
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
     strips = [attrs for attrs in page.named("svg") if attrs.get("class") == "strip"]
     assert len(strips) == len(TASKS) * (len(ARMS) + 1)
@@ -179,7 +188,7 @@ def test_the_scores_on_the_page_are_those_of_the_table(good, page):
         assert cell in text
     assert "5 seeds per cell; convention 'standard' (Student's t)." in text
     assert "All 4 trained arms read the same rows in the same order" in text
-    assert "scores highest on all 4 tasks" in text
+    assert "CLM 50 % then MLM 50 % scores highest on all 4 tasks" in text.replace("\xa0", " ")
 
 
 def test_arms_that_read_different_rows_are_called_out(good, tmp_path):
@@ -229,23 +238,63 @@ def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
     assert lines[-1].startswith("mlm,pydocs-sc,accuracy,0.0005,0,finished,true,0.")
 
 
-def test_hostile_names_are_text_everywhere(tmp_path):
-    arm = ("evil", HOSTILE, "MLM", (("mlm", 1.0),), 0.1)
-    task = ("pydocs-sc", "sc", HOSTILE, "accuracy", 0.5)
-    study = FakeStudy(steps=40, title="</title><script>alert(1)</script>", description=HOSTILE,
-                      arms=(*ARMS[:2], arm), tasks=(task, TASKS[1]),
-                      provenance={"<b>": {"<i>": "<script>"}})  # fmt: skip
-    folder, store = study.write(tmp_path)
-    path = write_report(folder, store)
-    page = Page(path.read_text(encoding="utf-8"))
-    assert not {"img", "b>", "i"} & {tag for tag, _ in page.tags}
+def hostile_study(names, **settings):
+    """Put a name everywhere where people can put one; `names` needs seven."""
+    title, description, arm, other, task, group, key = names
+    return FakeStudy(
+        steps=40, title=title, description=description, learning_rates=(1e-4,), seeds=(0, 1),
+        arms=(ARMS[0], ("evil", arm, "MLM", (("mlm", 1.0),), 0.1), ("worse", other, *ARMS[2][2:])),
+        tasks=(("pydocs-sc", "sc", task, "accuracy", 0.5), TASKS[1]),
+        provenance={group: {key: title, "list": [arm, {key: [None, True]}]}, key: other},
+        **settings,
+    )  # fmt: skip
+
+
+def visible(text):
+    """Return a name as a page shows it."""
+    return " ".join(shown(text).split())
+
+
+def assert_shown(html, names):
+    page = Page(html)
     assert len(page.named("script")) == 2
-    text = "".join(page.text)
+    assert {tag for tag, _ in page.tags} <= KNOWN_TAGS
+    assert not {name for _, attrs in page.tags for name in attrs if name.startswith("on")}
+    text = " ".join("".join(page.text).split())
+    for name in names[:-2]:  # names of provenance lose their underscores
+        assert visible(name) in text
+    data = json.loads(page.scripts[0])
+    assert [visible(label) for label in data["arms"][1:]] == [visible(n) for n in names[2:4]]
+
+
+def test_hostile_names_are_text_everywhere(tmp_path):
+    folder, store = hostile_study([HOSTILE] * 7).write(tmp_path)
+    html = write_report(folder, store).read_text(encoding="utf-8")
+    assert_shown(html, [HOSTILE] * 7)
+    text = "".join(Page(html).text)
     assert "<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \ufffd" in text
-    assert "\x00" not in text
+    assert "\x00" not in html
     terminal = io.StringIO()
     Console(file=terminal, width=200).print(format_table(load_study(folder, store)))
     assert "[bold]" in terminal.getvalue()
+
+
+SIGNS = "<>&\"'`/={}%$\\_^#~*[]()|!- \u202e\u2066\u0301\u05d0\U0001f600"
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
+    st.text(SIGNS, min_size=1, max_size=300),
+    st.sampled_from(
+        ["</script><script>alert(1)</script>", "{{ 7 * 7 }}", "<!--", "]]>", "#1b2430", 'id="x"',
+         "\\input{x}", "url(#a)", "https://example.org/x.png", "a" * 300, "عربي" * 70]
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(TEXTS, min_size=7, max_size=7))
+def test_any_text_may_be_a_name(tmp_path_factory, names):
+    study = hostile_study(names, missing={("evil", "pydocs-sc", 1e-4, 1)})
+    assert_shown(render(load_study(*study.write(tmp_path_factory.mktemp("any")))), names)
 
 
 def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
@@ -253,7 +302,7 @@ def test_one_seed_has_no_interval_on_page_or_terminal(tmp_path):
     text = "".join(Page(render(records)).text)
     assert "(±" not in text
     assert "One seed gives no interval." in text
-    assert "without two seeds each there is no interval to compare" in text
+    assert "without two seeds of each there is nothing to judge it by" in text
     rows = csv.DictReader(io.StringIO(table_csv(records)))
     assert {row["half_width"] for row in rows} == {""}
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.page.overlay import paper_text
 from biphasic.analysis.page.strips import Axis, Strip, axis, strip
 from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.summary import task_line, task_notes
 
@@ -62,13 +62,13 @@ class _Column:
     dataset: DatasetInfo
     place: int
     styles: Mapping[str, ArmStyle]
-    paper: Mapping[tuple[str, str], Estimate]
+    paper: ReferenceValues
 
     def score(self, model: ModelInfo) -> Score | None:
         return self.scores.get(model.name, self.dataset.name)
 
     def reference(self, model: ModelInfo) -> Estimate | None:
-        return self.paper.get((model.name, self.dataset.name))
+        return self.paper.get(model.name, self.dataset.name)
 
     def axis(self) -> Axis | None:
         found = [self.score(model) for model in self.scores.models]
@@ -80,7 +80,7 @@ def task_cards(
     records: StudyRecords,
     scores: Scores,
     styles: Mapping[str, ArmStyle],
-    paper: Mapping[tuple[str, str], Estimate],
+    paper: ReferenceValues,
 ) -> list[Card]:
     """Return a card for each dataset and average, in order."""
     tasks = {task.name: task for task in records.tasks}
@@ -121,6 +121,14 @@ def score_text(found: Estimate | None) -> str:
     return f"{found.mean:.2f} (±{found.half_width:.2f})"
 
 
+def paper_text(found: Estimate | None) -> str:
+    """Write a value of the paper as its tables do: `paper: 87.85 (0.13)`; empty where none is."""
+    if found is None:
+        return ""
+    half_width = "" if found.half_width is None else f" ({found.half_width:.2f})"
+    return f"paper: {found.mean:.2f}{half_width}"
+
+
 def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
     """Order the models that have a score on a dataset, best first; equals keep their order."""
     found = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
@@ -148,7 +156,7 @@ def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
                 cell=index * len(column.scores.datasets) + column.place,
                 text=score_text(score.estimate if score else None),
                 strip=strip(score, style, on, reference) if score and on else None,
-                paper=paper_text(reference) if reference else "",
+                paper=paper_text(reference),
                 is_best=model.name in best,
                 is_complete=score is None or score.is_complete,
             )

@@ -1,24 +1,55 @@
-"""What won, by how much, and how sure that is, in words."""
+"""What won, by how much, and how sure that is: the comparisons behind a page, and their words."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.estimate import Estimate, overlap
+from biphasic.analysis.compare import Comparison, compare_with_best
+from biphasic.analysis.estimate import overlap
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import UNTRAINED, best_of, ranked, score_text
 from biphasic.analysis.score_table import DatasetInfo, Scores
+from biphasic.analysis.sentences import (
+    comparison_sentence,
+    coverage_sentence,
+    detectable_sentence,
+    examples_sentence,
+    floor_sentence,
+    pretraining_sentence,
+    selection_sentence,
+    source_sentence,
+)
 from biphasic.analysis.text import count, listing, short
+from biphasic.analysis.variance import VarianceSplit, variance_split
 
 _MOST_TITLES = 4
 """Tasks that a sentence of the headline names one by one."""
+_MOST_DRAWS = 150_000
+"""Test examples times comparisons that a page may resample: about half a minute."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one dataset."""
+
+    dataset: DatasetInfo
+    comparisons: tuple[Comparison, ...]
+    """The best arm with every other, best first."""
+    split: VarianceSplit
+    has_examples: bool
+    """Whether scores of single examples were asked for."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Tell whether the best arm is clearly ahead of every other."""
+        return bool(self.comparisons) and all(found.is_clear for found in self.comparisons)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome on one dataset."""
+    """The outcome on one dataset in words."""
 
     winner: str
     score: str
@@ -28,48 +59,88 @@ class Verdict:
     """What else is known."""
 
 
-def verdict(scores: Scores, dataset: DatasetInfo) -> Verdict:
+def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence]:
+    """Compare the best arm with every other on each dataset and average.
+
+    Single test examples are resampled, on the smallest test sets first, as far as that takes no
+    more than half a minute.
+    """
+    with_examples = _affordable(records, scores)
+    return {
+        dataset.name: Evidence(
+            dataset,
+            compare_with_best(scores, dataset.name, with_examples=dataset.name in with_examples),
+            variance_split(scores, dataset.name, with_examples=dataset.name in with_examples),
+            dataset.name in with_examples,
+        )
+        for dataset in scores.datasets
+    }
+
+
+def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
+    sizes = {task.name: task.num_test for task in records.tasks}
+    for average in scores.averages:
+        parts = [d.name for d in scores.datasets if d.task == average.task and not d.is_average]
+        sizes[average.name] = sum(sizes[name] for name in parts)
+    chosen: set[str] = set()
+    left = _MOST_DRAWS
+    for name, size in sorted(sizes.items(), key=lambda item: item[1]):
+        left -= size * max(len(scores.models) - 1, 0)
+        if left >= 0:
+            chosen.add(name)
+    return chosen
+
+
+def verdict(scores: Scores, found: Evidence) -> Verdict:
     """Say which arm is best on a dataset, by how much, and how sure that is."""
-    order = ranked(scores, dataset.name)
+    order = ranked(scores, found.dataset.name)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
-    best = best_of(scores, dataset.name)
-    labels = {model.name: short(model.label) for model in scores.models}
-    winner = listing([labels[name] for name, _ in order if name in best])
-    rest = [entry for entry in order if entry[0] not in best]
+    best = best_of(scores, found.dataset.name)
+    labels = arm_labels(scores)
     return Verdict(
-        winner=winner,
+        winner=listing([short(labels[name]) for name, _ in order if name in best]),
         score=score_text(order[0][1]),
-        sentence=_lead(order, rest, labels, is_shared=len(best) > 1),
-        sentences=tuple(_against_floor(scores, dict(order))),
+        sentence=_lead(found, labels),
+        sentences=tuple(_details(scores, found)),
     )
 
 
-def _lead(
-    order: Sequence[tuple[str, Estimate]],
-    rest: Sequence[tuple[str, Estimate]],
-    labels: dict[str, str],
-    *,
-    is_shared: bool,
-) -> str:
-    shared = "They share the highest mean. " if is_shared else ""
-    if not rest:
-        return shared.strip()
-    second, other = rest[0]
-    gap = order[0][1].mean - other.mean
-    return f"{shared}{gap:.2f} points ahead of {labels[second]}; {_overlap(order[0][1], other)}."
+def arm_labels(scores: Scores) -> dict[str, str]:
+    """Return what people call each arm."""
+    return {model.name: model.label for model in scores.models}
 
 
-def _overlap(first: Estimate, second: Estimate) -> str:
-    return {
-        True: "their 95 % intervals overlap",
-        False: "their 95 % intervals do not overlap",
-        None: "without two seeds each there is no interval to compare",
-    }[overlap(first, second)]
+def _lead(found: Evidence, labels: Mapping[str, str]) -> str:
+    if not found.comparisons:
+        return "There is no other arm to compare it with."
+    closest, *others = found.comparisons
+    lead = comparison_sentence(closest, labels)
+    if closest.is_clear and found.is_clear and others:
+        return f"{lead} So it is against every other arm."
+    level = [labels[other.second] for other in others if other.verdict == "undecided"]
+    if not level:
+        return lead
+    names = [short(label) for label in level[:_MOST_TITLES]]
+    if len(level) > _MOST_TITLES:
+        names.append(count(len(level) - _MOST_TITLES, "other"))
+    return f"{lead} {'Not so from' if closest.is_clear else 'Nor from'} {listing(names)}."
 
 
-def _against_floor(scores: Scores, found: dict[str, Estimate]) -> list[str]:
+def _details(scores: Scores, found: Evidence) -> list[str]:
+    sentences = _against_floor(scores, found.dataset.name)
+    if found.comparisons:
+        closest = found.comparisons[0]
+        sentences += [detectable_sentence(closest), floor_sentence(closest)]
+        if found.has_examples:
+            sentences.append(examples_sentence(closest))
+    sentences.append(selection_sentence(scores, found.dataset.name))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _against_floor(scores: Scores, dataset: str) -> list[str]:
     """Count the trained arms that are clearly above the untrained encoder."""
+    found = dict(ranked(scores, dataset))
     floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in found]
     trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in found]
     if not floors or not trained or found[floors[0]].half_width is None:
@@ -86,34 +157,66 @@ def _against_floor(scores: Scores, found: dict[str, Estimate]) -> list[str]:
     ]
 
 
-def headline(scores: Scores, titles: dict[str, str]) -> list[str]:
-    """Say which arms score highest on which tasks, a sentence per arm; averages left out."""
+def headline(
+    scores: Scores, evidence: Mapping[str, Evidence], titles: Mapping[str, str]
+) -> list[str]:
+    """Say which arms score highest on which tasks and where that is sure; averages left out."""
     datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
     wins: dict[str, list[str]] = defaultdict(list)
+    clear: dict[str, list[str]] = defaultdict(list)
     for dataset in datasets:
         for name in best_of(scores, dataset.name):
-            wins[name].append(f"“{short(titles[dataset.name])}”")
+            wins[name].append(titles[dataset.name])
+            if evidence[dataset.name].is_clear:
+                clear[name].append(titles[dataset.name])
     return [
-        f"{short(model.label)} scores highest on {_all_or(wins[model.name], len(datasets))}."
+        f"{short(model.label)} scores highest on {_all_or(wins[model.name], len(datasets))}"
+        f"{_surely(clear[model.name], wins[model.name])}."
         for model in scores.models
         if model.name in wins
     ]
 
 
-def _all_or(titles: list[str], num_tasks: int) -> str:
+def _surely(clear: Sequence[str], wins: Sequence[str]) -> str:
+    if not clear:
+        return ", but not clearly ahead of every other arm"
+    if len(clear) == len(wins):
+        return ", clearly ahead of every other arm"
+    return f", clearly ahead of every other arm on {_all_or(clear, 0)}"
+
+
+def _all_or(titles: Sequence[str], num_tasks: int) -> str:
     if len(titles) == num_tasks > 1:
         return f"all {num_tasks} tasks"
     if len(titles) > _MOST_TITLES:
-        return f"{len(titles)} of {num_tasks} tasks"
-    return listing(titles)
+        return f"{len(titles)} of {num_tasks} tasks" if num_tasks else f"{len(titles)} of them"
+    return listing([f"“{short(title)}”" for title in titles])
 
 
-def caveats(records: StudyRecords) -> list[str]:
-    """Say what the intervals do not cover."""
-    found = []
-    if any(not arm.is_untrained for arm in records.arms):
+def caveats(scores: Scores) -> list[str]:
+    """Say how the intervals were made, how often they cover the truth, and what they leave out."""
+    seeds = [
+        score.estimate.num_seeds
+        for (_, dataset), score in scores.cells.items()
+        if score.estimate and not _is_zero_shot(scores, dataset)
+    ]
+    ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
+    found = [coverage_sentence(scores.convention, number) for number in ends]
+    if any(model.objective != UNTRAINED for model in scores.models):
+        found.append(pretraining_sentence(scores))
+    if seeds:
         found.append(
-            "Each arm was pretrained once: intervals cover fine-tuning seeds, not the luck of "
-            "pretraining. Intervals that overlap do not prove arms equal."
+            "“Clear” means p below 0.05 in a paired test over seeds, corrected for all pairs of "
+            "arms on the task, and, where single examples were read, an interval over seeds and "
+            "examples without zero. Arms that cannot be told apart are not thereby equal."
         )
     return found
+
+
+def _is_zero_shot(scores: Scores, dataset: str) -> bool:
+    return any(d.name == dataset and d.task == "ZS" for d in scores.datasets)
+
+
+def spread_sentences(found: Evidence) -> list[str]:
+    """Say how much each source of spread contributes on a dataset."""
+    return [source_sentence(source) for source in found.split.sources]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.compare import Comparison
 from biphasic.analysis.load import Segment, StudyRecords
-from biphasic.analysis.page.cards import best_of, score_text
-from biphasic.analysis.page.overlay import paper_text
+from biphasic.analysis.page.cards import best_of, paper_text, score_text
+from biphasic.analysis.page.evidence import Evidence, spread_sentences
 from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.power import EffectSize
+from biphasic.analysis.reference_values import ReferenceValues
+from biphasic.analysis.resample import ExampleInterval
 from biphasic.analysis.score_table import Score, Scores
+from biphasic.analysis.sentences import number, probability
 from biphasic.analysis.stats import Cell
 from biphasic.analysis.summary import CostRow, cost_rows, segment_rows
 from biphasic.analysis.tables import lowest_loss
@@ -67,7 +71,7 @@ def score_rows(
     table: Mapping[tuple[str, str], Cell],
     scores: Scores,
     styles: Mapping[str, ArmStyle],
-    paper: Mapping[tuple[str, str], Estimate],
+    paper: ReferenceValues,
     *,
     objectives: Sequence[str],
 ) -> Iterator[ScoreRow]:
@@ -86,7 +90,7 @@ def score_rows(
                     mean=found.mean if found else None,
                     cell=index * len(scores.datasets) + place,
                     is_best=arm.name in best[dataset.name],
-                    paper=paper_text(paper[key]) if key in paper else "",
+                    paper=paper_text(paper.get(*key)),
                     gaps=_gaps(table.get(key), score),
                 )
             )
@@ -144,3 +148,82 @@ def segment_lines(records: StudyRecords) -> Iterator[SegmentLine]:
         seconds = row.segment.seconds
         speed = row.segment.tokens / seconds if seconds > 0 else 0.0
         yield SegmentLine(row.segment, listing(users), speed)
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """The best arm of a dataset against another one."""
+
+    other: str
+    difference: str
+    mean: float
+    p_value: str
+    adjusted: float | None
+    effect: str
+    size: float | None
+    examples: str
+    detectable: str
+    least: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """A dataset's comparisons."""
+
+    title: str
+    best: str
+    rows: tuple[ComparisonRow, ...]
+    notes: tuple[str, ...]
+
+
+_VERDICTS = {
+    "higher": "clearly ahead",
+    "lower": "clearly behind",
+    "undecided": "cannot tell",
+    "unknown": "no test",
+}
+
+
+def comparison_tables(
+    evidence: Iterable[Evidence], titles: Mapping[str, str], labels: Mapping[str, str]
+) -> Iterator[ComparisonTable]:
+    """Yield a table for each dataset on which there is something to compare."""
+    for found in evidence:
+        if found.comparisons:
+            yield ComparisonTable(
+                title=titles[found.dataset.name],
+                best=labels[found.comparisons[0].first],
+                rows=tuple(_comparison_row(each, labels) for each in found.comparisons),
+                notes=tuple(spread_sentences(found)),
+            )
+
+
+def _comparison_row(found: Comparison, labels: Mapping[str, str]) -> ComparisonRow:
+    difference, effect, examples = found.difference, found.effect, found.examples
+    interval = "" if difference.half_width is None else (
+        f" ({number(difference.low)} to {number(difference.high)})"
+    )  # fmt: skip
+    return ComparisonRow(
+        other=labels[found.second],
+        difference=f"{number(difference.mean)}{interval}",
+        mean=difference.mean,
+        p_value="–"
+        if found.p_adjusted is None
+        else probability(found.p_adjusted).removeprefix("p ").removeprefix("= "),
+        adjusted=found.p_adjusted,
+        effect="–" if effect is None else f"{number(effect.value)} ({_range(effect)})",
+        size=None if effect is None else effect.value,
+        examples="–" if examples is None else _range(examples),
+        detectable="–" if found.detectable is None else number(found.detectable),
+        least=found.detectable,
+        verdict=_VERDICTS[found.verdict],
+    )
+
+
+def _bare(p_value: float) -> str:
+    return probability(p_value).removeprefix("p ").removeprefix("= ")
+
+
+def _range(found: EffectSize | ExampleInterval) -> str:
+    return f"{number(found.low)} to {number(found.high)}"

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
 
-from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import Outcome, Status, StudyRecords
-from biphasic.analysis.page.cards import dataset_titles
+from biphasic.analysis.page.cards import dataset_titles, paper_text
 from biphasic.analysis.page.environment import shown
-from biphasic.analysis.page.overlay import paper_text
+from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import PERCENT, Scores
 from biphasic.analysis.stats import Cell
 from biphasic.analysis.text import metric_name, rate
@@ -43,7 +42,7 @@ def run_data(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
     scores: Scores,
-    paper: Mapping[tuple[str, str], Estimate],
+    paper: ReferenceValues,
     links: Links,
 ) -> dict[str, Any]:
     """Return arms, datasets and the runs of each cell, for the page's script.
@@ -67,8 +66,8 @@ def run_data(
                 ]
             elif (score := scores.get(*key)) is not None and score.by_seed:
                 entry["seeds"] = [[seed, round(value, 2)] for seed, value in score.by_seed.items()]
-            if key in paper:
-                entry["paper"] = paper_text(paper[key])
+            if reference := paper_text(paper.get(*key)):
+                entry["paper"] = reference
             cells.append(entry)
     return {
         "arms": [shown(model.label) for model in scores.models],

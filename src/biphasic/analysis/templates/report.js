@@ -20,8 +20,7 @@
   function keyOf(row, column) {
     const cell = row.cells[column];
     if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
-    const text = cell.textContent.trim();
-    return text === "–" || text === "" ? null : text;
+    return cell.classList.contains("number") ? null : cell.textContent.trim();
   }
 
   function compare(a, b) {
@@ -119,11 +118,20 @@
     return lines.join("\n") || "No runs";
   }
 
+  let shown = null;
+
   function show(value) {
+    hide();
+    shown = value;
     tip.textContent = hint(value.dataset.cell);
     tip.hidden = false;
     value.setAttribute("aria-describedby", "tip");
-    const box = value.getBoundingClientRect();
+    place();
+  }
+
+  function place() {
+    if (!shown) return;
+    const box = shown.getBoundingClientRect();
     const left = Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8);
     const above = box.top - tip.offsetHeight - 6;
     tip.style.left = `${Math.max(8, left)}px`;
@@ -132,17 +140,18 @@
 
   function hide() {
     tip.hidden = true;
-    document.querySelector("[aria-describedby=tip]")?.removeAttribute("aria-describedby");
+    shown?.removeAttribute("aria-describedby");
+    shown = null;
   }
 
   for (const [enter, leave] of [["mouseover", "mouseout"], ["focusin", "focusout"]]) {
     document.addEventListener(enter, ({ target }) => {
       const value = target.closest("button.value");
-      if (value) { hide(); show(value); }
+      if (value) show(value);
     });
     document.addEventListener(leave, ({ target }) => { if (target.closest("button.value")) hide(); });
   }
-  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  document.addEventListener("scroll", place, { capture: true, passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
   // ---- Runs: all that stand behind one number, with links to their records.

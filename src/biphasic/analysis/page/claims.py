@@ -1,0 +1,82 @@
+"""The reference study's claims, asked of a study: which it can speak to, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
+from biphasic.analysis.claims.report import CheckResult
+from biphasic.analysis.score_table import Scores
+from biphasic.analysis.text import count
+
+MOST_COMPARISONS = 40
+"""Of one check on the page; `biphasic claims` prints all."""
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim that a study can speak to."""
+
+    id: str
+    text: str
+    source: str
+    verdict: str
+    otherwise: str
+    """What the other convention would say, where that is something else."""
+    numbers: str
+    scope: str
+    checks: tuple[CheckResult, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims with something to compare, and those without."""
+
+    spoken: tuple[ClaimRow, ...]
+    silent: tuple[ClaimResult, ...]
+
+    @property
+    def hint(self) -> str:
+        """Count the verdicts."""
+        if not self.spoken:
+            return "none of the reference study's claims can be asked of this study"
+        found = [row.verdict for row in self.spoken]
+        parts = [f"{found.count(v)} {v}" for v in ("true", "partly", "false", "undecided")
+                 if v in found]  # fmt: skip
+        return f"{count(len(found), 'claim')} of the reference study: {', '.join(parts)}"
+
+
+def study_claims(scores: Scores) -> Claims:
+    """Ask the claims of the reference study of a table of scores."""
+    results = claims_report(scores)
+    changed = changed_verdicts(scores)
+    spoken = [result for result in results if _has_answer(result)]
+    return Claims(
+        spoken=tuple(_row(result, scores, changed) for result in spoken),
+        silent=tuple(result for result in results if not _has_answer(result)),
+    )
+
+
+def _has_answer(result: ClaimResult) -> bool:
+    checks = (*result.checks, *result.weaker)
+    return any(each.holds is not None for check in checks for each in check.comparisons)
+
+
+def _row(result: ClaimResult, scores: Scores, changed: dict[str, tuple[str, str]]) -> ClaimRow:
+    otherwise = ""
+    if result.id in changed:
+        other = "standard" if scores.convention == "paper" else "paper"
+        verdict = dict(zip(("paper", "standard"), changed[result.id], strict=True))[other]
+        otherwise = f"{verdict} by convention '{other}'"
+    return ClaimRow(
+        id=result.id,
+        text=result.text,
+        source=result.source,
+        verdict=result.verdict,
+        otherwise=otherwise,
+        numbers=result.numbers,
+        scope="; ".join(part for part in (result.scope, *result.bound) if part),
+        checks=result.checks,
+        missing=result.missing,
+    )
