@@ -1,0 +1,43 @@
+"""Jobs one by one, as a scheduler of one's own does them."""
+
+from mini_study import STUDY, copy_root, results, write_study
+
+ARMS = [arm for arm in STUDY["arms"] if arm["name"] in {"clm", "clm-50-mlm-50"}]
+TASKS = [task for task in STUDY["tasks"] if task["name"] == "first-word"]
+
+
+def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root", data_only=True)
+    study = write_study(tmp_path, arms=ARMS, tasks=TASKS)
+    code, out, err = cli("study", "jobs", study, "--root", root)
+    assert code == 0, err
+    jobs = [line.split("\t") for line in out.splitlines()]
+    assert [(kind, slots) for _, kind, slots, _, _ in jobs] == [
+        ("train", "1"), ("train", "1"), ("train", "1"), ("finetune", "1"), ("finetune", "1")
+    ]  # fmt: skip
+    ids = [identity for identity, *_ in jobs]
+    needs = {identity: other for identity, _, _, other, _ in jobs}
+    trunk, *branches = ids[:3]
+    assert needs[trunk] == "-"
+    assert [needs[branch] for branch in branches] == [trunk, trunk]
+    assert all(needs[tuned] in branches for tuned in ids[3:])
+
+    # Too early: it says what must be done first.
+    code, _, err = cli("job", "run", branches[0], "--root", root)
+    assert code == 1
+    assert f"biphasic job run {trunk}" in err
+    for identity in ids:
+        code, out, err = cli("job", "run", identity, "--root", root)
+        assert (code, out.startswith("done: ")) == (0, True), err
+    code, out, _ = cli("job", "run", trunk, "--root", root)
+    assert (code, out.startswith("done before: ")) == (0, True)
+    code, out, _ = cli("job", "show", trunk, "--root", root)
+    assert (code, f'"id": "{trunk}"' in out) == (0, True)
+    code, _, err = cli("job", "run", "no-such-job", "--root", root)
+    assert (code, "no such job" in err) == (1, True)
+
+    code, out, _ = cli("study", "run", study, "--root", root)
+    assert (code, "all finished; nothing to do" in out) == (0, True)
+    ours = {line for line in results(root).decode().splitlines() if ",first-word," in line}
+    assert len(ours) == 2 * 2
+    assert ours <= set(results(finished / "root").decode().splitlines())

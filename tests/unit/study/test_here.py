@@ -1,0 +1,65 @@
+"""Jobs in this process: they wait for others, and Ctrl-C lets them save what they have."""
+
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from biphasic.errors import StoppedError, TakenError
+from biphasic.study import here
+from biphasic.study.here import run_here
+
+
+class FakeJob:
+    id = label = "a job"
+
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+
+    def run(self, _report, *, should_stop):
+        return self.outcomes.pop(0)(should_stop)
+
+
+def taken(_):
+    raise TakenError("taken", holder="host a, process 7")
+
+
+def printed(job):
+    console = Console(file=io.StringIO(), width=100)
+    run_here(job, console=console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_job_that_another_process_does_is_waited_for(monkeypatch):
+    slept = []
+    monkeypatch.setattr(here.time, "sleep", slept.append)
+    job = FakeJob(taken, taken, lambda _: None)
+    assert printed(job) == "waiting for a job: done by host a, process 7\n"
+    assert (len(slept), job.outcomes) == (2, [])
+
+
+def test_the_first_interrupt_asks_and_the_second_ends():
+    before = signal.getsignal(signal.SIGINT)
+    asked = []
+
+    def once(should_stop):
+        assert not should_stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert should_stop()
+        asked.append(True)
+        raise StoppedError("stopped after step 3")
+
+    with pytest.raises(StoppedError, match="after step 3"):
+        printed(FakeJob(once))
+
+    def twice(should_stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert should_stop()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        printed(FakeJob(twice))
+    assert asked
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,94 @@
+"""What is checked before a study runs, and what is kept of it for later."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from biphasic.errors import StudyError
+from biphasic.files import complete_folder, read_json, write_json
+from biphasic.study.outdated import outdated_arms
+from biphasic.study.plan import Plan
+from biphasic.study.prepared import check_disk
+from biphasic.study.study_file import load_resolved, load_study, save_resolved
+from biphasic.study.training_plan import plan_training
+from biphasic.training.lineage import Ground
+
+STUDIES = Path(__file__).parents[3] / "studies"
+GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
+
+
+def small_plan():
+    trained = plan_training(load_study(STUDIES / "smoke.yaml"), GROUND)
+    return Plan(trained.arms, trained.points, trained.segments, groups=(), tasks=())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_study_can_be_read_again_as_it_was_run(name, tmp_path):
+    config = load_study(STUDIES / name, ["recipe.seeds.data_seed=7"])
+    save_resolved(config, tmp_path)
+    again = load_resolved(tmp_path)
+    assert again.model_dump() == config.model_dump()
+    # Not only equal: what is set and what is a default means the same for tasks with needs.
+    for task in config.tasks:
+        needed = {"max_steps": 77, "batch_size": 5}
+        assert again.protocol_of(task, needed) == config.protocol_of(task, needed)
+    written = (tmp_path / "config.json").stat().st_mtime_ns
+    save_resolved(config, tmp_path)
+    assert (tmp_path / "config.json").stat().st_mtime_ns == written
+
+
+def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
+    with pytest.raises(StudyError, match=r"no study was run here \(no config\.json\)"):
+        load_resolved(tmp_path)
+    write_json(tmp_path / "config.json", {"format": "biphasic.config/9", "study": {}})
+    with pytest.raises(StudyError, match="not a study of this version"):
+        load_resolved(tmp_path)
+    write_json(tmp_path / "config.json", {"format": "biphasic.config/1", "study": {"speed": 3}})
+    with pytest.raises(StudyError, match="written by another version"):
+        load_resolved(tmp_path)
+
+
+def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch):
+    plan = small_plan()
+    check_disk(plan, tmp_path, vocab_size=320)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
+    missing = len(plan.segments)
+    with pytest.raises(StudyError, match=rf"the study's {missing} missing states take .* GB, and"):
+        check_disk(plan, tmp_path, vocab_size=320)
+    for segment in plan.segments:
+        with complete_folder(tmp_path / "states" / segment.id):
+            pass
+    check_disk(plan, tmp_path, vocab_size=320)
+
+
+def test_states_of_another_version_are_named_and_not_used(tmp_path):
+    plan = small_plan()
+    arm = next(arm for arm in plan.arms if arm.lineage.recipe.total_steps)
+    recipe = arm.lineage.recipe
+    details = {
+        "recipe": recipe.model_dump(mode="json"),
+        "step": recipe.total_steps,
+        "ground": {"corpus_hash": GROUND.corpus_hash},
+    }
+
+    def write(name, **changes):
+        with complete_folder(tmp_path / "states" / name) as folder:
+            write_json(folder / "state.json", {**details, **changes})
+
+    assert outdated_arms(plan, tmp_path) == []
+    write("a" * 64, step=recipe.total_steps - 1)
+    write("b" * 64, ground={"corpus_hash": "other"})
+    with complete_folder(tmp_path / "states" / ("d" * 64)) as folder:
+        (folder / "state.json").write_text("{")
+    assert outdated_arms(plan, tmp_path) == []
+    write("e" * 64)
+    [sentence] = outdated_arms(plan, tmp_path)
+    assert sentence.startswith(f"arm '{arm.config.name}': the store has it from another version")
+    assert "eeeeeeeeeeee" in sentence
+    # Once it is there in this version nobody needs to know.
+    write(arm.state)
+    assert outdated_arms(plan, tmp_path) == []
+    assert read_json(tmp_path / "states" / arm.state / "state.json") == details
