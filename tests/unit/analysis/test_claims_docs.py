@@ -1,0 +1,53 @@
+"""docs/claims.md: its example is run, and its verdicts are those of the paper's table."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from biphasic.analysis.claims import claims_report, restated
+from biphasic.analysis.claims import selection as words
+from biphasic.analysis.scores import paper_scores
+from biphasic.cli.main import main
+
+PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
+
+
+def block(name: str, language: str) -> str:
+    found = re.search(
+        rf"<!-- {name} -->.*?```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+def test_the_example_prints_what_the_page_says(monkeypatch, capsys, tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text(block("example", "yaml"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["biphasic", "claims", "--paper", "--claims", "mine.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == block("output", "text")
+
+
+def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
+    paper = paper_scores()
+    rows = [
+        f"| {one.id} | {one.text} | {one.verdict} | {other.verdict} |"
+        for one, other in zip(
+            claims_report(paper), claims_report(restated(paper, "standard")), strict=True
+        )
+    ]
+    found = re.search(r"<!-- verdicts -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    assert found[1].splitlines() == rows
+
+
+def test_the_page_names_every_factor() -> None:
+    page = PAGE.read_text("utf-8")
+    factors = {*words.TEXT_FACTORS, *words.NUMBER_FACTORS, "finished"}
+    assert {factor for factor in factors if f"`{factor}`" not in page} == set()
