@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,20 +127,38 @@ def study_clean(
 def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
     """Show a running study until it has ended, or Ctrl-C; return how far it is then."""
     import time
+    from contextlib import suppress
 
+    from biphasic.study.status import study_status
+
+    # Ctrl-C ends the watching alone: the study goes on.
+    with suppress(KeyboardInterrupt), _screen() as show:
+        while status.runner is not None:
+            show(status)
+            time.sleep(_REFRESH_SECONDS)
+            status = study_status(status.folder, config)
+    return status
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[StudyStatus], None]]:
+    """Yield what shows a status: in place on a terminal, elsewhere a line whenever it changes."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from biphasic.study.status import study_status
-    from biphasic.study.status_text import status_lines
+    from biphasic.study.status_text import short_line, status_lines
 
-    with Live(console=Console(), auto_refresh=False, transient=True) as live:
-        try:
-            while status.runner is not None:
-                live.update(Text("\n".join(status_lines(status))), refresh=True)
-                time.sleep(_REFRESH_SECONDS)
-                status = study_status(status.folder, config)
-        except KeyboardInterrupt:
-            pass  # of the watching alone: the study goes on
-    return status
+    console = Console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda status: live.update(Text("\n".join(status_lines(status))), refresh=True)
+        return
+    told = [""]
+
+    def tell(status: StudyStatus) -> None:
+        if (line := short_line(status)) != told[-1]:
+            typer.echo(line)
+            told.append(line)
+
+    yield tell

@@ -41,6 +41,12 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterato
     yield f"device-hours  {_time(status)}"
 
 
+def short_line(status: StudyStatus) -> str:
+    """Return what has become of a study's jobs, in a line."""
+    told = "preparing" if status.counts is None else _counts(status.counts)
+    return f"{status.study}: {told}"
+
+
 def _phase(status: StudyStatus) -> str:
     if status.phase in {"finished", "unfinished"}:
         ending = "" if status.phase == "finished" else "; nobody runs it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,74 +10,23 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from biphasic.claim import exclusive_folder
-from biphasic.config import parse_config
 from biphasic.errors import DataError, LockedError, StudyError
-from biphasic.files import MANIFEST, complete_folder, is_complete, write_json
+from biphasic.files import MANIFEST, is_complete, write_json
 from biphasic.store_claims import claim_work
 from biphasic.study import clean as cleaning
 from biphasic.study.clean import clean
 from biphasic.study.clean_text import cleaning_lines
-from biphasic.study.config import StudyConfig
 from biphasic.study.needs import settings_digest
-from biphasic.study.prepared import prepare_study
-from biphasic.study.study_file import save_resolved
 from biphasic.study.wanted import read_wishes, record_wish
-
-QUIET = Console(quiet=True)
-CORPUS_HASH = "hash of no corpus here"
-
-
-def clm(steps):
-    return {"objective": "clm", "steps": steps}
-
-
-def write_texts(folder: Path) -> Path:
-    words = ["rows", "shape", "index", "stream", "value", "window", "axis", "tokens"]
-    lines = [
-        json.dumps({"text": " ".join(words[(n * k) % 8] for k in range(1, 30)) + f" {n}"})
-        for n in range(200)
-    ]
-    path = folder / "texts.jsonl"
-    path.write_text("\n".join(lines))
-    return path
-
-
-def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
-    raw = {
-        "name": "one",
-        "title": "One",
-        "corpus": {"sources": [str(texts)], "vocab_size": 300},
-        "recipe": {
-            "model": "pico",
-            "max_seqlen": 32,
-            "rows_per_step": 4,
-            "learning_rate": {"peak": 1e-3},
-        },
-        "arms": [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(8)]}],
-        "tasks": [{"name": "first", "source": str(task)}],
-        "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}},
-        **changes,
-    }
-    return parse_config(StudyConfig, raw, where="one")
+from small_root import fake_checkpoint, fake_result, fake_state, make_root
 
 
 @pytest.fixture(scope="module")
 def prepared_root(tmp_path_factory, make_task) -> Path:
-    """A root with one study that was prepared and, as far as cleaning can tell, run."""
-    base = tmp_path_factory.mktemp("clean")
-    config = study_of(write_texts(base), make_task(base / "first"))
-    root = base / "runs"
-    save_resolved(config, root / "one")
-    study = prepare_study(config, root=root, console=QUIET)
-    for segment in study.plan.segments:
-        fake_state(root / "store", segment.id, parent=segment.parent)
-    for group in study.plan.groups:
-        for name in group.run_ids():
-            fake_result(root / "store", name, state=group.state)
-    return root
+    """A root with one study that is finished."""
+    return make_root(tmp_path_factory.mktemp("clean"), make_task)
 
 
 @pytest.fixture
@@ -92,30 +40,6 @@ def root(prepared_root, tmp_path) -> Path:
 @pytest.fixture
 def store(root) -> Path:
     return root / "store"
-
-
-def fake_state(store, identity, *, parent=None, corpus_hash=CORPUS_HASH, num_bytes=1000):
-    with complete_folder(store / "states" / identity) as partial:
-        (partial / "model.safetensors").write_bytes(bytes(num_bytes))
-        state = {
-            "format": "biphasic.state/1",
-            "identity": identity,
-            "step": 4,
-            "parent": parent,
-            "rows_sha256": "",
-            "ground": {"corpus_hash": corpus_hash},
-        }
-        write_json(partial / "state.json", state)
-
-
-def fake_result(store, identity, *, state):
-    with complete_folder(store / "finetunes" / identity) as partial:
-        write_json(partial / "result.json", {"state": state})
-
-
-def fake_checkpoint(store, identity, *, start=0):
-    with complete_folder(store / "progress" / f"{identity}-from-{start}" / "step-2") as partial:
-        (partial / "model.safetensors").write_bytes(bytes(500))
 
 
 def names(found):

@@ -1,0 +1,101 @@
+"""A root folder with one study that was prepared and, as far as others can tell, run.
+
+Its states and results are names with the least that is read of them: nothing is trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from biphasic.config import parse_config
+from biphasic.files import complete_folder, write_json
+from biphasic.study.config import StudyConfig
+from biphasic.study.prepared import PreparedStudy, prepare_study
+from biphasic.study.study_file import save_resolved
+
+QUIET = Console(quiet=True)
+CORPUS_HASH = "hash of no corpus here"
+
+
+def clm(steps):
+    return {"objective": "clm", "steps": steps}
+
+
+def write_texts(folder: Path) -> Path:
+    words = ["rows", "shape", "index", "stream", "value", "window", "axis", "tokens"]
+    lines = [
+        json.dumps({"text": " ".join(words[(n * k) % 8] for k in range(1, 30)) + f" {n}"})
+        for n in range(200)
+    ]
+    path = folder / "texts.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
+    raw = {
+        "name": "one",
+        "title": "One",
+        "corpus": {"sources": [str(texts)], "vocab_size": 300},
+        "recipe": {
+            "model": "pico",
+            "max_seqlen": 32,
+            "rows_per_step": 4,
+            "learning_rate": {"peak": 1e-3},
+        },
+        "arms": [{"name": "a", "phases": [clm(4)]}, {"name": "b", "phases": [clm(8)]}],
+        "tasks": [{"name": "first", "source": str(task)}],
+        "finetuning": {"seeds": [0, 1], "learning_rates": [1e-4], "protocol": {"max_seqlen": 32}},
+        **changes,
+    }
+    return parse_config(StudyConfig, raw, where="one")
+
+
+def fake_state(
+    store, identity, *, parent=None, corpus_hash=CORPUS_HASH, num_bytes=1000, seconds=10.0
+):
+    with complete_folder(store / "states" / identity) as partial:
+        (partial / "model.safetensors").write_bytes(bytes(num_bytes))
+        state = {
+            "format": "biphasic.state/1",
+            "identity": identity,
+            "step": 4,
+            "parent": parent,
+            "rows_sha256": "",
+            "ground": {"corpus_hash": corpus_hash},
+            "seconds": seconds,
+        }
+        write_json(partial / "state.json", state)
+
+
+def fake_result(store, identity, *, state, seconds=2.0):
+    with complete_folder(store / "finetunes" / identity) as partial:
+        write_json(partial / "result.json", {"state": state, "seconds": seconds})
+
+
+def fake_checkpoint(store, identity, *, start=0):
+    with complete_folder(store / "progress" / f"{identity}-from-{start}" / "step-2") as partial:
+        (partial / "model.safetensors").write_bytes(bytes(500))
+
+
+def make_root(base: Path, make_task: Callable[..., Path]) -> Path:
+    """Prepare the study below a folder and leave names for all that it needs."""
+    config = study_of(write_texts(base), make_task(base / "first"))
+    root = base / "runs"
+    save_resolved(config, root / "one")
+    study = prepare(config, root)
+    for segment in study.plan.segments:
+        fake_state(root / "store", segment.id, parent=segment.parent)
+    for group in study.plan.groups:
+        for name in group.run_ids():
+            fake_result(root / "store", name, state=group.state)
+    return root
+
+
+def prepare(config: StudyConfig, root: Path) -> PreparedStudy:
+    """Make a study's data, or find them."""
+    return prepare_study(config, root=root, console=QUIET)

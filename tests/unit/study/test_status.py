@@ -1,0 +1,417 @@
+"""How far a study is: by its runner, by the store, in words, as JSON; and asking it to stop."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from biphasic import claim as claims
+from biphasic.claim import CLAIM, STALE_SECONDS, exclusive_folder, find_holder
+from biphasic.errors import StudyError
+from biphasic.process import this_process
+from biphasic.study import control, status_text
+from biphasic.study.control import cancel_study, retry_jobs
+from biphasic.study.find import find_study
+from biphasic.study.progress_record import (
+    ArmProgress,
+    FailedJob,
+    JobCounts,
+    ProgressRecord,
+    RunnerRecord,
+    RunningJob,
+    write_progress,
+)
+from biphasic.study.requests import forget_requests, read_requests
+from biphasic.study.status import study_status
+from biphasic.study.status_text import status_lines
+from biphasic.study.study_file import load_resolved
+from small_root import make_root, prepare
+
+NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def finished_root(tmp_path_factory, make_task) -> Path:
+    """A root with one study that is finished."""
+    return make_root(tmp_path_factory.mktemp("status"), make_task)
+
+
+@pytest.fixture
+def root(finished_root, tmp_path) -> Path:
+    copy = tmp_path / "runs"
+    shutil.copytree(finished_root, copy)
+    return copy
+
+
+@pytest.fixture
+def folder(root) -> Path:
+    return root / "one"
+
+
+def record(**changes):
+    """A progress record that this process could have written."""
+    here = this_process()
+    values = {
+        "study": "one",
+        "runner": RunnerRecord(host=here.host, pid=here.pid, since=NOON.isoformat()),
+        "updated": NOON.isoformat(),
+        "is_over": False,
+        "counts": JobCounts(done=1, running=1, waiting=0, failed=1, blocked=1),
+        "running": (
+            RunningJob(
+                id="r" * 64,
+                label="b 4-8",
+                kind="train",
+                done=3,
+                total=4,
+                text="loss 1.234",
+                started=NOON.isoformat(),
+            ),
+        ),
+        "failures": (failed("a on first", "f" * 64),),
+        "by_arm": {"a": ArmProgress(done=1, total=2), "b": ArmProgress(done=1, total=3)},
+        "device_seconds_spent": 3600.0,
+        "device_seconds_left": 1800.0,
+        "seconds_left": 90.0,
+    }
+    return ProgressRecord(**{**values, **changes})
+
+
+def failed(label, identity, **changes):
+    values = {"error": "out of memory", "tries": 3, "log": "logs/f.log"}
+    return FailedJob(id=identity, label=label, **{**values, **changes})
+
+
+def text_of(status):
+    return "\n".join(status_lines(status, now=NOON))
+
+
+def running(folder):
+    return exclusive_folder(folder, doing="running this study", otherwise="wait")
+
+
+def half_done(root):
+    """Take the end of arm b with its results away, and one of the two results of arm a."""
+    study = prepare(load_resolved(root / "one"), root)
+    a, b = study.plan.groups
+    store = root / "store"
+    shutil.rmtree(store / "states" / b.state)
+    for name in (*b.run_ids(), next(a.run_ids())):
+        shutil.rmtree(store / "finetunes" / name)
+    return a, b
+
+
+def test_a_finished_study_says_so(folder):
+    status = study_status(folder)
+    assert (status.phase, status.runner) == ("finished", None)
+    # Two segments, since b begins with a; a group for each end.
+    assert status.counts == JobCounts(done=4, running=0, waiting=0, failed=0, blocked=0)
+    assert status.by_arm == {"a": ArmProgress(done=2, total=2), "b": ArmProgress(done=3, total=3)}
+    # 2 x 10 s of training, 2 x 2 x 2 s of fine-tuning.
+    assert status.device_seconds_spent == pytest.approx(28.0)
+    assert status.device_seconds_left == 0.0
+    assert text_of(status).startswith("one: finished\n  4 done, 0 running, 0 waiting, of 4 jobs\n")
+
+
+def test_the_store_says_what_is_left_when_nobody_runs_it(root, folder):
+    half_done(root)
+    status = study_status(folder)
+    assert status.phase == "unfinished"
+    assert status.counts == JobCounts(done=1, running=0, waiting=3, failed=0, blocked=0)
+    assert status.by_arm == {"a": ArmProgress(done=1, total=2), "b": ArmProgress(done=1, total=3)}
+    assert status.device_seconds_spent == pytest.approx(10.0 + 2.0)
+    # Four steps as the first four; three fine-tunings as the first.
+    assert status.device_seconds_left == pytest.approx(10.0 + 3 * 2.0)
+    assert status.eta is None
+
+
+def test_time_left_is_not_guessed_without_an_example(root, folder):
+    for result in (root / "store/finetunes").iterdir():
+        shutil.rmtree(result)
+    status = study_status(folder)
+    assert (status.device_seconds_spent, status.device_seconds_left) == (20.0, None)
+    assert "not known how many are left" in text_of(status)
+
+
+def test_failures_of_the_last_run_stay_until_somebody_has_done_the_job(root, folder):
+    a, b = half_done(root)
+    lost = failed("b 4-8", b.state)
+    done = failed("a 0-4", a.state)
+    unknown = failed("c 0-4", "0" * 64)
+    write_progress(folder, record(is_over=True, running=(), failures=(lost, done, unknown)))
+    status = study_status(folder)
+    assert status.failures == (lost,)
+    # The group of b needs it; that of a does not.
+    assert status.counts == JobCounts(done=1, running=0, waiting=1, failed=1, blocked=1)
+    text = text_of(status)
+    assert "1 waiting, 1 failed, 1 need one that failed, of 4 jobs" in text
+    assert "  b 4-8: out of memory (tried 3 times)\n" in text
+    assert "log logs/f.log" in text
+
+
+def test_a_running_study_is_as_its_runner_says(folder):
+    write_progress(folder, record())
+    with running(folder):
+        status = study_status(folder)
+    assert status.phase == "running"
+    assert status.runner is not None
+    assert platform.node() in status.runner
+    assert status.counts == JobCounts(done=1, running=1, waiting=0, failed=1, blocked=1)
+    assert status.eta == "2026-05-04T12:01:30+00:00"
+    text = text_of(status)
+    assert "b 4-8            3/4      0:00  loss 1.234" in text
+    assert "a on first: out of memory (tried 3 times)" in text
+    assert "1 spent in this run, about 0.5 left; the end is expected at 2026-05-0" in text
+    assert "a  ##########..........  1/2" in text
+
+
+def test_a_runner_that_has_not_counted_yet_is_preparing(folder):
+    with running(folder):
+        # There is no record, or one of an earlier run.
+        assert study_status(folder).phase == "preparing"
+        earlier = RunnerRecord(host=this_process().host, pid=1, since=NOON.isoformat())
+        write_progress(folder, record(runner=earlier))
+        status = study_status(folder)
+    assert (status.phase, status.counts) == ("preparing", None)
+    assert "text and tasks are being made" in text_of(status)
+
+
+def test_the_report_is_the_last_thing(folder):
+    write_progress(folder, record(is_over=True, running=()))
+    with running(folder):
+        status = study_status(folder)
+    assert (status.phase, status.eta) == ("running", None)
+    assert "the report is being written" in text_of(status)
+
+
+def claimed_elsewhere(folder, *, silent_for):
+    """Leave the claim of a process on another machine, silent for some seconds."""
+    path = folder / CLAIM
+    path.mkdir(parents=True, exist_ok=True)
+    content = json.loads(claims._record("far", "running this study"))
+    content["process"] |= {"host": "far-away", "machine": "another"}
+    file = path / "7"
+    file.write_text(json.dumps(content))
+    changed = time.time() - silent_for
+    claims.os.utime(file, (changed, changed))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("silence", "phase", "told"),
+    [
+        (0, "preparing", "host far-away"),
+        (120, "preparing", "no sign of life for 12"),
+        (STALE_SECONDS + 60, "finished", "no sign of life for 6 minutes"),
+    ],
+)
+def test_a_silent_runner_elsewhere_is_told(folder, silence, phase, told):
+    claimed_elsewhere(folder, silent_for=silence)
+    status = study_status(folder)
+    assert status.phase == phase
+    assert told in text_of(status)
+
+
+def test_a_study_that_was_never_run_is_planned(folder, tmp_path):
+    config = load_resolved(folder)
+    with pytest.raises(StudyError, match="no study was run here"):
+        study_status(tmp_path / "new/one")
+    (tmp_path / "new/store").mkdir(parents=True)
+    status = study_status(tmp_path / "new/one", config)
+    assert status.phase == "unfinished"
+    assert status.counts == JobCounts(done=0, running=0, waiting=4, failed=0, blocked=0)
+    assert "assumed: corpus" in text_of(status)
+
+
+def test_a_study_file_that_changed_since_is_told(folder):
+    config = load_resolved(folder)
+    assert study_status(folder, config).notes == ()
+    changed = config.model_copy(update={"title": "Another"})
+    assert "not what was run last" in study_status(folder, changed).notes[0]
+
+
+def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monkeypatch):
+    assert find_study("one", root) == (folder, None)
+    assert find_study(str(folder), tmp_path) == (folder, None)
+    assert find_study(None, root) == (folder, None)
+    with pytest.raises(StudyError, match=r"did you mean 'one'\?"):
+        find_study("ono", root)
+    with pytest.raises(StudyError, match="none was run there"):
+        find_study(None, tmp_path / "nowhere")
+    shutil.copytree(folder, root / "two")
+    with pytest.raises(StudyError, match="name one of one, two"):
+        find_study(None, root)
+
+
+class Runner:
+    """Runs a study in a thread, as far as others can tell: holds its claim, reads requests."""
+
+    def __init__(self, folder: Path, *, forgets: bool = False) -> None:
+        self.heard: list[tuple[str, ...]] = []
+        self._folder, self._forgets = folder, forgets
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._began.wait(30)
+
+    def _run(self) -> None:
+        with running(self._folder):
+            self._began.set()
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                if self._forgets and any((self._folder / "requests").glob("*.json")):
+                    # As one that has just begun.
+                    forget_requests(self._folder)
+                    self._forgets = False
+                requests = read_requests(self._folder)
+                if requests.retries is not None:
+                    self.heard.append(requests.retries)
+                if requests.is_cancelled:
+                    return
+                time.sleep(0.01)
+
+    def ended(self) -> bool:
+        self._thread.join(30)
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(control, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(control, "_AGAIN_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_cancelling_waits_until_the_runner_has_ended(folder, quick, forgets):
+    runner, told = Runner(folder, forgets=forgets), []
+    assert cancel_study(folder, say=told.append)
+    assert runner.ended()
+    assert find_holder(folder / CLAIM) is None
+    assert "asked host" in told[0]
+    assert "has stopped" in told[1]
+
+
+def test_cancelling_what_does_not_run_says_so(folder):
+    told = []
+    assert not cancel_study(folder, say=told.append)
+    assert told == ["one is not running"]
+    assert not (folder / "requests").exists()
+
+
+def test_cancelling_does_not_wait_for_a_runner_elsewhere_that_is_gone(folder, quick, monkeypatch):
+    claimed_elsewhere(folder, silent_for=0)
+    clock = [0.0]
+
+    def sleep(_: float) -> None:
+        clock[0] += 60
+
+    monkeypatch.setattr(claims, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(control.time, "sleep", sleep)
+    told = []
+    assert cancel_study(folder, say=told.append)
+    assert "no sign of life" in told[1]
+    assert clock[0] >= STALE_SECONDS
+
+
+def test_jobs_are_tried_again_on_request(folder, quick):
+    one, two = failed("a on first", "abc" + "0" * 61), failed("b on first", "abd" + "0" * 61)
+    write_progress(folder, record(failures=(one, two)))
+    runner = Runner(folder)
+    holder = find_holder(folder / CLAIM)
+    assert holder is not None
+    assert retry_jobs(folder, holder, ["b on first", "abc"]) == (two, one)
+    for text, problem in [("ab", "beginning of 2 jobs"), ("b on frist", "did you mean 'b on")]:
+        with pytest.raises(StudyError, match=problem):
+            retry_jobs(folder, holder, [text])
+    while not runner.heard:
+        time.sleep(0.01)
+    assert retry_jobs(folder, holder, []) == (one, two)
+    while len(runner.heard) < 2:
+        time.sleep(0.01)
+    cancel_study(folder, say=print)
+    assert runner.heard == [(two.id, one.id), (one.id, two.id)]
+
+
+def test_nothing_to_try_again_is_told(folder):
+    write_progress(folder, record(failures=()))
+    with running(folder):
+        holder = find_holder(folder / CLAIM)
+        assert holder is not None
+        with pytest.raises(StudyError, match="set no job aside"):
+            retry_jobs(folder, holder, [])
+
+
+def test_the_command_line(root, folder, cli, quick):
+    code, out, _ = cli("study", "status", "one", "--root", root)
+    assert (code, out.splitlines()[0]) == (0, "one: finished")
+    code, out, _ = cli("study", "status", folder, "--json")
+    status = json.loads(out)
+    assert (code, status["format"], status["counts"]["done"]) == (0, "biphasic.status/1", 4)
+    code, out, _ = cli("study", "cancel", "one", "--root", root)
+    assert (code, out) == (0, "one is not running\n")
+    code, _, err = cli("study", "retry", "one", "some job", "--root", root)
+    assert code == 1
+    assert "nobody runs one" in err
+    code, _, err = cli("study", "status", "ono", "--root", root)
+    assert code == 1
+    assert "did you mean 'one'?" in err
+
+
+def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
+    from biphasic.cli import study_upkeep
+
+    monkeypatch.setattr(study_upkeep, "_REFRESH_SECONDS", 0.01)
+    runner = Runner(folder)
+    write_progress(folder, record())
+    short_line, looks = status_text.short_line, []
+
+    def look(status):
+        looks.append(status)
+        if len(looks) == 3:
+            cancel_study(folder, say=lambda _: None)
+        return short_line(status)
+
+    monkeypatch.setattr(status_text, "short_line", look)
+    code, out, _ = cli("study", "status", "one", "--root", root, "--watch")
+    assert runner.ended()
+    assert code == 0
+    lines = out.splitlines()
+    counted = "1 done, 1 running, 0 waiting, 1 failed, 1 need one that failed, of 4 jobs"
+    assert lines[0] == f"one: {counted}"  # said once, though it was looked at three times
+    assert lines[1] == "one: finished"
+
+
+def test_cleaning_by_command(root, cli):
+    from small_root import fake_state
+
+    fake_state(root / "store", "useless")
+    code, out, _ = cli("study", "clean", "--root", root)
+    assert code == 0
+    assert "useless" in out
+    assert "--delete does it" in out
+    assert (root / "store/states/useless").is_dir()
+    code, out, _ = cli("study", "clean", "--root", root, "--delete")
+    assert (code, "deleted:" in out) == (0, True)
+    assert not (root / "store/states/useless").exists()
+    code, _, err = cli("study", "clean", "--root", root / "nowhere")
+    assert code == 1
+    assert "no such folder" in err
+
+
+def test_looking_at_a_running_study_imports_no_torch():
+    import subprocess
+
+    program = (
+        "import sys, biphasic.study.status, biphasic.study.status_text, biphasic.study.control, "
+        "biphasic.study.find, biphasic.cli.study_upkeep; print('torch' in sys.modules)"
+    )
+    found = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert found == "False\n"
