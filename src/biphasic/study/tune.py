@@ -1,0 +1,309 @@
+"""`biphasic study tune`: short trunks over peak rates, and the best of them for each beginning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from biphasic.analysis.tune_figure import curve_csv, draw_curves
+from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.errors import StudyError
+from biphasic.files import is_complete, read_json, write_bytes, write_json, write_text
+from biphasic.records import StateRecord, parse_record
+from biphasic.study.api import run_study
+from biphasic.study.config import StudyConfig
+from biphasic.study.outlook import Outlook, look_ahead
+from biphasic.study.prepared import STORE
+from biphasic.study.schedule import Failure
+from biphasic.study.study_file import load_study
+from biphasic.study.training_plan import PlannedArm
+from biphasic.study.tune_choice import (
+    MOST_RUNGS,
+    as_good,
+    best,
+    default_rates,
+    edge_of,
+    next_rate,
+)
+from biphasic.study.tune_file import write_tuned
+from biphasic.study.tune_trunks import (
+    Beginning,
+    Tuning,
+    plan_tuning,
+    trunk_name,
+    trunk_schedule,
+    trunk_study,
+)
+from biphasic.study.tuned_rates import TunedRate
+
+DEFAULT_SHARE = 0.1
+"""Of the longest budget: the reference study tuned on a tenth of its data."""
+_LOST = "lost.json"
+_NOT_FINITE = re.compile(r"step (\d+): the ([a-z -]+) is not finite")
+
+Rates = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class TuneOutcome:
+    """What a call to `tune_study` did.
+
+    Attributes:
+        record: What was tried, measured and chosen.
+        folder: The folder of the trunks, with the curves.
+        num_executed: Jobs that ran.
+        rates: What the study file says now.
+        difference: How it changed, as the lines of a diff; none where it said so already.
+    """
+
+    record: TuneRecord
+    folder: Path
+    num_executed: int
+    rates: tuple[TunedRate, ...]
+    difference: tuple[str, ...]
+
+
+def tune_study(
+    file: Path | str,
+    *,
+    root: Path | str = "runs",
+    rates: Sequence[float] | None = None,
+    share: float = DEFAULT_SHARE,
+    extend: bool = True,
+    out: Path | str | None = None,
+    num_workers: int | None = None,
+    num_threads: int = 1,
+    console: Console | None = None,
+) -> TuneOutcome:
+    """Choose the peak rates of a study's arms and write them into its file.
+
+    Args:
+        file: Study file.
+        root: Folder for studies and for the store that they share.
+        rates: Peak rates to try; around the file's own when None.
+        share: Of the longest budget, for each trunk.
+        extend: Go on beyond the list where its edge is the best.
+        out: Another file to write to.
+        num_workers: Jobs at once; as many as cores allow when None.
+        num_threads: Threads per job.
+        console: Where progress is shown; standard error when None.
+
+    Raises:
+        ConfigError: The study cannot be tuned as written.
+        StudyError: Trunks failed, or all of a beginning were lost; the file stays as it is.
+    """
+    file = Path(file)
+    tuning = plan_tuning(load_study(file), share)
+    trunks = _Trunks(
+        tuning, Path(root).resolve(), num_workers, num_threads, console or Console(stderr=True)
+    )
+    found = trunks.try_rates(first_rates(tuning, rates), extend=extend)
+    record = _record(tuning, found)
+    _write_curves(trunks.folder, record)
+    _refuse_all_lost(record, trunks.folder)
+    chosen = tuple(
+        beginning.tuned(curve.choice)
+        for beginning, curve in zip(tuning.beginnings, record.curves, strict=True)
+        if curve.choice is not None
+    )
+    difference = write_tuned(
+        file, Path(out or file), tuning.config, chosen, curve=trunks.folder / "curve.csv"
+    )
+    return TuneOutcome(record, trunks.folder, trunks.num_executed, chosen, tuple(difference))
+
+
+def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
+    """Return the rates to begin with, by beginning: those given, or a ladder around its own."""
+    return {
+        each.name: tuple(sorted(rates or default_rates(each.recipe.learning_rate.peak)))
+        for each in tuning.beginnings
+    }
+
+
+@dataclass
+class _Trunks:
+    """The trunks in the store."""
+
+    tuning: Tuning
+    root: Path
+    num_workers: int | None
+    num_threads: int
+    console: Console
+    num_executed: int = 0
+    last: frozenset[str] | None = field(default=None)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.tuning.name
+
+    @property
+    def store(self) -> Path:
+        return self.root / STORE
+
+    def try_rates(
+        self, rates: Mapping[str, Sequence[float]], *, extend: bool
+    ) -> dict[str, list[TrialRecord]]:
+        """Train the trunks at some rates, and beyond them where that is called for."""
+        rates = dict(rates)
+        for rung in range(MOST_RUNGS + 1):
+            self._train(rates)
+            found = self._measure(rates)
+            more = {
+                name: rate
+                for name, trials in found.items()
+                if (rate := next_rate(trials)) is not None
+            }
+            if not (extend and more) or rung == MOST_RUNGS:
+                break
+            rates = {
+                name: sorted([*own, *([more[name]] if name in more else [])])
+                for name, own in rates.items()
+            }
+        self._train(rates, is_last=True)
+        return found
+
+    def _train(self, rates: Rates, *, is_last: bool = False) -> None:
+        """Run what is missing of some trunks; at last all, so that their report is current."""
+        config, lost = trunk_study(self.tuning, rates), self._lost()
+        arms = _ends(look_ahead(config, self.store))
+        kept = [arm for arm in config.arms if arms[arm.name].state not in lost]
+        names = frozenset(arm.name for arm in kept)
+        missing = [name for name in names if not self._is_done(arms[name])]
+        if not kept or names == self.last or not (missing or is_last):
+            return
+        outcome = run_study(
+            config.model_copy(update={"arms": tuple(kept)}),
+            root=self.root,
+            num_workers=self.num_workers,
+            num_threads=self.num_threads,
+            console=self.console,
+        )
+        self.num_executed += outcome.num_executed
+        self.last = names
+        if outcome.is_stopped:
+            raise StudyError(f"{config.name}: stopped; run again to go on")
+        if outcome.set_aside:
+            self._note_lost(config, outcome.set_aside)
+
+    def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
+        """Write down which trunks diverged, so that nobody trains them again.
+
+        Raises:
+            StudyError: Something else failed.
+        """
+        reasons = {failure.id: _divergence(failure) for failure in failures}
+        if None in reasons.values():
+            told = "; ".join(map(str, failures))
+            raise StudyError(f"trunks failed, so nothing was chosen; run again to go on: {told}")
+        outlook, lost = look_ahead(config, self.store), self._lost()
+        for arm in outlook.plan.arms:
+            for identity in _path(arm, outlook):
+                if reason := reasons.get(identity):
+                    lost[arm.state] = reason
+        write_json(self.folder / _LOST, lost)
+
+    def _lost(self) -> dict[str, str]:
+        path = self.folder / _LOST
+        return dict(read_json(path)) if path.is_file() else {}
+
+    def _is_done(self, arm: PlannedArm) -> bool:
+        return is_complete(self.store / "states" / arm.state)
+
+    def _measure(self, rates: Rates) -> dict[str, list[TrialRecord]]:
+        """Return by beginning what became of its trunks, by ascending rate."""
+        ends = _ends(look_ahead(trunk_study(self.tuning, rates), self.store))
+        lost = self._lost()
+        return {
+            each.name: [self._trial(each, rate, ends, lost) for rate in rates[each.name]]
+            for each in self.tuning.beginnings
+        }
+
+    def _trial(
+        self,
+        beginning: Beginning,
+        rate: float,
+        ends: Mapping[str, PlannedArm],
+        lost: Mapping[str, str],
+    ) -> TrialRecord:
+        name = trunk_name(beginning, rate)
+        state = ends[name].state
+        if not self._is_done(ends[name]):
+            if state not in lost:
+                raise StudyError(f"trunk '{name}' has not been trained; run again to go on")
+            return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
+        path = self.store / "states" / state / "state.json"
+        heldout = parse_record(StateRecord, read_json(path), where=str(path)).heldout
+        if missing := sorted(beginning.weights.keys() - heldout.keys()):
+            raise StudyError(f"{path}: no held-out loss of {', '.join(missing)}")
+        loss = sum(weight * heldout[each] for each, weight in beginning.weights.items())
+        return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
+
+
+def _ends(outlook: Outlook) -> dict[str, PlannedArm]:
+    return {arm.config.name: arm for arm in outlook.plan.arms}
+
+
+def _divergence(failure: Failure) -> str | None:
+    """Say how a trunk diverged; None where it failed otherwise."""
+    found = _NOT_FINITE.search(failure.error)
+    return f"the {found[2]} was not finite at step {found[1]}" if found else None
+
+
+def _path(arm: PlannedArm, outlook: Outlook) -> list[str]:
+    """Return the states that lead to an arm's end, some of which other arms may share."""
+    parents = {segment.id: segment.parent for segment in outlook.plan.segments}
+    path: list[str] = []
+    current: str | None = arm.state
+    while current is not None:
+        path.append(current)
+        current = parents.get(current)
+    return path
+
+
+def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
+    warmup, decay = trunk_schedule(tuning, tuning.beginnings[0].recipe)
+    return TuneRecord(
+        format=FORMAT,
+        study=tuning.config.name,
+        share=tuning.share,
+        budget=tuning.budget,
+        steps=tuning.steps,
+        warmup_steps=warmup,
+        decay_steps=decay,
+        curves=tuple(_curve(each, found[each.name]) for each in tuning.beginnings),
+        untuned=dict(tuning.untuned),
+        later_schedules=tuning.later_schedules,
+    )
+
+
+def _curve(beginning: Beginning, trials: Sequence[TrialRecord]) -> CurveRecord:
+    chosen = best(trials)
+    return CurveRecord(
+        name=beginning.name,
+        measure=beginning.measure,
+        arms=tuple(arm.name for arm in beginning.arms),
+        trials=tuple(trials),
+        choice=chosen.peak if chosen else None,
+        equals=as_good(trials),
+        edge=edge_of(trials),
+    )
+
+
+def _write_curves(folder: Path, record: TuneRecord) -> None:
+    write_json(folder / "curve.json", record.model_dump(mode="json"))
+    write_text(folder / "curve.csv", curve_csv(record))
+    for ending, content in draw_curves(record).items():
+        write_bytes(folder / f"curve.{ending}", content)
+
+
+def _refuse_all_lost(record: TuneRecord, folder: Path) -> None:
+    lost = [curve.name for curve in record.curves if curve.choice is None]
+    if lost:
+        raise StudyError(
+            f"every trunk of {', '.join(lost)} was lost, so nothing was chosen and the study file "
+            f"stays as it is; give lower --rates (curves: {folder / 'curve.csv'})"
+        )

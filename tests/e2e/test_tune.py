@@ -1,0 +1,213 @@
+"""Peak rates tuned in miniature: from a study file to the same file with the rates in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from biphasic.errors import StudyError
+from biphasic.study import tune as tune_module
+from biphasic.study.outlook import look_ahead
+from biphasic.study.schedule import Failure
+from biphasic.study.study_file import load_study
+from biphasic.study.tune import TuneOutcome, tune_study
+
+TEXT = """\
+# Tuned in a test.
+name: mini
+title: Miniature   # with a comment
+corpus: {libraries: [rich, typer, click], vocab_size: 512}
+recipe:
+  model: pico
+  max_seqlen: 64
+  rows_per_step: 4
+  learning_rate: {peak: 2.0e-3, warmup_steps: 2, decay_steps: 2}
+# What is compared.
+arms:
+  - {name: untrained}
+  - {name: mlm, phases: [{objective: mlm, steps: 12}]}
+  - {name: clm-mlm, phases: [{objective: clm, steps: 4}, {objective: mlm, steps: 8}]}
+"""
+HOPELESS = 1e3
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A study file that was tuned at three rates, and the root of its runs."""
+
+    file: Path
+    root: Path
+    outcome: TuneOutcome
+
+
+def tune(file: Path, root: Path, *rates: float, **options: Any) -> TuneOutcome:
+    quiet = Console(file=io.StringIO())
+    return tune_study(
+        file, root=root, rates=rates, share=0.5, num_workers=1, console=quiet, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """Tuned once for all tests, which copy what they change."""
+    folder = tmp_path_factory.mktemp("tuned")
+    file, root = folder / "mini.yaml", folder / "runs"
+    file.write_text(TEXT)
+    return Tuned(file, root, tune(file, root, 1e-3, 4e-3, HOPELESS))
+
+
+@pytest.fixture
+def copied(tuned: Tuned, tmp_path: Path) -> Tuned:
+    """A copy to change."""
+    file, root = tmp_path / "mini.yaml", tmp_path / "runs"
+    shutil.copy(tuned.file, file)
+    shutil.copytree(tuned.root, root)
+    return Tuned(file, root, tuned.outcome)
+
+
+def recorded(root: Path) -> dict[str, dict[float, float]]:
+    """Return by objective and rate what the trunks' states say, without the code under test."""
+    study = json.loads((root / "mini-tune/study.json").read_text())
+    losses: dict[str, dict[float, float]] = {"clm": {}, "mlm": {}}
+    for arm in study["arms"]:
+        path = root / "store/states" / arm["state"] / "state.json"
+        if path.is_file():
+            objective = "mlm" if "mlm" in arm["name"] else "clm"
+            rate = float(arm["name"].partition("-lr")[2])
+            losses[objective][rate] = json.loads(path.read_text())["heldout"][objective]
+    return losses
+
+
+def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
+    losses = recorded(tuned.root)
+    assert {name: set(found) for name, found in losses.items()} == {
+        "clm": {1e-3, 4e-3},
+        "mlm": {1e-3, 4e-3},
+    }
+    best = {name: min(found, key=found.__getitem__) for name, found in losses.items()}
+    config = load_study(tuned.file)
+    peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
+    assert peaks == {"untrained": 2e-3, "mlm": best["mlm"], "clm-mlm": best["clm"]}
+    plan = look_ahead(config, tuned.root / "store").plan
+    assert [arm.lineage.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
+
+
+def test_the_file_keeps_what_people_wrote(tuned):
+    written = tuned.file.read_text().splitlines()
+    assert [line for line in written if line in TEXT.splitlines()] == TEXT.splitlines()
+    assert len(written) == len(TEXT.splitlines()) + 4
+    assert "runs/mini-tune/curve.csv" in tuned.file.read_text()
+
+
+def test_the_curve_has_every_trunk_and_names_the_lost_ones(tuned):
+    folder = tuned.root / "mini-tune"
+    rows = list(csv.DictReader(io.StringIO((folder / "curve.csv").read_text())))
+    losses = recorded(tuned.root)
+    for row in rows:
+        objective = "mlm" if "mlm" in row["name"] else "clm"
+        rate = float(row["peak"])
+        if rate == HOPELESS:
+            assert row["loss"] == ""
+            assert "was not finite at step" in row["lost"]
+        else:
+            assert float(row["loss"]) == losses[objective][rate]
+    assert len(rows) == 6
+    record = json.loads((folder / "curve.json").read_text())
+    assert (record["steps"], record["budget"]) == (6, 12)
+    assert record["untuned"] == {"untrained": "it is not trained"}
+    assert (folder / "curve.png").stat().st_size > 1000
+    assert (folder / "curve.svg").read_text().startswith("<?xml")
+
+
+def test_a_second_call_runs_nothing_and_changes_nothing(copied):
+    again = tune(copied.file, copied.root, 1e-3, 4e-3, HOPELESS)
+    assert again.num_executed == 0
+    assert again.difference == ()
+    assert again.record == copied.outcome.record
+
+
+def test_a_changed_list_runs_what_is_new_and_goes_on_beyond_its_edge(copied):
+    before = {state.name for state in (copied.root / "store/states").iterdir()}
+    outcome = tune(copied.file, copied.root, 1e-3, 4e-3)
+    after = {state.name for state in (copied.root / "store/states").iterdir()}
+    tried = {curve.name: [t.peak for t in curve.trials] for curve in outcome.record.curves}
+    new = sum(len(rates) - 2 for rates in tried.values())
+    lost = sum(trial.loss is None for curve in outcome.record.curves for trial in curve.trials)
+    assert outcome.num_executed == len(after - before) == new - lost
+    for curve in outcome.record.curves:
+        losses = {t.peak: t.loss for t in curve.trials if t.loss is not None}
+        assert curve.choice == min(losses, key=losses.__getitem__)
+        rates = sorted(tried[curve.name])
+        # 4e-3 was the better of the two, and rungs are a factor of four apart.
+        assert rates == [1e-3, 4e-3, 1.6e-2, 6.4e-2, 0.256][: len(rates)]
+        is_inside = rates[0] < curve.choice < rates[-1]
+        assert is_inside == (curve.edge == "")
+        assert is_inside or len(rates) == 5
+
+
+def test_only_lost_trunks_leave_the_file_as_it_is(copied):
+    before = copied.file.read_bytes()
+    with pytest.raises(StudyError, match="every trunk of pico-mlm40, pico-clm was lost"):
+        tune(copied.file, copied.root, HOPELESS, extend=False)
+    assert copied.file.read_bytes() == before
+
+
+def test_what_fails_otherwise_is_no_divergence(copied, monkeypatch):
+    class Outcome:
+        num_executed = 0
+        is_stopped = False
+        set_aside = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
+
+    monkeypatch.setattr(tune_module, "run_study", lambda *_, **__: Outcome)
+    before = copied.file.read_bytes()
+    with pytest.raises(StudyError, match=r"nothing was chosen; run again .* no space left"):
+        tune(copied.file, copied.root, 2e-3)
+    assert copied.file.read_bytes() == before
+    lost = json.loads((copied.root / "mini-tune/lost.json").read_text())
+    assert len(lost) == 2
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(copied, cli):
+    before = sorted(copied.root.rglob("*"))
+    text = copied.file.read_text()
+    code, out, err = cli(
+        "study", "tune", copied.file, "--root", copied.root, "--share", "0.5", "--dry-run",
+        "--rates", "1e-3,4e-3",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "mini-tune: 4 trunks of 6 steps (50 % of 12)" in out
+    assert "done   4 of 4 trunks" in out
+    assert sorted(copied.root.rglob("*")) == before
+    assert copied.file.read_text() == text
+
+
+def test_the_command_prints_losses_and_the_difference(copied, cli):
+    copied.file.write_text(TEXT)
+    code, out, _ = cli(
+        "study", "tune", copied.file, "--root", copied.root, "--share", "0.5", "--no-extend",
+        "--rates", "1e-3,4e-3", "--workers", "1", "--out", copied.file.with_name("tuned.yaml"),
+    )  # fmt: skip
+    assert code == 0
+    assert out.count("<- chosen") == 2
+    assert "the choice is the highest rate that was tried" in out
+    assert "+tuned_rates:" in out
+    assert copied.file.read_text() == TEXT
+    assert "tuned_rates:" in copied.file.with_name("tuned.yaml").read_text()
+
+
+def test_wrong_input_is_one_line_and_exit_code_2(copied, cli):
+    for arguments, message in (
+        (["--rates", "fast"], "--rates: expected positive numbers"),
+        (["--share", "2"], "--share: expected a share in (0, 1]"),
+    ):
+        code, _, err = cli("study", "tune", copied.file, *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
