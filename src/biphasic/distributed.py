@@ -8,7 +8,7 @@ schedulers call what runs together or not at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -185,7 +185,7 @@ def check_devices(processes: int) -> None:
         )
 
 
-def checksum(tensors: Iterator[Tensor]) -> int:
+def checksum(tensors: Iterable[Tensor]) -> int:
     """Return a number of 63 bits that follows from the bits of fp32 tensors, and from no order."""
     total = sum(int(each.detach().view(torch.int32).sum(dtype=torch.int64)) for each in tensors)
     return total % (1 << 63)

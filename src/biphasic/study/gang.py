@@ -1,8 +1,8 @@
 """A gang: processes of this machine that train one segment together, started by torchrun.
 
 The process that starts a gang holds the job's claim, passes on what the first rank reports, and
-holds the other end of all ranks' standard input. When that closes, whatever closed it, ranks save
-what they have and end.
+holds the other end of all ranks' standard input. When that closes, ranks end: at once, so that
+nobody computes on whose claim is void, unless they were asked to stop and may save what they have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import IO, Any, Protocol
 from biphasic import errors
 from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, LostRankError
+from biphasic.study.gang_worker import STOP_FILE
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
@@ -69,7 +70,7 @@ def run_gang(
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
         with _quiet_on_terminals() as log, _started(file, processes, log) as gang:
-            failures, is_finished = _attend(gang, report, should_stop)
+            failures, is_finished = _attend(gang, file, report, should_stop)
             if gang.wait() or not is_finished:
                 raise _first_failure(failures, processes)
 
@@ -93,7 +94,7 @@ def _started(file: Path, processes: int, log: IO[str] | None) -> Iterator[subpro
     try:
         yield gang
     finally:
-        _ask_to_end(gang)
+        _ask_to_stop(gang, file)
         try:
             gang.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -105,6 +106,7 @@ def _started(file: Path, processes: int, log: IO[str] | None) -> Iterator[subpro
 
 def _attend(
     gang: subprocess.Popen[str],
+    file: Path,
     report: Callable[..., None],
     should_stop: Callable[[], bool] | None,
 ) -> tuple[list[dict[str, Any]], bool]:
@@ -115,7 +117,7 @@ def _attend(
     is_finished = False
     while True:
         if should_stop is not None and should_stop():
-            _ask_to_end(gang)
+            _ask_to_stop(gang, file)
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
             if event is None:
@@ -140,7 +142,8 @@ def _read(gang: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | None
         events.put(None)
 
 
-def _ask_to_end(gang: subprocess.Popen[str]) -> None:
+def _ask_to_stop(gang: subprocess.Popen[str], file: Path) -> None:
+    (file.parent / STOP_FILE).touch()
     with suppress(BrokenPipeError):
         if gang.stdin:
             gang.stdin.close()

@@ -2,8 +2,9 @@
 
 It trains the job in the file together with the other ranks. The first rank says how far they are,
 one JSON object a line, on what was its standard output; each says what it failed of. Anything else
-that libraries print goes to standard error. When the standard input ends, the ranks save what they
-have and end, within some seconds: so they never outlive the process that started them for long.
+that libraries print goes to standard error. When the standard input ends, ranks that were asked to
+stop save what they have, within some seconds; others have lost the process that started them, and
+end at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from biphasic.errors import BiphasicError, StoppedError
 if TYPE_CHECKING:
     from biphasic.study.jobs import Progress
 
+STOP_FILE = "stop"
+"""Lies beside the job's file before the input is closed, where the ranks are asked to stop."""
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
@@ -30,19 +33,20 @@ def main() -> None:
     """Train, and end."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    is_over = threading.Event()
-    threading.Thread(target=_watch_input, args=(is_over,), daemon=True).start()
-    code = _train(Path(sys.argv[1]), events, is_over)
+    file, is_over = Path(sys.argv[1]), threading.Event()
+    threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
+    code = _train(file, events, is_over)
     sys.stderr.flush()
     # Not in order: ranks that have lost one another would wait for each other in their last words.
     os._exit(code)
 
 
-def _watch_input(is_over: threading.Event) -> None:
+def _watch_input(file: Path, is_over: threading.Event) -> None:
     sys.stdin.buffer.read()
-    is_over.set()
-    # Whatever does not stop on request is ended: whoever comes next resumes it.
-    time.sleep(_STOP_SECONDS)
+    if (file.parent / STOP_FILE).exists():
+        is_over.set()
+        time.sleep(_STOP_SECONDS)
+    # Whatever has not stopped is ended: whoever comes next resumes it.
     os._exit(1)
 
 

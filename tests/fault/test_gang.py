@@ -1,0 +1,206 @@
+"""Gangs of two processes: what one of them meets ends all, and nothing that is saved is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from biphasic.data.build import RECORD
+from biphasic.errors import DataError, LostRankError, StoppedError
+from biphasic.files import complete_folder, read_json, write_json
+from biphasic.study.api import pretrain
+from biphasic.study.jobs import Progress, TrainJob
+from biphasic.study.prepare import DataPaths
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.data import TrainingData
+from biphasic.training.lineage import Lineage
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc"),
+]
+
+STEPS = 24
+PATIENCE = 240.0
+
+# Python runs this in every process that finds it: ranks take their time, note their process ids,
+# and meet with what `GANG_FAULT` says.
+SITE = """
+import os
+
+if "RANK" in os.environ and "GANG_FAULT" in os.environ:
+    import pathlib, signal, time
+    from biphasic.errors import DataError
+    from biphasic.training.step_input import StepInputs
+
+    rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
+    (pathlib.Path(__file__).parent / f"pid-{rank}").write_text(str(os.getpid()))
+    original = StepInputs.of
+
+    def of(inputs, step):
+        time.sleep(0.1 if fault == "slow" else 0.01)
+        if fault == "error" and rank == "1" and step == 3:
+            raise DataError("row 7: made up by a test")
+        if fault == "kill" and rank == "1" and step == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(inputs, step)
+
+    StepInputs.of = of
+"""
+
+RUN = """
+import sys
+from biphasic.study.jobs import TrainJob
+
+TrainJob.model_validate_json(sys.argv[1]).run(lambda _: None)
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch) -> Path:
+    """A folder whose `sitecustomize.py` all processes run."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(SITE)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(training_data: TrainingData, tmp_path_factory) -> Path:
+    """The tests' corpus, as `biphasic corpus build` leaves one."""
+    folder = tmp_path_factory.mktemp("text")
+    with complete_folder(folder / "tokenizer") as partial:
+        training_data.tokenizer.save(partial)
+    (folder / "train").symlink_to(training_data.corpus.folder)
+    (folder / "heldout").symlink_to(training_data.heldout.folder)
+    write_json(folder / RECORD, {"origin": {"source": "synthetic"}})
+    return folder
+
+
+@pytest.fixture
+def make_job(make_recipe, text) -> Callable[..., TrainJob]:
+    """Return jobs of two processes: `make_job(store)`."""
+    phases = [{"objective": "clm", "steps": STEPS // 2}, {"objective": "mlm", "steps": STEPS // 2}]
+
+    def make(store: Path) -> TrainJob:
+        paths = DataPaths(**{name: text / name for name in ("tokenizer", "train", "heldout")})
+        recipe = make_recipe(*phases, precision="fp32")
+        return TrainJob(
+            id=Lineage(recipe, paths.open().ground).identities[-1],
+            label="a gang",
+            store=store,
+            data=paths,
+            recipe=recipe,
+            start=0,
+            end=STEPS,
+            checkpoint_every=2,
+            heldout_every=4,
+            tensorboard=None,
+            compute=ComputeConfig(processes=2),
+        )
+
+    return make
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Return all of a state that must be equal: everything but times."""
+    details = read_json(folder / "state.json")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("tokens_per_second", None)
+    names = ("model.safetensors", "optimizer.safetensors", "config.json")
+    return {
+        "details": {key: value for key, value in details.items() if key != "seconds"},
+        "metrics": lines,
+        **{name: (folder / name).read_bytes() for name in names},
+    }
+
+
+def checkpoint_of(store: Path) -> int:
+    """Return the step of the newest complete checkpoint; 0 for none."""
+    found = store.glob("progress/*/step-*/manifest.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
+
+
+def has_ended(pid: int, *, within: float) -> bool:
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state not in {"Z", "X"}:
+                time.sleep(0.05)
+                continue
+        return True
+    return False
+
+
+def silent(_: Progress) -> None:
+    pass
+
+
+def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp_path, monkeypatch):
+    job, told = make_job(tmp_path / "store"), []
+    monkeypatch.setenv("GANG_FAULT", "none")
+    reference = pretrain(
+        job.recipe,
+        corpus={"folder": str(text)},
+        root=tmp_path / "whole",
+        checkpoint_every=0,
+        heldout_every=4,
+        compute={"processes": 2},
+    )
+    assert read_json(reference / "state.json")["compute"]["processes"] == 2
+
+    # One rank is killed: the other ends, and the caller is told.
+    monkeypatch.setenv("GANG_FAULT", "kill")
+    with pytest.raises(LostRankError):
+        job.run(silent)
+    assert checkpoint_of(job.store) == 6
+    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+
+    # The process that started the gang is killed: the ranks end at once.
+    monkeypatch.setenv("GANG_FAULT", "slow")
+    with subprocess.Popen([sys.executable, "-c", RUN, job.model_dump_json()]) as parent:
+        end = time.monotonic() + PATIENCE
+        while checkpoint_of(job.store) < 10:
+            assert parent.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        parent.send_signal(signal.SIGKILL)
+    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=10) for rank in (0, 1))
+    reached = checkpoint_of(job.store)
+    assert 10 <= reached < STEPS
+
+    # It is asked to stop: the ranks save what they have, whether a checkpoint is due or not.
+    told.clear()
+    with pytest.raises(StoppedError, match="it goes on from there"):
+        job.run(told.append, should_stop=lambda: bool(told))
+    assert reached < checkpoint_of(job.store) < STEPS
+    assert told[0].done == reached + 1
+    assert all(each.total == STEPS and each.text.startswith("loss ") for each in told)
+
+    monkeypatch.setenv("GANG_FAULT", "none")
+    job.run(silent)
+    assert content(job.store / "states" / job.id) == content(reference)
+    assert not list((job.store / "progress").iterdir())
+    assert not list(job.store.rglob(".partial-*"))
+
+
+def test_the_error_of_any_rank_is_the_gang_s(make_job, site, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANG_FAULT", "error")
+    job = make_job(tmp_path / "store")
+    with pytest.raises(DataError, match=r"^row 7: made up by a test$"):
+        job.run(silent)
+    assert not (job.store / "states").exists()
+    assert checkpoint_of(job.store) == 2
+    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
