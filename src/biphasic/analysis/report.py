@@ -18,6 +18,7 @@ from biphasic.analysis.page.evidence import (
     verdict,
 )
 from biphasic.analysis.page.figures import (
+    choice_sentence,
     factor_figures,
     few_arms,
     loss_figures,
@@ -120,7 +121,7 @@ def render(records: StudyRecords, *, links: Links) -> str:
         skipped=skipped,
         loss_figures=loss_figures(few),
         rate_figures=rate_figures(few),
-        num_drawn=len(few.arms),
+        of_many=choice_sentence(records, few),
         rate_titles=[task.title for task in records.tasks if not task.is_zero_shot],
         rate_rows=list(rate_rows(records, table, styles)),
         rows_agree=agrees,
@@ -144,9 +145,7 @@ def _parts(records: StudyRecords, scores: Scores, claims: Claims, *, num_charts:
         Part("scores", "Scores", shape, is_open=True),
         Part("comparisons", "Comparisons", "the best arm of each task against every other"),
         Part("claims", "Claims", claims.hint),
-        Part(
-            "factors", "Factors", f"{charts} of scores by what arms differ in"
-        ),
+        Part("factors", "Factors", f"{charts} of scores by what arms differ in"),
         Part("loss", "Loss", "held-out and training loss by tokens read"),
         Part("rates", "Learning rates", f"{rates} tried for each fine-tuning"),
         Part("cost", "Cost", "tokens, FLOPs and time, by phase and by segment"),

@@ -106,6 +106,28 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
     ]
 
 
+def test_arms_that_are_level_have_no_winner(tmp_path):
+    scores = {
+        (arm, task, 1e-4, seed): (0.5, 0.5 if task == "pydocs-sc" or arm != "untrained" else 0.4)
+        for arm in ("untrained", "mlm", "clm")
+        for task in ("pydocs-sc", "pydocs-tc")
+        for seed in (0, 1)
+    }
+    found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:2], learning_rates=(1e-4,),
+                   seeds=(0, 1), scores=scores)  # fmt: skip
+    table = study_scores(found)
+    evidence = gather_evidence(found, table)
+    titles = {task.name: task.title for task in found.tasks}
+    assert headline(table, evidence, titles) == [
+        "On all 2 tasks several arms share the highest mean."
+    ]
+    assert verdict(table, evidence["pydocs-sc"]).winner == "All 3 arms are level"
+    assert verdict(table, evidence["pydocs-tc"]).winner == "MLM and CLM"
+    cards = task_cards(found, table, arm_styles(found.arms), ReferenceValues(table, table))
+    assert [row.is_best for row in cards[0].rows] == [False, False, False]
+    assert [row.is_best for row in cards[1].rows] == [False, True, True]
+
+
 def test_coverage_is_stated_for_the_convention_and_the_seeds_at_hand(tmp_path):
     missing = {("mlm", "pydocs-sc", rate, 4) for rate in (1e-4, 2e-4, 5e-4)}
     said = " ".join(caveats(study_scores(loaded(tmp_path, convention="paper", missing=missing))))

@@ -137,9 +137,10 @@ def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
 
 
 def best_of(scores: Scores, dataset: str) -> set[str]:
-    """Return the models with the highest mean on a dataset, all of them where they tie."""
+    """Return the models with the highest mean on a dataset; none where all have the same."""
     order = ranked(scores, dataset)
-    return {name for name, found in order if found.mean == order[0][1].mean}
+    best = {name for name, found in order if found.mean == order[0][1].mean}
+    return set() if len(best) == len(order) > 1 else best
 
 
 def _rows(column: _Column, on: Axis | None) -> list[CardRow]:

@@ -25,7 +25,10 @@ from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import VarianceSplit, variance_split
 
 _MOST_TITLES = 4
-"""Tasks that a sentence of the headline names one by one."""
+"""Tasks or arms that a sentence names one by one."""
+_MOST_TIED = 2
+_MOST_WINNERS = 4
+"""Arms that the headline has a sentence for."""
 _MOST_DRAWS = 150_000
 """Test examples times comparisons that a page may resample: about half a minute."""
 
@@ -96,10 +99,18 @@ def verdict(scores: Scores, found: Evidence) -> Verdict:
     order = ranked(scores, found.dataset.name)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
-    best = best_of(scores, found.dataset.name)
     labels = arm_labels(scores)
+    best = best_of(scores, found.dataset.name)
+    names = [short(labels[name]) for name, _ in order if name in best]
+    if not names:
+        return Verdict(
+            winner=f"All {len(order)} arms are level",
+            score=score_text(order[0][1]),
+            sentence="They have the same mean.",
+            sentences=tuple(_details(scores, found)),
+        )
     return Verdict(
-        winner=listing([short(labels[name]) for name, _ in order if name in best]),
+        winner=listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level",
         score=score_text(order[0][1]),
         sentence=_lead(found, labels),
         sentences=tuple(_details(scores, found)),
@@ -161,20 +172,39 @@ def headline(
     scores: Scores, evidence: Mapping[str, Evidence], titles: Mapping[str, str]
 ) -> list[str]:
     """Say which arms score highest on which tasks and where that is sure; averages left out."""
-    datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
+    datasets = [d.name for d in scores.datasets if not d.is_average and ranked(scores, d.name)]
     wins: dict[str, list[str]] = defaultdict(list)
-    clear: dict[str, list[str]] = defaultdict(list)
+    tied = []
     for dataset in datasets:
-        for name in best_of(scores, dataset.name):
-            wins[name].append(titles[dataset.name])
-            if evidence[dataset.name].is_clear:
-                clear[name].append(titles[dataset.name])
-    return [
-        f"{short(model.label)} scores highest on {_all_or(wins[model.name], len(datasets))}"
-        f"{_surely(clear[model.name], wins[model.name])}."
-        for model in scores.models
-        if model.name in wins
+        best = best_of(scores, dataset)
+        if len(best) == 1:
+            wins[best.pop()].append(dataset)
+        else:
+            tied.append(titles[dataset])
+    winners = sorted(wins, key=lambda name: -len(wins[name]))
+    sentences = [
+        _win(scores.model(name).label, wins[name], evidence, titles, num_tasks=len(datasets))
+        for name in winners[:_MOST_WINNERS]
     ]
+    if left := [dataset for name in winners[_MOST_WINNERS:] for dataset in wins[name]]:
+        others = count(len(winners) - _MOST_WINNERS, "other arm")
+        sentences.append(f"{others} on {_all_or([titles[dataset] for dataset in left], 0)}.")
+    if tied:
+        sentences.append(f"On {_all_or(tied, len(datasets))} several arms share the highest mean.")
+    return sentences
+
+
+def _win(
+    label: str,
+    wins: Sequence[str],
+    evidence: Mapping[str, Evidence],
+    titles: Mapping[str, str],
+    *,
+    num_tasks: int,
+) -> str:
+    clear = [titles[dataset] for dataset in wins if evidence[dataset].is_clear]
+    where = _all_or([titles[dataset] for dataset in wins], num_tasks)
+    return f"{short(label)} scores highest on {where}{_surely(clear, wins)}."
 
 
 def _surely(clear: Sequence[str], wins: Sequence[str]) -> str:
@@ -189,7 +219,7 @@ def _all_or(titles: Sequence[str], num_tasks: int) -> str:
     if len(titles) == num_tasks > 1:
         return f"all {num_tasks} tasks"
     if len(titles) > _MOST_TITLES:
-        return f"{len(titles)} of {num_tasks} tasks" if num_tasks else f"{len(titles)} of them"
+        return f"{len(titles)} of {num_tasks} tasks" if num_tasks else f"{len(titles)} tasks"
     return listing([f"“{short(title)}”" for title in titles])
 
 

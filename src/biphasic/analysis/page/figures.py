@@ -62,6 +62,15 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     return dataclasses.replace(records, arms=arms, outcomes=outcomes)
 
 
+def choice_sentence(records: StudyRecords, few: StudyRecords) -> str:
+    """Say which of many arms are drawn, with a space after it; empty where all are."""
+    if len(few.arms) == len(records.arms):
+        return ""
+    untrained = " and the untrained encoder" if any(a.is_untrained for a in few.arms) else ""
+    best = len(few.arms) - sum(arm.is_untrained for arm in few.arms)
+    return f"Of {len(records.arms)} arms the {best} best over all columns{untrained} are drawn. "
+
+
 def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, ArmStyle]:
     """Give the arms of the charts the styles that they have there, and grey to all others."""
     styles = arm_styles(few.arms)
