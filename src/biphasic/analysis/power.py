@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -52,11 +53,13 @@ def _noncentrality(freedom: int, t_value: float, share: float) -> float:
     """Return the noncentrality under which a share of all t values is below the given one."""
     # Its spread is about sqrt(1 + t**2 / (2 * freedom)): twelve of them enclose any quantile used.
     reach = 12 * math.sqrt(1 + t_value**2 / (2 * freedom))
-    return float(
-        brentq(
-            lambda nc: noncentral_t(t_value, freedom, nc) - share, t_value - reach, t_value + reach
-        )
+    return _root(
+        lambda nc: noncentral_t(t_value, freedom, nc) - share, t_value - reach, t_value + reach
     )
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(cast("float", brentq(function, low, high)))
 
 
 def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
@@ -103,7 +106,7 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     upper = critical
     while shortfall(upper) > 0:
         upper *= 2
-    return float(brentq(shortfall, 0.0, upper)) / root
+    return _root(shortfall, 0.0, upper) / root
 
 
 def detectable_difference(

@@ -46,7 +46,9 @@ def paper_scores() -> Scores:
     models: dict[str, ModelInfo] = {}
     datasets: dict[str, DatasetInfo] = {}
     found: dict[tuple[str, str], Score] = {}
-    text = resources.files(__package__).joinpath("reference", "results.csv").read_text("utf-8")
+    text = (
+        resources.files("biphasic.analysis").joinpath("reference", "results.csv").read_text("utf-8")
+    )
     for row in csv.DictReader(io.StringIO(text)):
         model = _paper_model(row)
         is_average = row["dataset"] == "Average"
