@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from biphasic.errors import StoppedError
 from biphasic.files import read_json
 from biphasic.training import loop
 from biphasic.training import state as state_module
@@ -202,6 +203,43 @@ def test_killed_with_data_read_ahead_and_losses_read_back_later(
     alone = content(runner(tmp_path / "alone", every=0))
     runner.killed(tmp_path, every=every, kill_at=step)
     assert content(runner(tmp_path, every=every)) == alone
+
+
+@pytest.mark.parametrize("every", [0, 2])
+@pytest.mark.parametrize("step", [1, 3, 5, 6])
+def test_stopped_on_request(runner, expected, tmp_path, every, step):
+    """What is there is saved, whether a checkpoint is due or not; after the last step all is."""
+    told: list[int] = []
+    asked: list[int] = []
+
+    def should_stop() -> bool:
+        asked.append(1)
+        return len(asked) == step
+
+    options = RunOptions(
+        checkpoint_every=every,
+        heldout_every=2,
+        report=lambda done: told.append(done.step),
+        should_stop=should_stop,
+        compute=ComputeConfig(read_back_every=100),
+    )
+    if step < 6:
+        with pytest.raises(StoppedError, match=f"stopped after {step} steps; it goes on"):
+            train_segment(
+                runner.lineage, runner.data, tmp_path, start=0, end=6, options=options
+            )  # fmt: skip
+        (checkpoint,) = (tmp_path / "progress").glob("*/step-*")
+        assert checkpoint.name == f"step-{step:08d}"
+        found = runner(tmp_path, every=every)
+    else:
+        found = train_segment(
+            runner.lineage, runner.data, tmp_path, start=0, end=6, options=options
+        )  # fmt: skip
+    assert told == [*range(1, step + 1)]
+    content_found = content(found)
+    if step == 6:  # which was computed otherwise
+        content_found["details"]["compute"] = expected["details"]["compute"]
+    assert content_found == expected
 
 
 def test_heldout_evaluation_does_not_change_training(runner, expected, tmp_path):
