@@ -15,7 +15,7 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     """Mark the best of some models on a dataset, and what cannot be told from it.
 
     Models that share the highest mean are all the best. Nothing is marked where fewer than two
-    have a score.
+    have a score, or all have the same.
     """
     means = {
         model.name: score.estimate.mean
@@ -23,7 +23,7 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
         if (score := scores.get(model.name, dataset.name)) is not None
         and score.estimate is not None
     }
-    if len(means) < 2:
+    if len(set(means.values())) < 2:
         return {}
     level = indistinguishable(scores, dataset.name, models=[*means])
     found: dict[str, Mark] = dict.fromkeys(level, "level")

@@ -39,6 +39,7 @@ def test_equal_means_are_best_together_and_a_lone_model_is_nothing():
     assert marked(table((90.0, 0.1), (90.0, 0.2), (80.0, 0.1))) == {"a": "best", "b": "best"}
     assert marked(table((90.0, 0.1), None)) == {}
     assert marked(table(None, None)) == {}
+    assert marked(table((90.0, 0.1), (90.0, 0.2))) == {}
 
 
 def test_without_an_interval_nothing_is_told_apart():

@@ -26,7 +26,7 @@ from biphasic.analysis.plots.render import drawing
 from biphasic.analysis.text import flat
 
 _TITLE_SIZE = 10.0
-_PANEL_SIZE = 8.5
+_PANEL_SIZE = 8.0
 _SMALL = 7.5
 _EDGE = 0.08
 _LEFT = 0.36
@@ -37,8 +37,10 @@ _AXIS_LABEL = 0.12
 _TICK_GAP = 0.04
 _TITLE = 0.26
 _POINTS_PER_INCH = 72.0
+_LEAST_WIDTH = 3
 _DODGE = 2.6
 _WIDEST_DODGE = 10.0
+_FLAT_ROOM = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     num_columns = max(1, min(layout.num_columns, len(chart.panels)))
     num_rows = math.ceil(len(chart.panels) / num_columns)
     # A figure of one or two panels keeps room for its title and key.
-    width = 2 * _EDGE + layout.panel_width * max(num_columns, 2 if layout.num_columns > 1 else 1)
+    num_wide = max(num_columns, min(_LEAST_WIDTH, layout.num_columns))
+    width = 2 * _EDGE + layout.panel_width * num_wide
     panel_width = (width - 2 * _EDGE) / num_columns
     series = [each for panel in chart.panels for each in panel.series]
     entries = lay_out_key(series, width=width - 2 * _EDGE)
@@ -84,7 +87,7 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     top = height - _EDGE
     if layout.has_title:
-        text = _cut(chart.title, _TITLE_SIZE, width - 2 * _EDGE, is_bold=True)
+        text = _cut(chart.title, _TITLE_SIZE, width - 2 * _EDGE, "bold")
         figure.text(
             _EDGE / width, (top - 0.04) / height, text,
             fontsize=_TITLE_SIZE, fontweight="bold", color=INK, va="top",
@@ -113,7 +116,12 @@ def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: 
     axes.set_ylim(*_range(points))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    own = [series for series in panel.series if not series.is_reference and series.has_markers]
+    # Only intervals would hide each other.
+    own = [
+        series
+        for series in panel.series
+        if not series.is_reference and any(point.low is not None for point in series.points)
+    ]
     for series in panel.series:
         shift = 0.0
         if series in own and len(own) > 1:
@@ -132,10 +140,11 @@ def _dress(axes: Axes, panel: Panel, *, width: float) -> None:
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     flush = -_LEFT * _POINTS_PER_INCH + 1
+    room = _LEFT + width + _RIGHT - 0.04
     heads = (
-        (_cut(panel.title, _PANEL_SIZE, width + _LEFT, is_bold=True), 16.0, _PANEL_SIZE, INK,
+        (_cut(panel.title, _PANEL_SIZE, room, "bold"), 16.0, _PANEL_SIZE, INK,
          "bold"),
-        (_cut(panel.unit, _SMALL, width + _LEFT), 6.0, _SMALL, MUTED, "normal"),
+        (_cut(panel.unit, _SMALL, room), 6.0, _SMALL, MUTED, "normal"),
     )  # fmt: skip
     for text, above, size, color, weight in heads:
         axes.annotate(
@@ -234,7 +243,7 @@ def _shifted(figure: Figure, axes: Axes, points: float) -> Transform:
 def _range(points: Sequence[Point]) -> tuple[float, float]:
     low = min(point.mean if point.low is None else point.low for point in points)
     high = max(point.mean if point.high is None else point.high for point in points)
-    room = max(0.08 * (high - low), 0.02 * max(abs(high), 1.0) if high == low else 0.0, 1e-3)
+    room = 0.08 * (high - low) or _FLAT_ROOM
     return low - room, high + room
 
 
@@ -242,12 +251,11 @@ def _tick(text: str) -> str:
     return _cut(text, _SMALL, 1.2)
 
 
-def _cut(text: str, size: float, width: float, *, is_bold: bool = False) -> str:
+def _cut(text: str, size: float, width: float, weight: str = "normal") -> str:
     """Return a text, or as much of it as fits with an ellipsis."""
     text = flat(text)[:200]
-    room = width / (1.13 if is_bold else 1.0)
-    if text_width(text, size) <= room:
+    if text_width(text, size, weight) <= width:
         return text
-    while text and text_width(f"{text}…", size) > room:
+    while text and text_width(f"{text}…", size, weight) > width:
         text = text[:-1]
     return f"{text.rstrip()}…"

@@ -38,10 +38,10 @@ class KeyEntry:
 
 
 @lru_cache(maxsize=4096)
-def text_width(text: str, size: float) -> float:
+def text_width(text: str, size: float, weight: str = "normal") -> float:
     """Return how wide a text is in the built-in font, in inches, pixels rounded up."""
     width, _, _ = text_to_path.get_text_width_height_descent(
-        text, FontProperties(size=size), ismath=False
+        text, FontProperties(size=size, weight=weight), ismath=False
     )
     return _ROUNDING * float(width) / _POINTS_PER_INCH
 

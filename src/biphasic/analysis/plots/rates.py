@@ -23,7 +23,8 @@ def scores_by_learning_rate(
 ) -> Chart | Skipped:
     """Draw mean test scores at each learning rate, without any selection (the paper's Figure 5).
 
-    Up to seven arms are told apart one by one; of more, lines tell the objective alone.
+    Up to seven arms are told apart one by one; of more, lines tell the objective alone and have no
+    intervals, which could not be read.
 
     Args:
         records: A study's.
@@ -34,7 +35,7 @@ def scores_by_learning_rate(
         return Skipped(name, title, "needs fine-tuning at two learning rates or more")
     arms = [arm for arm in records.arms if not arm.is_untrained and arm.record.is_final]
     convention = convention or records.study.convention
-    looks = _looks(arms)
+    looks, is_crowded = _looks(arms), len(arms) > _MOST_ARMS
     groups = records.by_cell()
     panels = []
     for task in records.tasks:
@@ -43,17 +44,26 @@ def scores_by_learning_rate(
         series = tuple(
             Series(*looks[arm.name], found)
             for arm in arms
-            if (found := _points(groups.get((arm.name, task.name), ()), task.metric, convention))
+            if (
+                found := _points(
+                    groups.get((arm.name, task.name), ()),
+                    metric=task.metric,
+                    convention=convention,
+                    has_intervals=not is_crowded,
+                )
+            )
         )
         if series:
             unit = f"test {metric_name(task.metric)}, %"
-            panels.append(Panel(task.name, task.title, unit, series))
+            panels.append(Panel(task.name, task.name, unit, series))
     if not panels:
         return Skipped(name, title, "no fine-tuning of a trained model has finished")
-    caption = (
-        f"{title}: mean over seeds with its 95 % interval (convention '{convention}'). "
-        f"{'Each line is an arm. ' if len(arms) > _MOST_ARMS else ''}{_diverged(records)}"
+    what = (
+        f"mean over seeds; each line is one of {len(arms)} arms"
+        if is_crowded
+        else f"mean over seeds with its 95 % interval (convention '{convention}')"
     )
+    caption = f"{title}: {what}. {_diverged(records)}"
     places = [point.x for panel in panels for each in panel.series for point in each.points]
     axis = Axis("learning rate", "log", ticks_at(places, rate))
     return Chart(name, title, caption.strip(), axis, tuple(panels))
@@ -67,7 +77,9 @@ def _looks(arms: Sequence[ArmData]) -> Mapping[str, tuple[str, SeriesStyle]]:
     return {arm.name: (arm.record.family, families[arm.record.family]) for arm in arms}
 
 
-def _points(outcomes: Sequence[Outcome], metric: str, convention: Convention) -> tuple[Point, ...]:
+def _points(
+    outcomes: Sequence[Outcome], *, metric: str, convention: Convention, has_intervals: bool
+) -> tuple[Point, ...]:
     by_rate: dict[float, list[float]] = {}
     for outcome in outcomes:
         score = outcome.score("test", metric)
@@ -78,7 +90,8 @@ def _points(outcomes: Sequence[Outcome], metric: str, convention: Convention) ->
         found = estimate(scores, convention=convention)
         if found is None:
             continue
-        ends = (None, None) if found.half_width is None else (found.low, found.high)
+        has_bar = has_intervals and found.half_width is not None
+        ends = (found.low, found.high) if has_bar else (None, None)
         points.append(Point(learning_rate, found.mean, *ends, outcomes[0].run.arm))
     return tuple(points)
 

@@ -70,7 +70,8 @@ def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
     series = chart.panels[0].series
     assert [each.label for each in series] == ["MLM", "CLM"] * 4
     assert len({each.style for each in series}) == 2
-    assert "Each line is an arm" in chart.caption
+    assert "each line is one of 8 arms" in chart.caption
+    assert all(point.low is None for each in series for point in each.points)
 
 
 def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
