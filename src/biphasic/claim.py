@@ -44,7 +44,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from biphasic.errors import DataError, LockedError, StudyError, TakenError
+from biphasic.errors import DataError, StudyError, TakenError
 from biphasic.process import ProcessName, is_alive, this_process
 
 HEARTBEAT_SECONDS = 20.0
@@ -107,13 +107,15 @@ class Claim:
         """Look whether the claim still holds.
 
         Raises:
-            LockedError: Another process has it.
+            TakenError: Another process took it.
         """
         self._look()
         if self._is_lost:
-            raise LockedError(
+            holder = find_holder(self.path)
+            raise TakenError(
                 f"{self.path}: this process was silent for so long that another one took over; "
-                "run again to go on from what is finished"
+                "run again to go on from what is finished",
+                "another process" if holder is None else str(holder),
             )
 
     def beat(self) -> None:

@@ -227,8 +227,9 @@ def test_another_process_with_the_same_number_is_not_the_holder(path):
         with claim(path, doing="taking over") as successor:
             held.beat()
             assert held.is_lost
-            with pytest.raises(LockedError, match="took over"):
+            with pytest.raises(TakenError, match="took over") as caught:
                 held.check()
+            assert "taking over" in caught.value.holder
             successor.check()
 
 
