@@ -10,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from biphasic.analysis.checked import check_file, read_checked
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
 from biphasic.errors import DataError, StudyError
-from biphasic.files import MANIFEST, file_sha256, read_json
+from biphasic.files import read_json
 from biphasic.records import (
     ArmRecord,
     LedgerEntry,
@@ -342,40 +343,19 @@ def _load_outcome(
 def _read_or_note(
     kind: type[RecordT], path: Path, problems: list[Problem], *, where: str = ""
 ) -> RecordT | None:
-    if not _matches_manifest(path, problems, where=where):
-        return None
     name = f"{path.parent.name[:12]}/{path.name}"
     try:
-        return parse_record(kind, read_json(path), where=name)
+        return parse_record(kind, read_checked(path, name=name), where=name)
     except DataError as error:
-        text = str(error).replace(str(path), name)
-        problems.append(Problem("damaged", f"{where}: {text}" if where else text))
+        problems.append(Problem("damaged", f"{where}: {error}" if where else str(error)))
         return None
 
 
-def _matches_manifest(path: Path, problems: list[Problem], *, where: str = "") -> bool:
+def _matches_manifest(path: Path, problems: list[Problem]) -> bool:
     text = check_file(path)
     if text:
-        problems.append(Problem("damaged", f"{where}: {text}" if where else text))
+        problems.append(Problem("damaged", text))
     return not text
-
-
-def check_file(path: Path) -> str:
-    """Compare one file with its folder's manifest; a folder without one is taken as it is.
-
-    Returns:
-        What is wrong with the file; empty where nothing is.
-    """
-    manifest = path.parent / MANIFEST
-    if not manifest.is_file():
-        return ""
-    try:
-        expected = read_json(manifest)["files"][path.name]["sha256"]
-    except (DataError, KeyError, TypeError):
-        expected = None
-    if expected == file_sha256(path):
-        return ""
-    return f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:

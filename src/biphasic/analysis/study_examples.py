@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from biphasic.analysis.checked import check_file
 from biphasic.analysis.examples import (
     ExampleReader,
     ExampleScores,
@@ -17,7 +18,7 @@ from biphasic.analysis.examples import (
     metric_examples,
     needed_columns,
 )
-from biphasic.analysis.load import Outcome, check_file
+from biphasic.analysis.load import Outcome
 from biphasic.analysis.stats import Cell
 from biphasic.errors import DataError
 
