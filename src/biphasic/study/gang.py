@@ -33,8 +33,15 @@ _END_SECONDS = 30.0  # twice what ranks give themselves
 class SegmentJob(Protocol):
     """What is known here of a `TrainJob`."""
 
-    recipe: Recipe
-    compute: ComputeConfig
+    @property
+    def recipe(self) -> Recipe:
+        """What is trained."""
+        ...
+
+    @property
+    def compute(self) -> ComputeConfig:
+        """By how many processes."""
+        ...
 
     def model_dump_json(self) -> str:
         """Return it as the ranks read it."""
