@@ -10,11 +10,14 @@ from scipy.stats import ttest_rel
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import Problem, load_study
+from biphasic.analysis.page import cards as page_cards
+from biphasic.analysis.page import matrix
 from biphasic.analysis.page.background import problem_groups, problems_csv
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, paper_text, task_cards
 from biphasic.analysis.page.environment import shown
-from biphasic.analysis.page.evidence import caveats, gather_evidence, headline, verdict
+from biphasic.analysis.page.evidence import arm_labels, caveats, gather_evidence, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
+from biphasic.analysis.page.matrix import comparison_tables
 from biphasic.analysis.page.runs import record_links, run_data
 from biphasic.analysis.page.strips import axis, strip
 from biphasic.analysis.palette import ArmStyle, arm_styles
@@ -136,7 +139,7 @@ def test_coverage_is_stated_for_the_convention_and_the_seeds_at_hand(tmp_path):
     assert "Each model was pretrained once" in said
 
 
-def test_of_many_arms_a_card_shows_the_best_and_the_untrained(tmp_path):
+def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkeypatch):
     many = [
         (f"arm-{n}", f"Arm {n}", "MLM", (("mlm", 1.0),), 0.02 * n) for n in range(MOST_ROWS)
     ]  # fmt: skip
@@ -151,6 +154,18 @@ def test_of_many_arms_a_card_shows_the_best_and_the_untrained(tmp_path):
     assert {row.model for row in (*card.rows, *card.more)} == set(means)
     assert {arm.name for arm in few.arms} == {*best, "untrained"}
     assert {styles[row.model].variable for row in card.more} == {"muted"}
+    assert card.num_elsewhere == 0
+    monkeypatch.setattr(page_cards, "MOST_FOLDED", 3)
+    (shorter,) = task_cards(records, scores, styles, ReferenceValues(scores, paper_scores()))
+    assert shorter.more == card.more[:3]
+    assert shorter.num_elsewhere == len(card.more) - 3
+    monkeypatch.setattr(matrix, "_MOST_COMPARISONS", 2)
+    evidence = gather_evidence(records, scores)
+    (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, arm_labels(scores))
+    others = evidence["pydocs-sc"].comparisons
+    assert [row.other for row in table.rows] == [arm_labels(scores)[c.second] for c in others[:2]]
+    clear = sum(other.is_clear for other in others[2:])
+    assert table.rest == f"Of {MOST_ROWS - 2} arms further behind {clear} are clearly so."
 
 
 def test_few_arms_stay_as_they_are(records):

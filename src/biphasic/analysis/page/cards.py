@@ -17,6 +17,8 @@ MOST_ROWS = 12
 """Up to here a chart shows all arms in the study's order."""
 SHOWN_OF_MANY = 8
 """Beyond, that many of the best, and the untrained encoder; the others fold away."""
+MOST_FOLDED = 24
+"""Arms that fold away below a chart; further ones are in the table of scores alone."""
 UNTRAINED = "none"
 """The objective of an encoder with random weights."""
 
@@ -50,6 +52,8 @@ class Card:
     rows: tuple[CardRow, ...]
     more: tuple[CardRow, ...]
     """Arms beyond the best, where there are many."""
+    num_elsewhere: int
+    """Arms beyond these, which only the table of scores has."""
     floor: float | None
     """Where the untrained encoder's mean stands, in percent of the width."""
 
@@ -99,7 +103,8 @@ def task_cards(
                 notes=() if task is None else tuple(task_notes(records, task)),
                 axis=on,
                 rows=shown,
-                more=more,
+                more=more[:MOST_FOLDED],
+                num_elsewhere=len(more[MOST_FOLDED:]),
                 floor=_floor(column, on),
             )
         )

@@ -21,6 +21,8 @@ from biphasic.analysis.tables import lowest_loss
 from biphasic.analysis.text import count, listing, rate
 
 _MOST_USERS = 6
+_MOST_COMPARISONS = 24
+"""Of one dataset, the closest first; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,8 @@ class ComparisonTable:
     title: str
     best: str
     rows: tuple[ComparisonRow, ...]
+    rest: str
+    """What is known of arms further behind, where there are many."""
     notes: tuple[str, ...]
 
 
@@ -194,9 +198,19 @@ def comparison_tables(
             yield ComparisonTable(
                 title=titles[found.dataset.name],
                 best=labels[found.comparisons[0].first],
-                rows=tuple(_comparison_row(each, labels) for each in found.comparisons),
+                rows=tuple(
+                    _comparison_row(each, labels) for each in found.comparisons[:_MOST_COMPARISONS]
+                ),
+                rest=_rest(found.comparisons[_MOST_COMPARISONS:]),
                 notes=tuple(spread_sentences(found)),
             )
+
+
+def _rest(found: Sequence[Comparison]) -> str:
+    if not found:
+        return ""
+    clear = sum(each.is_clear for each in found)
+    return f"Of {count(len(found), 'arm')} further behind {clear:,} are clearly so."
 
 
 def _comparison_row(found: Comparison, labels: Mapping[str, str]) -> ComparisonRow:
