@@ -1,0 +1,88 @@
+"""Which trunks are lost when a step diverges that several of them share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from biphasic.errors import StudyError
+from biphasic.study import tune
+from biphasic.study.config import StudyConfig
+from biphasic.study.outlook import look_ahead
+from biphasic.study.schedule import Failure
+
+TEXT = """\
+name: shared
+title: Shared
+recipe:
+  model: pico
+  max_seqlen: 64
+  rows_per_step: 4
+  learning_rate: {peak: 2.0e-3}
+arms:
+  - {name: clm, phases: [{objective: clm, steps: 20}]}
+  - name: turns
+    phases:
+      - objective: alternate
+        every: 4
+        steps: 20
+        objectives: [{objective: clm}, {objective: mlm}]
+"""
+
+
+class Outcome:
+    """What a study that trained nothing says."""
+
+    num_executed = 0
+    is_stopped = False
+
+    def __init__(self, failures: tuple[Failure, ...]) -> None:
+        self.set_aside = failures
+
+
+@pytest.fixture
+def fail(monkeypatch, tmp_path):
+    """Return what tunes where one segment of the trunks fails."""
+
+    def run(error: str, *, start: int) -> dict[str, str]:
+        def run_study(config: StudyConfig, **_: Any) -> Outcome:
+            segments = look_ahead(config, tmp_path / "runs/store").plan.segments
+            (failed,) = [s for s in segments if s.start == start and s.arm == "pico-clm-lr1000"]
+            return Outcome((Failure(failed.id, failed.label, error, 1, None),))
+
+        monkeypatch.setattr(tune, "run_study", run_study)
+        file = tmp_path / "shared.yaml"
+        file.write_text(TEXT)
+        with pytest.raises(StudyError) as caught:
+            tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
+        assert file.read_text() == TEXT
+        path = tmp_path / "runs/shared-tune/lost.json"
+        return {
+            "error": str(caught.value),
+            "lost": sorted(set(json.loads(path.read_text()).values())) if path.is_file() else [],
+            "count": len(json.loads(path.read_text())) if path.is_file() else 0,
+        }
+
+    return run
+
+
+def test_all_that_share_the_step_are_lost(fail):
+    found = fail("step 2: the loss is not finite; lower the learning rate", start=0)
+    assert "every trunk of pico-clm, pico-alt4.clm.mlm40 was lost" in found["error"]
+    assert found["lost"] == ["the loss was not finite at step 2"]
+    assert found["count"] == 2
+
+
+def test_those_that_parted_before_are_not(fail):
+    found = fail("step 7: the held-out loss is not finite; lower the learning rate", start=4)
+    assert "trunk 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
+    assert found["lost"] == ["the held-out loss was not finite at step 7"]
+    assert found["count"] == 1
+
+
+def test_another_failure_loses_nothing(fail):
+    found = fail("no space left on device", start=0)
+    assert "nothing was chosen; run again to go on: pico-clm-lr1000 0-4: no space" in found["error"]
+    assert found["lost"] == []
