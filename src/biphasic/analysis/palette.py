@@ -16,13 +16,13 @@ INK = "#1b2430"
 MUTED = "#5a6675"
 GRID = "#dde3ea"
 PAPER = "#ffffff"
-FLOOR = "#6f7b89"
+FLOOR = "#667280"
 
 # Variable, on light ground, on dark ground. Each has a contrast of at least 3 with its ground.
 _SERIES = (
     ("series-1", "#0b62a8", "#62b0f0"),
-    ("series-2", "#d2500a", "#ff9350"),
-    ("series-3", "#0d8a6a", "#41cba4"),
+    ("series-2", "#c94a07", "#ff9350"),
+    ("series-3", "#0c8263", "#41cba4"),
     ("series-4", "#a3458c", "#e58fce"),
     ("series-5", "#8a6a00", "#e6c34a"),
     ("series-6", "#5646b8", "#a99cff"),

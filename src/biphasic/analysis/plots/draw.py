@@ -35,6 +35,7 @@ _HEAD = 0.42
 _TICKS = 0.2
 _AXIS_LABEL = 0.12
 _TICK_GAP = 0.04
+_WIDEST_TICK = 1.2
 _TITLE = 0.26
 _POINTS_PER_INCH = 72.0
 _LEAST_WIDTH = 3
@@ -166,10 +167,15 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
         share = 0.4 if axis.scale == "category" else 0.09 * (high - low) or 1.0
         axes.set_xlim(low - share, high + share)
     ends = axes.get_xlim()
+    # Categories are all named; numbers between others can be left out.
+    widest = width / len(axis.ticks) - _TICK_GAP if axis.scale == "category" else _WIDEST_TICK
+    texts = [_cut(text, _SMALL, widest) for _, text in axis.ticks]
     along = [_along(place, ends, is_log=axis.scale == "log") * width for place, _ in axis.ticks]
-    shown = _apart(along, [text_width(_tick(text), _SMALL) for _, text in axis.ticks])
+    shown = _apart(along, [text_width(text, _SMALL) for text in texts])
+    if axis.scale == "category":
+        shown = [*range(len(texts))]
     axes.xaxis.set_major_locator(FixedLocator([axis.ticks[index][0] for index in shown]))
-    axes.xaxis.set_major_formatter(FixedFormatter([_tick(axis.ticks[index][1]) for index in shown]))
+    axes.xaxis.set_major_formatter(FixedFormatter([texts[index] for index in shown]))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -245,10 +251,6 @@ def _range(points: Sequence[Point]) -> tuple[float, float]:
     high = max(point.mean if point.high is None else point.high for point in points)
     room = 0.08 * (high - low) or _FLAT_ROOM
     return low - room, high + room
-
-
-def _tick(text: str) -> str:
-    return _cut(text, _SMALL, 1.2)
 
 
 def _cut(text: str, size: float, width: float, weight: str = "normal") -> str:
