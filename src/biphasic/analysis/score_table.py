@@ -46,6 +46,7 @@ class ModelInfo:
         identity: Equal of models that are one and the same under several names.
         replicate_of: Equal of models that differ in their pretraining seeds alone; empty where
             that is not known.
+        pretraining_seeds: Of initial weights, order of rows and masks; empty where not known.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ModelInfo:
     group: str = ""
     identity: str = ""
     replicate_of: str = ""
+    pretraining_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Scores:
         models: In order.
         datasets: In order; the average of a category stands after its datasets.
         cells: Scores by names of model and dataset; what is absent is unknown.
-        num_pretraining_runs: Pretraining runs behind each model; replicates are models.
+        num_pretraining_runs: Pretraining runs behind each model, at least; replicates are models
+            of their own, unless `over_pretraining` has put them together.
         examples: Reads scores of single test examples; None where there are none to read.
     """
 

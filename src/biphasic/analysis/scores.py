@@ -151,6 +151,7 @@ def _study_model(arm: ArmData) -> ModelInfo:
         group=record.group,
         identity=record.state,
         replicate_of=_replicate_of(record),
+        pretraining_seeds=tuple(seed for _, seed in sorted(record.seeds.items())),
     )
 
 

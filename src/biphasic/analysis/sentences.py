@@ -125,6 +125,11 @@ def coverage_sentence(convention: Convention, num_seeds: int) -> str:
 
 def pretraining_sentence(scores: Scores) -> str:
     """Say what intervals do not cover."""
+    if scores.num_pretraining_runs > 1:
+        return (
+            f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "
+            "are over pretraining runs, each of them the mean of its fine-tuning seeds."
+        )
     if not scores.replicates:
         return (
             "Each model was pretrained once: intervals cover fine-tuning seeds, "

@@ -47,6 +47,13 @@ def analyze_command(
             help="One learning rate for all seeds, by mean validation score, not the best of each.",
         ),
     ] = False,
+    by_pretraining: Annotated[
+        bool,
+        typer.Option(
+            "--by-pretraining",
+            help="Of studies with several pretraining seeds: intervals over pretraining runs.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Print means with 95 % intervals, and name what was left out."""
@@ -56,12 +63,15 @@ def analyze_command(
     from rich.measure import Measurement
 
     from biphasic.analysis.analysis_text import comparison_lines, notes, score_tables, scores_json
+    from biphasic.analysis.replicates import over_pretraining
     from biphasic.analysis.score_table import at_one_rate
     from biphasic.analysis.text import flat, plain
 
     scores, problems = _read(folder.resolve(), convention)
     if one_rate:
         scores = at_one_rate(scores)
+    if by_pretraining:
+        scores = over_pretraining(scores)
     if as_json:
         typer.echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
         return

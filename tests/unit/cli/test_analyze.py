@@ -42,7 +42,7 @@ def test_cells_are_means_with_half_widths_in_percent_points(results):
 
 
 def test_comparisons_say_how_sure_they_are(results):
-    found = run(results, "--compare").stdout
+    found = run(results, "--compare").stdout.replace("\N{NO-BREAK SPACE}", " ")
     assert "a is 3.03 points above b (95 % interval 2.89 to 3.18, 3 paired seeds" in found
     assert "the difference is clear." in found
     assert "No exact test over 3 pairs can give p below 0.25" in found
@@ -79,6 +79,29 @@ def test_a_study_s_folder_is_read_too_by_its_own_convention(tmp_path):
     assert "pydocs-sc" in found.stdout
     assert "convention 'paper'" in found.stdout
     assert json.loads(run(folder, "--json").stdout)["convention"] == "paper"
+
+
+def test_hostile_names_are_text(tmp_path):
+    names = (
+        "[red]x[/red]",
+        "<script>alert(1)<",
+        "\\textbf{x} & $y$ %",
+        "na\u202eme",
+        "\x1b[31mred",
+    )
+    for name in names:
+        write_cell(tmp_path, f"{name}/sc/{'d' * 200}", {"1e-4": [0.6, 0.8]})
+    (tmp_path / names[4] / "sc" / ("d" * 200) / "lr1e-4_sd0" / "results.json").write_text("{")
+    found = run(tmp_path, "--compare")
+    assert found.exit_code == 0, found.output
+    for name in names[:3]:
+        assert name.replace(" %", "\N{NO-BREAK SPACE}%") in found.stdout
+    assert "\x1b" not in found.output
+    assert "d" * 200 in found.stdout
+
+
+def test_intervals_over_pretraining_need_replicates(results):
+    assert "pretrained once" in str(run(results, "--by-pretraining").exception)
 
 
 def test_mistakes_are_told(tmp_path):

@@ -1,0 +1,73 @@
+"""Recipes that were pretrained more than once: intervals over pretraining runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from biphasic.analysis.estimate import estimate
+from biphasic.analysis.score_table import ModelInfo, Score, Scores
+from biphasic.errors import DataError
+
+
+def over_pretraining(scores: Scores) -> Scores:
+    """Return scores of recipes, whose seeds are pretraining runs.
+
+    A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover the luck of
+    pretraining. Recipes are paired where they share pretraining seeds: these draw the same initial
+    weights, rows and masks. Models that were pretrained once are left out.
+
+    Args:
+        scores: Of single models, with replicates among them.
+
+    Raises:
+        DataError: Each was pretrained once.
+    """
+    groups = scores.replicates
+    if not groups:
+        raise DataError(
+            f"{scores.source}: each model was pretrained once; to see the luck of pretraining, "
+            "give arms several seeds, such as axes: {recipe.seeds.init_seed: [0, 1, 2]}"
+        )
+    numbers = {
+        seeds: number
+        for number, seeds in enumerate(
+            sorted({model.pretraining_seeds for group in groups for model in group})
+        )
+    }
+    cells: dict[tuple[str, str], Score] = {}
+    for group in groups:
+        for dataset in scores.datasets:
+            cells[group[0].name, dataset.name] = _pooled(scores, group, dataset.name, numbers)
+    return dataclasses.replace(
+        scores,
+        models=tuple(_recipe(group) for group in groups),
+        cells=cells,
+        num_pretraining_runs=min(map(len, groups)),
+        examples=None,
+    )
+
+
+def _recipe(group: tuple[ModelInfo, ...]) -> ModelInfo:
+    label = f"{group[0].label} ({len(group)} pretraining runs)"
+    return dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
+
+
+def _pooled(
+    scores: Scores,
+    group: tuple[ModelInfo, ...],
+    dataset: str,
+    numbers: dict[tuple[int, ...], int],
+) -> Score:
+    by_run: dict[int, float] = {}
+    is_complete = True
+    for model in group:
+        score = scores.get(model.name, dataset)
+        if score is None or not score.by_seed:
+            is_complete = False
+            continue
+        mean = math.fsum(score.by_seed.values()) / len(score.by_seed)
+        by_run[numbers[model.pretraining_seeds]] = mean
+        is_complete = is_complete and score.is_complete
+    found = estimate([*by_run.values()], convention=scores.convention)
+    return Score(found, by_run, is_complete=is_complete)

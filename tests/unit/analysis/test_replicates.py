@@ -1,0 +1,71 @@
+"""Recipes that were pretrained several times."""
+
+import json
+
+import pytest
+from fake_study import ARMS, TASKS, FakeStudy
+from made_scores import made_scores
+
+from biphasic.analysis.compare import compare_arms
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.load import load_study
+from biphasic.analysis.replicates import over_pretraining
+from biphasic.analysis.score_table import ModelInfo
+from biphasic.analysis.scores import study_scores
+from biphasic.analysis.sentences import pretraining_sentence
+from biphasic.errors import DataError
+
+
+def infos(**recipes):
+    """Return models of `recipe=[(name, seed), ...]`."""
+    return {
+        name: ModelInfo(name, name, identity=name, replicate_of=recipe, pretraining_seeds=(0, seed))
+        for recipe, members in recipes.items()
+        for name, seed in members
+    }
+
+
+RUNS = {"a0": [60.0, 62.0], "a1": [64.0, 66.0], "b0": [50.0, 52.0], "b1": [51.0, 53.0],
+        "b2": [90.0, 92.0], "alone": [70.0, 70.0]}  # fmt: skip
+MODELS = infos(a=[("a0", 0), ("a1", 1)], b=[("b2", 2), ("b0", 0), ("b1", 1)], c=[("alone", 0)])
+
+
+def test_a_recipe_s_interval_is_over_its_runs_by_hand():
+    # Runs of a: 61 and 65. Mean 63, error 2; t(0.975; 1) = 12.706.
+    scores = over_pretraining(made_scores(RUNS, **MODELS))
+    assert [model.name for model in scores.models] == ["a0", "b0"]
+    assert scores.models[0].label == "a0 (2 pretraining runs)"
+    assert scores.get("a0", "d").estimate == Estimate(
+        pytest.approx(63.0), pytest.approx(12.706204736 * 2), 2
+    )
+    assert scores.get("b0", "d").by_seed == {0: 51.0, 1: 52.0, 2: 91.0}
+    assert scores.num_pretraining_runs == 2
+    assert "pretrained 2 times or more" in pretraining_sentence(scores)
+
+
+def test_recipes_are_paired_by_their_pretraining_seeds():
+    # Seeds 0 and 1 are common: 61 - 51 and 65 - 52; the third run of b has no partner.
+    found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b0", "d")
+    assert found.differences == (pytest.approx(10.0), pytest.approx(13.0))
+
+
+def test_without_replicates_the_remedy_is_told():
+    with pytest.raises(DataError, match=r"pretrained once.*init_seed"):
+        over_pretraining(made_scores(RUNS))
+
+
+def test_replicates_of_a_study_differ_in_seeds_alone(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    for number, arm in enumerate(record["arms"]):
+        seeds = {"init_seed": number, "data_seed": 0, "mask_seed": 0}
+        # The first two are one recipe; the third has a rate of its own.
+        recipe = {"seeds": seeds, **({"learning_rate": {"peak": 1.0}} if number == 2 else {})}
+        phases = [{"objective": "mlm", "steps": 40, "mask_rate": 0.4}]
+        arm |= {"seeds": seeds, "recipe": recipe, "phases": phases, "model": "pico"}
+    (folder / "study.json").write_text(json.dumps(record))
+    scores = study_scores(load_study(folder, store))
+    assert [[m.name for m in group] for group in scores.replicates] == [["mlm", "clm"]]
+    assert [m.pretraining_seeds for m in scores.models] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+    pooled = over_pretraining(scores)
+    assert pooled.get("mlm", "pydocs-sc").estimate.num_seeds == 2
