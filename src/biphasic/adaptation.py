@@ -27,8 +27,8 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
-from biphasic.study.pretrained import check_model
 from biphasic.study.prepared import STORE
+from biphasic.study.pretrained import check_model
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.memory import tune_allocator

@@ -13,9 +13,10 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     assert code == 0, err
     jobs = [line.split("\t") for line in out.splitlines()]
     assert [(kind, slots) for _, kind, slots, _, _ in jobs] == [
-        ("train", "1"), ("train", "1"), ("train", "1"), ("finetune", "1"), ("finetune", "1")
+        ("train", "1"), ("train", "1"), ("train", "1"), ("finetune", "1"), ("finetune", "1"),
+        ("report", "1"),
     ]  # fmt: skip
-    ids = [identity for identity, *_ in jobs]
+    *ids, report = [identity for identity, *_ in jobs]
     needs = {identity: other for identity, _, _, other, _ in jobs}
     trunk, *branches = ids[:3]
     assert needs[trunk] == "-"
@@ -35,6 +36,15 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     assert (code, f'"id": "{trunk}"' in out) == (0, True)
     code, _, err = cli("job", "run", "no-such-job", "--root", root)
     assert (code, "no such job" in err) == (1, True)
+
+    # The report was written while all was missing; the last job writes it anew.
+    assert "finished" not in results(root).decode()
+    code, out, err = cli("job", "run", report, "--root", root)
+    assert (code, out) == (0, "done: report of mini\n"), err
+    assert results(root).decode().count("finished") == 2 * 2
+    [corpus] = (path.stem for path in (root / "store/jobs").glob("data-*.json"))
+    code, out, _ = cli("job", "run", corpus, "--root", root)
+    assert (code, out) == (0, "done before: the corpus\n")
 
     code, out, _ = cli("study", "run", study, "--root", root)
     assert (code, "all finished; nothing to do" in out) == (0, True)

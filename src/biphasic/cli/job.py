@@ -22,9 +22,9 @@ def job_run(
     """Do one job in this process, or find it done; what it needs must be there."""
     from rich.console import Console
 
+    from biphasic.study.all_jobs import load_job
     from biphasic.study.evaluation import compute_threads
     from biphasic.study.here import run_here
-    from biphasic.study.job_store import load_job
     from biphasic.study.prepared import STORE
     from biphasic.training.memory import tune_allocator
 
@@ -42,7 +42,7 @@ def job_run(
 @job_app.command("show")
 def job_show(job: JobId, root: Root = Path("runs")) -> None:
     """Print what a job is given, as JSON."""
-    from biphasic.study.job_store import load_job
+    from biphasic.study.all_jobs import load_job
     from biphasic.study.prepared import STORE
 
     typer.echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

@@ -141,15 +141,17 @@ def study_run(
 def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None) -> None:
     """Write down the jobs that a study lacks, and print them for a scheduler of one's own.
 
-    One line each: identity, kind, processes, the job that it waits for (or -), label. Data are
-    made first.
+    One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
+    label. Data are made first.
     """
     from rich.console import Console
 
     from biphasic.study.job_store import save_job
     from biphasic.study.prepared import prepare_study
-    from biphasic.study.run import study_lock, write_study_report
+    from biphasic.study.report_job import ReportJob
+    from biphasic.study.run import study_lock
     from biphasic.study.study_file import load_study, save_resolved
+    from biphasic.study.study_report import write_study_report
 
     config = load_study(file, overrides or ())
     study = prepare_study(config, root=root, console=Console(stderr=True))
@@ -162,6 +164,9 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
         save_job(item.make())
         needs = item.needs if item.needs in names else "-"
         typer.echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+    last = ReportJob.of(study)
+    save_job(last)
+    typer.echo(f"{last.id}\treport\t1\t*\t{last.label}")
 
 
 @study_app.command("report")

@@ -20,7 +20,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from biphasic.errors import StoppedError, TakenError
-from biphasic.study.jobs import Job, Progress, Report
+from biphasic.study.jobs import Progress, Report
 from biphasic.study.work import WorkItem
 
 
@@ -108,10 +108,10 @@ class StudyDisplay:
 
 
 @contextmanager
-def job_bar(console: Console, job: Job) -> Iterator[Report]:
+def job_bar(console: Console, label: str) -> Iterator[Report]:
     """Show one bar, on a terminal only, for a job in this process; yield what moves it."""
     with _bars(console) as bars:
-        bar = bars.add_task(job.label, text="")
+        bar = bars.add_task(label, text="")
 
         def report(progress: Progress) -> None:
             bars.update(bar, completed=progress.done, total=progress.total, text=progress.text)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from biphasic.errors import BiphasicError, StoppedError, StudyError, TakenError
-from biphasic.study.job_store import load_job
+from biphasic.study.all_jobs import load_job
 from biphasic.study.jobs import Progress
 from biphasic.study.slots import Slot, devices_environment
 

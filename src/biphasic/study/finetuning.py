@@ -149,7 +149,7 @@ def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord
 def _refit(
     job: FinetuneJob, run: GridRun, *, scratch: Path, threads: int, console: Console
 ) -> KeptModel:
-    with job_bar(console, job) as report, compute_threads(threads):
+    with job_bar(console, job.label) as report, compute_threads(threads):
         job.refit(run, report, keep=BestModel(scratch).offer)
     kept = find_kept(scratch.parent, learning_rate=run.learning_rate, seed=run.seed)
     if kept is None:

@@ -8,18 +8,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 from rich.console import Console
 
 from biphasic.data.build_display import say_on
 from biphasic.errors import TakenError
 from biphasic.study.display import job_bar
-from biphasic.study.jobs import Job, ShouldStop
+from biphasic.study.jobs import Report, ShouldStop
 
 _TAKEN_SECONDS = 2.0
 
 
-def run_here(job: Job, *, console: Console) -> None:
+class Runnable(Protocol):
+    """What is known here of a job."""
+
+    label: str
+
+    def run(self, report: Report, *, should_stop: ShouldStop) -> None:
+        """Do it, or find it done."""
+        ...
+
+
+def run_here(job: Runnable, *, console: Console) -> None:
     """Do a job in this process, once no other does it.
 
     Ctrl-C lets it save what it has; a second one ends it at once.
@@ -33,7 +44,7 @@ def run_here(job: Job, *, console: Console) -> None:
     with stopped_by_interrupt(say) as should_stop:
         while True:
             try:
-                with job_bar(console, job) as report:
+                with job_bar(console, job.label) as report:
                     job.run(report, should_stop=should_stop)
             except TakenError as error:
                 if not is_said:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.config import Config
+from biphasic.data.blend import Report
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.build_display import build_bar, say_on
 from biphasic.data.corpus import Corpus
@@ -98,7 +99,7 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
     """
     if config.folder is None:
         return store / "data" / digest(corpus_origin(config))[:32]
-    if not _is_built(config.folder):
+    if not is_built(config.folder):
         raise DataError(
             f"{config.folder}: no finished corpus here; make one with 'biphasic corpus build'"
         )
@@ -119,15 +120,44 @@ def prepare_corpus(
     Raises:
         DataError: There is no text, or it cannot be used.
     """
-    if config.folder is None:
-        with _lock(store, f"data-{folder.name}", say=say_on(console)):
-            # Of a corpus that was refused or interrupted there may be parts, but no record.
-            if not _is_built(folder):
-                with build_bar(console) as report:
-                    build_corpus(config, folder, say=say_on(console), progress=report)
+    if config.folder is None and not is_built(folder):
+        with build_bar(console) as report:
+            build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
     return DataPaths(
         tokenizer=folder / "tokenizer", train=folder / "train", heldout=folder / "heldout"
     )
+
+
+def build_missing_corpus(
+    config: CorpusConfig,
+    folder: Path,
+    store: Path,
+    *,
+    say: Callable[[str], None],
+    progress: Report,
+) -> None:
+    """Build a corpus, or wait for whoever builds it.
+
+    Args:
+        config: What it is made from.
+        folder: Where `locate_corpus` says.
+        store: Content store.
+        say: Told what is being done, one sentence at a time.
+        progress: Told how far tokenising is.
+
+    Raises:
+        DataError: There is no text, or it cannot be used.
+    """
+    with _lock(store, f"data-{folder.name}", say=say):
+        # Of a corpus that was refused or interrupted there may be parts, but no record.
+        if not is_built(folder):
+            build_corpus(config, folder, say=say, progress=progress)
+
+
+def is_built(folder: Path) -> bool:
+    """Tell whether a folder holds a finished corpus."""
+    parts = (folder / part for part in ("tokenizer", "train", "heldout"))
+    return (folder / RECORD).is_file() and all(map(is_complete, parts))
 
 
 def _training_part(folder: Path) -> Path:
@@ -135,7 +165,7 @@ def _training_part(folder: Path) -> Path:
 
 
 def _check_phase_corpus(folder: Path, tokenizer: Path) -> None:
-    if not _is_built(folder):
+    if not is_built(folder):
         raise DataError(
             f"{folder}: no finished corpus here, though a phase reads one; make one with "
             "'biphasic corpus build'"
@@ -145,11 +175,6 @@ def _check_phase_corpus(folder: Path, tokenizer: Path) -> None:
             f"{folder}: made with another tokenizer than the run's corpus; build it with "
             f"'--tokenizer {tokenizer}'"
         )
-
-
-def _is_built(folder: Path) -> bool:
-    parts = (folder / part for part in ("tokenizer", "train", "heldout"))
-    return (folder / RECORD).is_file() and all(map(is_complete, parts))
 
 
 def prepare_builtin_tasks(

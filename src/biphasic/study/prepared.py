@@ -13,7 +13,9 @@ from biphasic.data.build_display import say_on
 from biphasic.errors import StudyError
 from biphasic.files import complete_names
 from biphasic.study.config import StudyConfig
+from biphasic.study.corpus_job import CorpusJob
 from biphasic.study.cost import state_bytes
+from biphasic.study.job_store import save_job
 from biphasic.study.missing import missing_work
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
@@ -75,6 +77,9 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     # Before the tasks, which take time: a source that is missing is known at once.
     corpus = locate_corpus(config.corpus, store)
     tasks = locate_tasks(config, store, say=say)
+    if config.corpus.folder is None:
+        # Known by its identity too: should this be interrupted, 'job run' can go on with it.
+        save_job(CorpusJob.of(config.corpus, corpus, store))
     paths = prepare_corpus(config.corpus, corpus, store, console=console)
     paths = paths.extended(map(config.recipe_of, config.arms))
     data = paths.open()

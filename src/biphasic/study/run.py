@@ -6,25 +6,21 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
-from biphasic.analysis.report import write_report
 from biphasic.claim import exclusive_folder
-from biphasic.files import digest, read_json, write_json
 from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
 from biphasic.study.monitor import Monitor
-from biphasic.study.plan import missing_runs, missing_segments
 from biphasic.study.prepared import STORE, PreparedStudy, prepare_study
-from biphasic.study.record import study_record
 from biphasic.study.requests import forget_requests, read_requests
 from biphasic.study.schedule import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.study.slots import Slot, local_slots
 from biphasic.study.study_file import save_resolved
+from biphasic.study.study_report import write_study_report
 from biphasic.study.work import WorkItem
 
 DEFAULT_ROOT = "runs"
@@ -122,29 +118,6 @@ def study_lock(folder: Path) -> AbstractContextManager[object]:
     return exclusive_folder(folder, doing="running this study", otherwise="use another --root")
 
 
-def write_study_report(study: PreparedStudy) -> Path:
-    """Write `study.json` and the report, or leave them where they say the same already.
-
-    What they were made from is noted last: an interrupted call, and a study file that changed
-    without a job to run, leave no stale report behind.
-
-    Returns:
-        The path of the report.
-    """
-    folder, store, plan = study.folder, study.store, study.plan
-    record = study_record(
-        study.config, plan, study.data, origin=study.paths.origin(), store=store
-    )  # fmt: skip
-    made_from = digest({"study": _lasting(record), "missing": _missing(study)})
-    report, note = folder / "report" / "report.html", folder / "report" / "made-from.json"
-    if report.is_file() and note.is_file() and read_json(note) == {"sha256": made_from}:
-        return report
-    write_json(folder / "study.json", record)
-    report = write_report(folder, store)
-    write_json(note, {"sha256": made_from})
-    return report
-
-
 def default_workers(num_threads: int = 1) -> int:
     """Return how many jobs to run at once: one on a GPU, else as many as cores allow."""
     return 1 if torch.cuda.is_available() else max((os.cpu_count() or 1) // num_threads, 1)
@@ -173,16 +146,3 @@ def _run(
             watcher=told,
             read_requests=lambda: read_requests(study.folder),
         ).run()
-
-
-def _lasting(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what changes from machine to machine."""
-    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
-    return {**record, "provenance": provenance}
-
-
-def _missing(study: PreparedStudy) -> list[str]:
-    segments = [segment.id for segment in missing_segments(study.plan, study.store)]
-    return segments + [
-        run for group in study.plan.groups for run in missing_runs(group, study.store)
-    ]

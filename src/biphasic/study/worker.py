@@ -64,7 +64,7 @@ def _prepare_process(*, num_threads: int) -> None:
 def _serve(
     store: Path, given: Mapping[str, Any], events: IO[str], is_over: threading.Event
 ) -> None:
-    from biphasic.study.job_store import load_job  # noqa: PLC0415 - after the allocator is tuned
+    from biphasic.study.all_jobs import load_job  # noqa: PLC0415 - after the allocator is tuned
 
     last = 0.0
 

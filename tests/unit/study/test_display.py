@@ -7,23 +7,8 @@ from rich.console import Console
 
 from biphasic.errors import StudyError, TakenError
 from biphasic.study.display import StudyDisplay, job_bar
-from biphasic.study.jobs import FinetuneJob, Progress, ScoredTask, TaskInput
+from biphasic.study.jobs import Progress
 from biphasic.study.work import WorkItem
-from biphasic.tasks.protocol import FinetuneProtocol
-
-
-def job(tmp_path, label):
-    task = {"name": "t", "folder": tmp_path, "protocol": FinetuneProtocol()}
-    return FinetuneJob(
-        id=label,
-        label=label,
-        store=tmp_path,
-        tokenizer=tmp_path,
-        encoder=tmp_path,
-        state="s",
-        training=TaskInput(**task),
-        evaluations=(ScoredTask(**task, runs=()),),
-    )
 
 
 def item(label):
@@ -76,6 +61,6 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_single_job_has_a_bar_on_terminals_only(tmp_path, is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
-    with job_bar(console, job(tmp_path, "alone")) as report:
+    with job_bar(console, "alone") as report:
         report(Progress(3, 8, "loss 6.100"))
     assert ("alone" in console.file.getvalue()) == is_terminal  # type: ignore[attr-defined]
