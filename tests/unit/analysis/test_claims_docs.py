@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from biphasic.analysis.claims import claims_report, restated
+from biphasic.analysis.claims import claims_report, claims_schema, restated
 from biphasic.analysis.claims import selection as words
 from biphasic.analysis.scores import paper_scores
 from biphasic.cli.main import main
@@ -51,3 +52,8 @@ def test_the_page_names_every_factor() -> None:
     page = PAGE.read_text("utf-8")
     factors = {*words.TEXT_FACTORS, *words.NUMBER_FACTORS, "finished"}
     assert {factor for factor in factors if f"`{factor}`" not in page} == set()
+
+
+def test_the_published_schema_is_this_version_s() -> None:
+    published = json.loads((PAGE.parent / "claims.schema.json").read_text("utf-8"))
+    assert published == claims_schema(), "biphasic claims --schema > docs/claims.schema.json"

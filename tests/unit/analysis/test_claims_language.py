@@ -120,6 +120,32 @@ def test_sizes_are_ordered_by_parameters() -> None:
     assert result.verdict == "true"
 
 
+@pytest.mark.parametrize(
+    ("rates", "middle"),
+    [((0.2,), 0.2), ((0.2, 0.3), 0.2), ((0.2, 0.3, 0.4), 0.3), ((0.2, 0.3, 0.4, 0.5), 0.3)],
+)
+def test_the_middle_is_one_of_the_levels(rates, middle) -> None:
+    scores = table({model(f"mlm{rate}", mask_rate=rate): {"SC": 100 * rate} for rate in rates})
+    check = {
+        "where": {"mask_rate": "middle"},
+        "compare": {"first": {"mask_rate": "largest"}, "second": {"mask_rate": "smallest"},
+                    "expect": "higher"},
+    }  # fmt: skip
+    assert f"middle masking rate: {middle}" in ask(scores, check).bound
+
+
+def test_a_difference_says_which_side_is_missing() -> None:
+    scores = pair(70.0, 60.0)
+    for of, minus, missing in (
+        ("CLM+MLM", "MLM", "no objective CLM+MLM"),
+        ("MLM", "CLM+MLM", "no counterpart of mlm: CLM+MLM"),
+    ):
+        gap = {"difference": {"of": {"objective": of}, "minus": {"objective": minus}}}
+        result = ask(scores, {"value": gap, "varies": {"over": ["task"]}})
+        assert result.verdict == "undecided"
+        assert missing in result.missing
+
+
 def test_what_is_not_named_is_held_equal() -> None:
     scores = table({
         model("mlm-100"): {"SC": 70.0, "TC": 80.0},
@@ -201,6 +227,9 @@ def test_means_and_mean_ranks_over_tasks() -> None:
     alone = {"best": {**by_rank["best"], "expect": 0.3}}
     assert held(scores, alone) == [False], "a tie is not won"
     assert held(scores, {"worst": {"over": "mask_rate", "expect_not": 0.4}}) == [False, False, True]
+    tied = table({model("mlm20", mask_rate=0.2): {"SC": 50.0}, model("mlm40"): {"SC": 50.0}})
+    assert held(tied, {"worst": {"over": "mask_rate", "expect_not": 0.4}}) == [False]
+    assert held(tied, {"best": {"over": "mask_rate", "expect": 0.4}}) == [False]
 
 
 def test_datasets_are_averages_unless_named() -> None:

@@ -46,5 +46,23 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
 
 def claims_schema() -> dict[str, Any]:
     """Return the JSON schema of claims files, for editors."""
-    schema = ClaimsFile.model_json_schema()
+    schema = _without_nulls(ClaimsFile.model_json_schema())
     return {"$schema": _DIALECT, **schema, "title": "Claims file of biphasic"}
+
+
+def _without_nulls(schema: Any) -> Any:
+    """Leave out what is only there because fields may be left out, and generated titles."""
+    if isinstance(schema, list):
+        return [_without_nulls(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        name: _without_nulls(part)
+        for name, part in schema.items()
+        if name != "default" and not (name == "title" and isinstance(part, str))
+    }
+    branches = [branch for branch in found.get("anyOf", []) if branch != {"type": "null"}]
+    if len(branches) == 1:
+        del found["anyOf"]
+        return {**branches[0], **found}
+    return {**found, "anyOf": branches} if branches else found

@@ -106,7 +106,8 @@ def answer(check: Check, tables: Tables) -> AnsweredCheck:
     rows = rows_of(check, table, notes)
     comparisons = tuple(_ask(check, rows, table, notes)) if rows else ()
     absent = len(notes.missing)
-    missing = [*notes.missing, *(c.missing for c in comparisons if c.missing)]
+    reasons = [c.missing for c in comparisons] or [row.missing for row in rows]
+    missing = [*notes.missing, *filter(None, reasons)]
     if not comparisons and not missing:
         missing.append("no model that the check is about")
     return AnsweredCheck(
