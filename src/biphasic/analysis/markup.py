@@ -41,7 +41,8 @@ _CSV_COLUMNS = (
     "mean", "half_width", "num_seeds", "convention", "mark", "is_complete", "reference_mean",
     "reference_half_width",
 )  # fmt: skip
-_NAME = ' class="name"'
+_LONG_WORD = 24
+"""Longer words may be broken anywhere."""
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
@@ -49,7 +50,8 @@ figure { margin: 0 0 3rem; overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: .5rem; }
 th, td { padding: .2rem .8rem; text-align: right; white-space: nowrap; }
-th.name { text-align: left; font-weight: 400; white-space: normal; overflow-wrap: anywhere; }
+th.name { text-align: left; font-weight: 400; white-space: normal; }
+th.long { overflow-wrap: anywhere; min-width: 12rem; }
 thead th.name { font-weight: 600; }
 thead th { border-bottom: 2px solid; }
 tbody + tbody tr:first-child > * { border-top: 1px solid; }
@@ -86,14 +88,14 @@ def html_table(sheet: Sheet) -> str:
     """Write one table as a `figure`, for a page of one's own."""
     num_heads = len(sheet.head_columns)
     head = "".join(
-        f'<th scope="col"{_NAME if index < num_heads else ""}>{_html(column)}</th>'
+        _html_name(column, "col") if index < num_heads else f'<th scope="col">{_html(column)}</th>'
         for index, column in enumerate(columns_of(sheet))
     )
     bodies = []
     for block in sheet.blocks:
         rows = []
         for row in block:
-            names = "".join(f'<th scope="row"{_NAME}>{_html(text)}</th>' for text in row.heads)
+            names = "".join(_html_name(text, "row") for text in row.heads)
             cells = "".join(f"<td>{_html_cell(cell)}</td>" for cell in row.cells)
             rows.append(f"<tr>{names}{cells}</tr>")
         bodies.append("<tbody>\n" + "\n".join(rows) + "\n</tbody>")
@@ -194,6 +196,11 @@ def _latex_cell(cell: SheetCell) -> str:
 
 def _html(text: str) -> str:
     return html.escape(flat(text), quote=True)
+
+
+def _html_name(text: str, scope: str) -> str:
+    is_long = any(len(word) > _LONG_WORD for word in text.split())
+    return f'<th scope="{scope}" class="name{" long" if is_long else ""}">{_html(text)}</th>'
 
 
 def _html_cell(cell: SheetCell) -> str:

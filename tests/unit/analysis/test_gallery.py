@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import re
+from pathlib import Path
 
 import pytest
 from fake_study import FakeStudy
@@ -10,11 +11,12 @@ from grid_scores import DATASETS, grid_models, grid_scores
 from typer.testing import CliRunner
 
 from biphasic.analysis.gallery import FORMATS, chosen_formats, write_gallery
-from biphasic.analysis.plots.catalog import score_figures
+from biphasic.analysis.plots.catalog import score_figures, without_records
 from biphasic.analysis.plots.chart import Skipped
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError
 
+DOCS = Path(__file__).parents[3] / "docs" / "figures.md"
 SIGNATURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF-1"}
 
 
@@ -119,3 +121,23 @@ def test_tables_of_a_study_have_its_datasets(tmp_path):
     rows = [*csv.DictReader((tmp_path / "tables.csv").read_text("utf-8").splitlines())]
     assert {row["dataset"] for row in rows} == {dataset.name for dataset in DATASETS}
     assert len(rows) == len(grid_models()) * len(DATASETS)
+
+
+def test_the_documented_example_runs(tmp_path, monkeypatch):
+    study, store = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
+    block = re.search(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)[1]
+    for shown, real in (("runs/my-study", study), ("runs/store", store)):
+        assert shown in block
+        block = block.replace(shown, str(real))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)  # noqa: S102 - our own documentation
+    # The made-up study has models of one size, or of none that is known.
+    assert "two model sizes" in names["chart"].reason
+
+
+def test_every_figure_is_documented():
+    documented = set(re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text("utf-8"), re.MULTILINE))
+    made = {figure.name for figure in score_figures(grid_scores())}
+    made |= {figure.name for figure in without_records()}
+    assert documented == made - {"clm-share-large"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.score_table import Scores
 
 
@@ -17,11 +18,10 @@ def interval_note(scores: Scores) -> str:
     if not numbers:
         return "Means without intervals: no score rests on two seeds or more."
     seeds = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    how = {
-        "standard": "Student's t",
-        "paper": "1.96 standard errors, which cover less than 95 % with few seeds: "
-        "about 88 % with 5",
-    }[scores.convention]
+    how = "Student's t"
+    if scores.convention == "paper":
+        share = round(100 * expected_coverage(numbers[0], convention="paper"))
+        how = f"1.96 standard errors, which with {numbers[0]} seeds cover about {share} %"
     runs = scores.num_pretraining_runs
     return (
         f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). "
