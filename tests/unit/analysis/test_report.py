@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
+from hostile import HOSTILE, NUM_NAMES, SIGNS, TRICKS, hostile_study
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -23,7 +24,6 @@ from biphasic.analysis.report import render as render_with_links
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables import format_table, results_csv, table_csv
 
-HOSTILE = '<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \x00 [bold] & "quotes" ' + "x" * 200
 LINKS = Links(states="../../store/states", finetunes="../../store/finetunes")
 KNOWN_TAGS = frozenset(
     """a abbr article b bdi body button circle clippath code dd defs details dialog div dl dt
@@ -238,18 +238,6 @@ def test_runs_without_scores_have_empty_fields_and_are_never_selected(tmp_path):
     assert lines[-1].startswith("mlm,pydocs-sc,accuracy,0.0005,0,finished,true,0.")
 
 
-def hostile_study(names, **settings):
-    """Put a name everywhere where people can put one; `names` needs seven."""
-    title, description, arm, other, task, group, key = names
-    return FakeStudy(
-        steps=40, title=title, description=description, learning_rates=(1e-4,), seeds=(0, 1),
-        arms=(ARMS[0], ("evil", arm, "MLM", (("mlm", 1.0),), 0.1), ("worse", other, *ARMS[2][2:])),
-        tasks=(("pydocs-sc", "sc", task, "accuracy", 0.5), TASKS[1]),
-        provenance={group: {key: title, "list": [arm, {key: [None, True]}]}, key: other},
-        **settings,
-    )  # fmt: skip
-
-
 def visible(text):
     """Return a name as a page shows it."""
     return " ".join(shown(text).split())
@@ -268,9 +256,9 @@ def assert_shown(html, names):
 
 
 def test_hostile_names_are_text_everywhere(tmp_path):
-    folder, store = hostile_study([HOSTILE] * 7).write(tmp_path)
+    folder, store = hostile_study([HOSTILE] * NUM_NAMES).write(tmp_path)
     html = write_report(folder, store).read_text(encoding="utf-8")
-    assert_shown(html, [HOSTILE] * 7)
+    assert_shown(html, [HOSTILE] * NUM_NAMES)
     text = "".join(Page(html).text)
     assert "<img src=x onerror=alert(1)> $\\frac{1}$ 漢字 \ufffd" in text
     assert "\x00" not in html
@@ -279,19 +267,15 @@ def test_hostile_names_are_text_everywhere(tmp_path):
     assert "[bold]" in terminal.getvalue()
 
 
-SIGNS = "<>&\"'`/={}%$\\_^#~*[]()|!- \u202e\u2066\u0301\u05d0\U0001f600"
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
     st.text(SIGNS, min_size=1, max_size=300),
-    st.sampled_from(
-        ["</script><script>alert(1)</script>", "{{ 7 * 7 }}", "<!--", "]]>", "#1b2430", 'id="x"',
-         "\\input{x}", "url(#a)", "https://example.org/x.png", "a" * 300, "عربي" * 70]
-    ),
+    st.sampled_from(TRICKS),
 )  # fmt: skip
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(TEXTS, min_size=7, max_size=7))
+@given(st.lists(TEXTS, min_size=NUM_NAMES, max_size=NUM_NAMES))
 def test_any_text_may_be_a_name(tmp_path_factory, names):
     study = hostile_study(names, missing={("evil", "pydocs-sc", 1e-4, 1)})
     assert_shown(render(load_study(*study.write(tmp_path_factory.mktemp("any")))), names)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from browser import find_browser, start_browser
 from fake_study import FakeStudy
+from hostile import HOSTILE, NUM_NAMES, TRICKS, hostile_study
 
 from biphasic.analysis.report import write_report
 
@@ -250,3 +251,24 @@ def test_without_script_all_but_the_runs_is_there(browser, report):
         assert "60." in browser.ask("document.querySelector('#scores').innerText")
         browser.click("nav a[href='#cost']")
         assert browser.ask("document.querySelector('#cost').checkVisibility()") is True
+
+
+@pytest.mark.parametrize("names", [[HOSTILE] * NUM_NAMES, TRICKS[:7], TRICKS[7:14]])
+def test_hostile_names_do_nothing_and_break_nothing(browser, tmp_path, names):
+    report = write_report(*hostile_study(names).write(tmp_path))
+    browser.resize(PHONE)
+    browser.open(report)
+    browser.ask(OPEN_ALL)
+    assert browser.ask("document.documentElement.scrollWidth") == PHONE
+    assert browser.ask(OUTSIDE) == []
+    browser.click("#scores tr:nth-child(2) button.value")
+    assert browser.ask("document.getElementById('runs').scrollWidth") <= PHONE
+    assert browser.ask("document.querySelector('#runs bdi').textContent") == browser.ask(
+        "JSON.parse(document.getElementById('data').textContent).arms[1]"
+    )
+    browser.press("Escape")
+    browser.hover("#scores tr:nth-child(2) button.value")
+    assert browser.ask("document.getElementById('tip').hidden") is False
+    assert browser.ask("document.querySelectorAll('img, [onload], [onerror]').length") == 0
+    assert browser.complaints() == []
+    assert browser.requests() == [report.as_uri()]
