@@ -82,8 +82,9 @@ def pretrain_command(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="How steps are computed: max_tokens_per_pass=N where memory is short, "
-            "activation_checkpointing=true, compile=true.",
+            help="How steps are computed: processes=N for several that share the rows, "
+            "max_tokens_per_pass=N where memory is short, activation_checkpointing=true, "
+            "compile=true.",
         ),
     ] = None,
 ) -> None:

@@ -123,6 +123,7 @@ def pretrain(
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
     compute = parse_compute(compute)
+    compute.check_rows(recipe.placed_phases)
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
@@ -170,7 +171,7 @@ def train_recipe(
         store,
         identities[-1],
         made_by="pretrain",
-        states=[identities[-1]],
+        states=[identities[-1], *([identities[start]] if start else [])],
         data=[paths.train.parent, *paths.corpora],
     )
     job = TrainJob(

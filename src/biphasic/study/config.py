@@ -155,6 +155,7 @@ class StudyConfig(Config):
         recipe = self.recipe_of(arm)
         try:
             check_phases(recipe.placed_phases)
+            self.compute.check_rows(recipe.placed_phases)
         except ConfigError as error:
             raise ConfigError(f"arm '{arm.name}': {error}") from None
 

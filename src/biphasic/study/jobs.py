@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from biphasic.claim import Claim
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.distributed import ALONE, Gang
@@ -98,7 +99,8 @@ class TrainJob(Config):
             TakenError: Another process does it.
             StoppedError: Somebody asked to stop; it goes on from there next time.
         """
-        with _claimed(self):
+        with _claimed(self) as held:
+            report = _while_held(report, held)
             if self.num_slots == 1:
                 self.train(report, should_stop=should_stop)
             else:
@@ -210,8 +212,8 @@ class FinetuneJob(Config):
             TakenError: Another process does it.
             StoppedError: Somebody asked to stop; finished fine-tunings are kept.
         """
-        report = _stopping(report, should_stop)
-        with _claimed(self):
+        with _claimed(self) as held:
+            report = _while_held(_stopping(report, should_stop), held)
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
                 for index in range(len(self.evaluations[0].runs))
@@ -330,13 +332,24 @@ class FinetuneJob(Config):
 Job = TrainJob | FinetuneJob
 
 
-def _claimed(job: Job) -> AbstractContextManager[object]:
+def _claimed(job: Job) -> AbstractContextManager[Claim]:
     """Hold a job for this process.
 
     Raises:
         TakenError: Another process that can see the store does it.
     """
     return claim_work(job.store, job.id, doing=job.label)
+
+
+def _while_held(report: Report, held: Claim) -> Report:
+    """Return a report that ends a job which another process took over: this one seemed gone."""
+
+    def forward(progress: Progress) -> None:
+        report(progress)
+        if held.is_lost:
+            held.check()
+
+    return forward
 
 
 def _check_state(store: Path, identity: str) -> None:
