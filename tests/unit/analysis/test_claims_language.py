@@ -166,6 +166,29 @@ def test_what_is_not_named_is_held_equal() -> None:
     assert longest == [True, False]
 
 
+def test_states_on_the_way_and_continued_models_count_where_they_are_named() -> None:
+    early = {"total_steps": 50, "is_final": False}
+    more = {"total_steps": 150, "continued_steps": 50}
+    scores = table({
+        model("mlm"): {"SC": 70.0},
+        model("clm", objective="CLM"): {"SC": 60.0},
+        model("mlm-50", **early): {"SC": 40.0},
+        model("clm-50", objective="CLM", **early): {"SC": 50.0},
+        model("mlm-more", start="MLM", **more): {"SC": 71.0},
+        model("clm-more", objective="CLM+MLM", clm_steps=100, start="CLM", **more): {"SC": 72.0},
+    })  # fmt: skip
+    objectives = {"first": {"objective": "MLM"}, "second": {"objective": "CLM"}, "expect": "higher"}
+    assert held(scores, {"compare": objectives}) == [True]
+    assert held(scores, {"where": {"finished": False}, "compare": objectives}) == [False]
+    starts = {"first": {"start": "MLM"}, "second": {"start": "CLM"}, "expect": "higher"}
+    continued = {"where": {"continued_steps": {"above": 0}}, "compare": starts}
+    assert held(scores, continued) == [False]
+    gain = {"first": {"continued_steps": 50}, "second": {"continued_steps": 0}, "expect": "higher"}
+    assert held(scores, {"where": {"start": "CLM"}, "compare": gain}) == [True]
+    along = {"trend": {"along": "steps", "expect": "increases"}}
+    assert ask(scores, along).verdict == "undecided", "states on the way are not named"
+
+
 def test_masking_rates_are_held_equal_where_there_are_any() -> None:
     mixes = {"objective": "CLM+MLM", "clm_steps": 25, "mlm_steps": 75}
     scores = table({

@@ -70,7 +70,7 @@ def test_the_other_convention_changes_what_it_says(run) -> None:
     code, out, _ = run("--paper", "--convention", "standard", "--only", "C23")
     assert code == 0
     assert out.startswith("C23, true: ")
-    assert "610M-clm-dec42k-mlm40-64k" not in out
+    assert "against: " not in out
     assert (
         "Intervals are 95 % with Student's t (convention 'standard'). What the convention decides: "
         "C23 is partly by 1.96 standard errors and true by Student's t."
@@ -78,6 +78,16 @@ def test_the_other_convention_changes_what_it_says(run) -> None:
     _, paper, _ = run("--paper", "--only", "C23")
     assert paper.startswith("C23, partly: ")
     assert "against: QA, 610M: 610M-clm-dec42k-mlm40-64k 66.62 (0.34)" in paper
+
+
+def test_numbers_for_and_against_are_shown_and_counted(run) -> None:
+    _, out, _ = run("--paper", "--only", "C01")
+    assert out.count("\n  for: SC, 210M: 210M-mlm40-42k 84.89 (0.30), 210M-clm-42k 82.80") == 1
+    assert "\n  for: and 7 more\n" in out  # 9 hold
+    # Three do not, one of them with CLM significantly ahead, which the second check counts too.
+    assert [line[:21] for line in out.splitlines() if line.startswith("  against")] == [
+        "  against: TC, 210M: ", "  against: TC, 610M: ", "  against: TC, 1B: 1B"
+    ]  # fmt: skip
 
 
 def test_details_show_every_comparison(run) -> None:

@@ -62,8 +62,10 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         for check in (*result.checks, *result.weaker):
             yield from _check_lines(check, is_weaker=check in result.weaker)
     else:
-        for exception in result.exceptions:
-            yield f"against: {exception}"
+        for text in result.support:
+            yield f"for: {text}"
+        for text in result.exceptions:
+            yield f"against: {text}"
     shown = result.missing if with_details else result.missing[:_MOST_MISSING]
     for text in shown:
         yield f"missing: {text}"

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from biphasic.analysis.claims.answers import Comparison
 from biphasic.analysis.claims.language import (
@@ -40,7 +41,7 @@ from biphasic.records import Convention
 
 _SHOWN = ("task", "dataset", "size", "objective", "start", "mask_rate", "steps", "clm_share")
 _SCOPE = {"size": "size", "mask_rate": "masking rate", "steps": "steps", "task": "task"}
-_MOST_EXCEPTIONS = 3
+_MOST_EXAMPLES = {True: 2, False: 3}
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,10 @@ class ClaimResult:
     verdict: Verdict
     numbers: str
     """How many comparisons hold, in one line."""
+    support: tuple[str, ...]
+    """Comparisons that speak for the claim, a few of them."""
     exceptions: tuple[str, ...]
-    """The first comparisons that speak against the claim."""
+    """Comparisons that speak against it, a few of them."""
     scope: str
     """Which sizes, rates, steps and tasks the comparisons are of."""
     bound: tuple[str, ...]
@@ -141,7 +144,8 @@ def _result(judged: JudgedClaim) -> ClaimResult:
         source=claim.source,
         verdict=judged.verdict,
         numbers="; ".join(_count(check) for check in judged.checks),
-        exceptions=_exceptions(judged.checks),
+        support=_examples(judged.checks, speak_for=True),
+        exceptions=_examples(judged.checks, speak_for=False),
         scope=_scope([c for check in judged.checks for c in check.comparisons]),
         bound=tuple(dict.fromkeys(text for check in answered for text in check.bound)),
         missing=tuple(dict.fromkeys(text for check in answered for text in check.missing)),
@@ -201,15 +205,27 @@ def _needed(answered: AnsweredCheck) -> str:
     return "all needed" if hold.at_least is None else f"at least {number} needed"
 
 
-def _exceptions(checks: Sequence[AnsweredCheck]) -> tuple[str, ...]:
-    found = []
+def _examples(checks: Sequence[AnsweredCheck], *, speak_for: bool) -> tuple[str, ...]:
+    """Write comparisons that speak for, or against, a claim: of each check the first, and on."""
+    columns = []
     for check in checks:
         is_limit = check.check.hold.at_most is not None
-        for where, comparison in zip(_places(check.comparisons), check.comparisons, strict=True):
-            if comparison.holds is is_limit:
-                found.append(f"{where}: {comparison.text}" if where else comparison.text)
-    hidden = len(found) - _MOST_EXCEPTIONS
-    return (*found[:_MOST_EXCEPTIONS], *([f"and {hidden} more"] if hidden > 0 else []))
+        if is_limit and speak_for:
+            continue
+        # What is allowed at most so often speaks against the claim where it holds.
+        places = _places(check.comparisons)
+        columns.append(
+            [
+                f"{where}: {comparison.text}" if where else comparison.text
+                for where, comparison in zip(places, check.comparisons, strict=True)
+                if comparison.holds is (speak_for or is_limit)
+            ]
+        )
+    rows = zip_longest(*columns)
+    found = list(dict.fromkeys(text for row in rows for text in row if text is not None))
+    most = _MOST_EXAMPLES[speak_for]
+    hidden = len(found) - most
+    return (*found[:most], *([f"and {hidden} more"] if hidden > 0 else []))
 
 
 def _places(comparisons: Sequence[Comparison]) -> list[str]:
