@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from biphasic.analysis.load import ArmData, Segment, StudyRecords
-from biphasic.analysis.stats import Cell, Estimate, overlap, ranking
-from biphasic.analysis.tables import best_arms, lowest_loss
+from biphasic.analysis.tables import lowest_loss
 from biphasic.analysis.text import (
     OBJECTIVES,
     amount,
@@ -17,24 +15,11 @@ from biphasic.analysis.text import (
     listing,
     metric_name,
     objective_name,
-    points,
     scientific,
-    score_cell,
     short,
     truncations,
 )
 from biphasic.records import ZERO_SHOT, ResultRecord, TaskRecord
-
-Table = Mapping[tuple[str, str], Cell]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of one task in words."""
-
-    winner: str
-    score: str
-    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,91 +44,10 @@ class SegmentRow:
     arms: tuple[str, ...]
 
 
-def verdict(records: StudyRecords, table: Table, task: TaskRecord) -> Verdict:
-    """Say which arm is best on a task, by how much, and whether intervals overlap."""
-    labels = {arm.name: short(arm.label) for arm in records.arms}
-    order = ranking(table, task.name)
-    if not order:
-        return Verdict("No result", "–", ("No fine-tuning has finished on this task.",))
-    best = best_arms(order)
-    (name, first), rest = order[0], [entry for entry in order if entry[0] not in best]
-    winner = listing([labels[arm] for arm, _ in order if arm in best])
-    sentences = []
-    if len(best) > 1:
-        sentences.append(f"{winner} share the highest mean.")
-    if rest:
-        second, other = rest[0]
-        sentences.append(
-            f"{_ahead(first, other)} ahead of {labels[second]}; {_overlap(first, other)}."
-        )
-    sentences += _against_floor(records, dict(order), name, is_second=_floor_name(rest))
-    return Verdict(winner, score_cell(first), tuple(sentences))
-
-
-def _floor_name(rest: list[tuple[str, Estimate]]) -> str:
-    return rest[0][0] if rest else ""
-
-
-def _ahead(first: Estimate, second: Estimate) -> str:
-    return f"{points(first.mean - second.mean)} points"
-
-
-def _overlap(first: Estimate, second: Estimate) -> str:
-    return {
-        True: "their 95 % intervals overlap",
-        False: "their 95 % intervals do not overlap",
-        None: "without two seeds each there is no interval to compare",
-    }[overlap(first, second)]
-
-
-def _against_floor(
-    records: StudyRecords, estimates: Mapping[str, Estimate], best: str, *, is_second: str
-) -> list[str]:
-    """Compare with the untrained encoder, unless the sentence before has done so."""
-    floors = [arm.name for arm in records.arms if arm.is_untrained and arm.name in estimates]
-    if not floors:
-        return []
-    floor = estimates[floors[0]]
-    trained = [a.name for a in records.arms if not a.is_untrained and a.name in estimates]
-    clear = [
-        name for name in trained
-        if overlap(estimates[name], floor) is False and estimates[name].mean > floor.mean
-    ]  # fmt: skip
-    sentences = []
-    if best != floors[0] and is_second != floors[0]:
-        gap = _ahead(estimates[best], floor)
-        sentences.append(f"{gap} above the untrained encoder; {_overlap(estimates[best], floor)}.")
-    if trained and floor.half_width is not None:
-        sentences.append(
-            f"{len(clear)} of {count(len(trained), 'trained arm')} "
-            f"{'is' if len(clear) == 1 else 'are'} above the untrained encoder "
-            "without overlap of intervals."
-        )
-    return sentences
-
-
-def headline(records: StudyRecords, table: Table) -> str:
-    """Say which arms score highest on which tasks."""
-    wins: dict[str, list[str]] = defaultdict(list)
-    labels = {arm.name: short(arm.label) for arm in records.arms}
-    for task in records.tasks:
-        for name in best_arms(ranking(table, task.name)):
-            wins[name].append(f"“{short(task.title)}”")
-    return " ".join(
-        f"{labels[arm.name]} scores highest on {_all_or(wins[arm.name], len(records.tasks))}."
-        for arm in records.arms
-        if arm.name in wins
-    )
-
-
 def loss_sentences(records: StudyRecords) -> list[str]:
     """Say which arm ends with the lowest held-out loss, for each objective."""
     sentences = [_lowest_sentence(records, objective) for objective in OBJECTIVES]
     return [sentence for sentence in sentences if sentence]
-
-
-def _all_or(titles: list[str], num_tasks: int) -> str:
-    return f"all {num_tasks} tasks" if len(titles) == num_tasks > 1 else listing(titles)
 
 
 def _lowest_sentence(records: StudyRecords, objective: str) -> str:
@@ -198,17 +102,6 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
             key = (result.state, training, result.learning_rate, result.seed)
             trained.setdefault(key, result)
     return list(trained.values())
-
-
-def caveats(records: StudyRecords) -> list[str]:
-    """Say what the intervals do not cover."""
-    found = []
-    if any(not arm.is_untrained for arm in records.arms):
-        found.append(
-            "Each arm was pretrained once: intervals cover fine-tuning seeds, not the luck of "
-            "pretraining. Intervals that overlap do not prove arms equal."
-        )
-    return found
 
 
 def cost_rows(records: StudyRecords) -> list[CostRow]:

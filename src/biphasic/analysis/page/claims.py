@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
@@ -63,7 +64,7 @@ def _has_answer(result: ClaimResult) -> bool:
     return any(each.holds is not None for check in checks for each in check.comparisons)
 
 
-def _row(result: ClaimResult, scores: Scores, changed: dict[str, tuple[str, str]]) -> ClaimRow:
+def _row(result: ClaimResult, scores: Scores, changed: Mapping[str, tuple[str, str]]) -> ClaimRow:
     otherwise = ""
     if result.id in changed:
         other = "standard" if scores.convention == "paper" else "paper"
