@@ -22,7 +22,7 @@ from biphasic.analysis.claims import (
 from biphasic.analysis.claims.answers import Comparison
 from biphasic.analysis.claims.language import Claim, Hold
 from biphasic.analysis.claims.verdict import holds
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.score_table import ModelInfo, Scores
 from biphasic.errors import ConfigError
 
 GOOD = """
@@ -164,6 +164,22 @@ def test_what_is_not_named_is_held_equal() -> None:
     ]  # fmt: skip
     longest = held(scores, {"where": {"steps": "largest"}, **check})
     assert longest == [True, False]
+
+
+def test_shares_of_clm_are_rounded_but_a_mix_is_never_pure() -> None:
+    def mix(clm: int) -> ModelInfo:
+        mlm = 100 - clm
+        return model(f"mix{clm}", objective="CLM+MLM", clm_steps=clm, mlm_steps=mlm)
+
+    scores = table({
+        model("mlm"): {"SC": 50.0}, mix(1): {"SC": 51.0}, mix(23): {"SC": 52.0},
+        mix(99): {"SC": 53.0}, model("clm", objective="CLM"): {"SC": 54.0},
+    })  # fmt: skip
+    best = {"best": {"over": "clm_share", "expect": 1}}
+    (found,) = ask(scores, best).checks
+    assert found.comparisons[0].text == (
+        "50.00 at 0, 51.00 at 0.05, 52.00 at 0.25, 53.00 at 0.95, 54.00 at 1"
+    )
 
 
 def test_states_on_the_way_and_continued_models_count_where_they_are_named() -> None:
