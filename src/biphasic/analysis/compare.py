@@ -10,25 +10,23 @@ are known, as in a published table, Welch's test stands in.
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Literal
 
-from scipy.special import stdtr, stdtrit
+import numpy as np
 
-from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
+from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.exact import ExactTest, sign_flip_test, wilcoxon_test
 from biphasic.analysis.example_compare import compare_examples
 from biphasic.analysis.multiple import holm
+from biphasic.analysis.pairs import Pair, all_p_values, pair_of
 from biphasic.analysis.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.analysis.resample import ExampleInterval
-from biphasic.analysis.score_table import DatasetInfo, Score, Scores
+from biphasic.analysis.score_table import DatasetInfo, Scores
 from biphasic.errors import DataError
-from biphasic.records import ZERO_SHOT, Convention
+from biphasic.records import ZERO_SHOT
 
 Verdict = Literal["higher", "lower", "undecided", "unknown"]
 _NOTHING_RANDOM = ZERO_SHOT.upper()
@@ -131,10 +129,13 @@ def compare_arms(
         DataError: There is no such model or dataset.
     """
     scores.model(first), scores.model(second)
-    pair = _Pair.of(scores, first, second, _dataset(scores, dataset))
+    about = _dataset(scores, dataset)
+    pair = pair_of(scores, first, second, dataset)
     if pair is None:
         return None
-    return _compare(scores, pair, p_adjusted=pair.p_value, family_size=1, examples=with_examples)
+    return _compare(
+        scores, pair, about, p_adjusted=pair.p_value, family_size=1, examples=with_examples
+    )
 
 
 def compare_with_best(
@@ -159,19 +160,23 @@ def compare_with_best(
     """
     about = _dataset(scores, dataset)
     order = ranked(scores, dataset, models=models)
-    pairs = [_Pair.of(scores, a, b, about) for a, b in combinations(order, 2)]
-    known = [pair for pair in pairs if pair is not None and pair.p_value is not None]
-    adjusted = holm([pair.p_value for pair in known if pair.p_value is not None])
-    by_pair = {(p.first, p.second): value for p, value in zip(known, adjusted, strict=True)}
+    p_values = all_p_values(scores, order, dataset)
+    is_known = ~np.isnan(p_values)
+    adjusted = np.full(len(p_values), np.nan)
+    adjusted[is_known] = holm(p_values[is_known])
+    family = len(p_values) if about.task == _NOTHING_RANDOM else int(is_known.sum())
+    # The first pairs are those with the best.
+    pairs = [pair_of(scores, order[0], other, dataset) for other in order[1:]]
     return tuple(
         _compare(
             scores,
             pair,
-            p_adjusted=by_pair.get((pair.first, pair.second)),
-            family_size=len(pairs if about.task == _NOTHING_RANDOM else known) or 1,
+            about,
+            p_adjusted=None if pair.p_value is None else float(value),
+            family_size=max(family, 1),
             examples=with_examples,
         )
-        for pair in pairs[: max(len(order) - 1, 0)]
+        for pair, value in zip(pairs, adjusted, strict=False)
         if pair is not None
     )
 
@@ -179,9 +184,10 @@ def compare_with_best(
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
     """Return the names of the models that have a score, best first; ties keep their order."""
     means: dict[str, float] = {}
+    asked = None if models is None else set(models)
     for model in scores.models:
         score = scores.get(model.name, dataset)
-        is_asked = models is None or model.name in models
+        is_asked = asked is None or model.name in asked
         if is_asked and score is not None and score.estimate is not None:
             means[model.name] = score.estimate.mean
     return sorted(means, key=lambda name: -means[name])
@@ -218,88 +224,20 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     return best.low > other.high
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two models' scores before any test that takes time."""
-
-    first: str
-    second: str
-    dataset: DatasetInfo
-    by_seed: Mapping[int, float] | None
-    """Differences by seed, where both have seeds in common."""
-    difference: Estimate
-    p_value: float | None
-
-    @classmethod
-    def of(cls, scores: Scores, first: str, second: str, dataset: DatasetInfo) -> _Pair | None:
-        found = scores.get(first, dataset.name), scores.get(second, dataset.name)
-        if None in found or any(score.estimate is None for score in found if score):
-            return None
-        one, other = (score for score in found if score is not None)
-        differences = _differences(one, other)
-        if differences:
-            difference = estimate([*differences.values()], convention=scores.convention)
-            p_value = _paired_p_value([*differences.values()])
-        else:
-            difference, p_value = _welch(one, other, convention=scores.convention)
-        assert difference is not None  # noqa: S101 - there is a score on either side
-        return cls(first, second, dataset, differences or None, difference, p_value)
-
-
-def _differences(one: Score, other: Score) -> dict[int, float]:
-    if one.by_seed is None or other.by_seed is None:
-        return {}
-    return {
-        seed: score - other.by_seed[seed]
-        for seed, score in sorted(one.by_seed.items())
-        if seed in other.by_seed
-    }
-
-
-def _paired_p_value(differences: Sequence[float]) -> float | None:
-    num = len(differences)
-    deviation = statistics.stdev(differences) if num > 1 else 0.0
-    if deviation == 0:
-        return None
-    t_value = statistics.fmean(differences) / deviation * math.sqrt(num)
-    return float(2 * stdtr(num - 1, -abs(t_value)))
-
-
-def _welch(one: Score, other: Score, *, convention: Convention) -> tuple[Estimate, float | None]:
-    """Compare two means with intervals (Welch 1947); the seeds are not paired."""
-    first, second = one.estimate, other.estimate
-    assert first is not None  # noqa: S101 - checked by the only caller
-    assert second is not None  # noqa: S101
-    mean, num = first.mean - second.mean, min(first.num_seeds, second.num_seeds)
-    if first.half_width is None or second.half_width is None:
-        return Estimate(mean, None, num), None
-    parts = [
-        (found.half_width or 0.0) ** 2
-        / interval_quantile(found.num_seeds, convention=convention) ** 2
-        for found in (first, second)
-    ]
-    error = math.sqrt(sum(parts))
-    if error == 0:
-        return Estimate(mean, 0.0, num), None
-    seeds = (first.num_seeds, second.num_seeds)
-    freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, seeds, strict=True))
-    quantile = NORMAL_QUANTILE if convention == "paper" else float(stdtrit(freedom, 0.975))
-    return Estimate(mean, quantile * error, num), float(2 * stdtr(freedom, -abs(mean) / error))
-
-
 def _compare(
     scores: Scores,
-    pair: _Pair,
+    pair: Pair,
+    about: DatasetInfo,
     *,
     p_adjusted: float | None,
     family_size: int,
     examples: bool,
 ) -> Comparison:
-    values = tuple((pair.by_seed or {}).values())
+    values = tuple(pair.by_seed.values())
     plain = Comparison(
         first=pair.first,
         second=pair.second,
-        dataset=pair.dataset.name,
+        dataset=about.name,
         kind="paired" if values else "unpaired",
         difference=pair.difference,
         differences=values,
@@ -312,11 +250,11 @@ def _compare(
     if not examples:
         return plain
     try:
-        found = compare_examples(scores, pair.first, pair.second, pair.dataset, pair.by_seed or {})
+        found = compare_examples(scores, pair.first, pair.second, about, pair.by_seed)
     except DataError as error:
         return dataclasses.replace(plain, examples_missing=str(error))
     whole = dataclasses.replace(plain, examples=found, examples_missing="")
-    if pair.dataset.task != _NOTHING_RANDOM:
+    if about.task != _NOTHING_RANDOM:
         return whole
     adjusted = min(1.0, found.p_value * family_size)
     return dataclasses.replace(whole, p_value=found.p_value, p_adjusted=adjusted)

@@ -51,6 +51,21 @@ class ExampleScores:
     by_seed: Mapping[int, RunExamples]
 
 
+@dataclass(frozen=True)
+class ResampledCell:
+    """A model's scores on resamples of a dataset's test examples.
+
+    Attributes:
+        ids_sha256: Hash of the names of the examples, in order.
+        num_examples: Their number.
+        by_seed: By seed, the metric on each resample, as a share: [num_resamples].
+    """
+
+    ids_sha256: str
+    num_examples: int
+    by_seed: Mapping[int, Array]
+
+
 ExampleReader = Callable[[str, str], ExampleScores]
 """From names of model and dataset; raises DataError with the reason where there are none."""
 

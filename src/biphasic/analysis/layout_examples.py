@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 from biphasic.analysis.examples import (
@@ -17,8 +16,6 @@ from biphasic.analysis.examples import (
 )
 from biphasic.analysis.selection import GridScore
 from biphasic.errors import DataError
-
-_CACHED = 64
 
 
 def example_reader(
@@ -32,7 +29,6 @@ def example_reader(
         chosen: Runs by model and dataset, one for each seed.
     """
 
-    @lru_cache(maxsize=_CACHED)
     def read(model: str, dataset: str) -> ExampleScores:
         runs = chosen.get((model, dataset), ())
         if not runs:

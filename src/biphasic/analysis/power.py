@@ -16,6 +16,8 @@ from scipy.special import chdtrc, gammaln, ndtr, stdtrit
 LEVEL = 0.05
 POWER = 0.8
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
+NO_SPREAD = 1e-10
+"""Percent points; one answer in ten million is a hundred thousand times as much."""
 _WIDEST = 9.0
 """Standard deviations; a normal number lies beyond with a chance of 2e-19."""
 
@@ -29,6 +31,12 @@ class EffectSize:
     high: float
 
 
+def deviation(differences: Sequence[float]) -> float:
+    """Return the standard deviation; 0 with fewer than two, or where they differ by rounding."""
+    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    return spread if spread > NO_SPREAD else 0.0
+
+
 def effect_size(differences: Sequence[float]) -> EffectSize | None:
     """Return Cohen's d of paired differences; None with fewer than two, or without spread.
 
@@ -37,14 +45,11 @@ def effect_size(differences: Sequence[float]) -> EffectSize | None:
 
     Reference: Steiger and Fouladi 1997, "Noncentrality interval estimation".
     """
-    num = len(differences)
-    if num < 2:
-        return None
-    deviation = statistics.stdev(differences)
-    if deviation == 0:
+    num, spread = len(differences), deviation(differences)
+    if not spread:
         return None
     root = math.sqrt(num)
-    value = statistics.fmean(differences) / deviation
+    value = statistics.fmean(differences) / spread
     ends = [_noncentrality(num - 1, value * root, share) / root for share in (0.975, 0.025)]
     return EffectSize(value, *ends)
 
@@ -120,4 +125,4 @@ def detectable_difference(
     if len(differences) < 2:
         return None
     effect = detectable_effect(len(differences), level=level, power=power)
-    return effect * statistics.stdev(differences)
+    return effect * deviation(differences)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.examples import ExampleReader
+from biphasic.analysis.examples import ExampleReader, ResampledCell
 from biphasic.errors import DataError
 from biphasic.records import Convention
 
@@ -121,6 +121,7 @@ class Scores:
         num_pretraining_runs: Pretraining runs behind each model, at least; replicates are models
             of their own, unless `over_pretraining` has put them together.
         examples: Reads scores of single test examples; None where there are none to read.
+        resampled: Cells whose examples have been resampled already; see `example_compare.py`.
     """
 
     source: str
@@ -130,6 +131,9 @@ class Scores:
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
     examples: ExampleReader | None = field(default=None, compare=False)
+    resampled: dict[tuple[str, str], ResampledCell | DataError] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,8 +22,6 @@ from biphasic.analysis.stats import Cell
 from biphasic.errors import DataError
 
 _FILE = "scores.parquet"
-_CACHED = 64
-"""Cells whose examples stay in memory: comparisons with the best read that one again and again."""
 
 
 def example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
@@ -35,7 +32,6 @@ def example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> Exampl
         store: Where `finetunes/` lies.
     """
 
-    @lru_cache(maxsize=_CACHED)
     def read(model: str, dataset: str) -> ExampleScores:
         cell = table.get((model, dataset))
         if cell is None or not cell.selected:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from biphasic.analysis.example_compare import read_examples
-from biphasic.analysis.resample import resampled_values
+from biphasic.analysis.example_compare import resampled_cell
 from biphasic.analysis.score_table import PERCENT, DatasetInfo, Score, Scores
 from biphasic.analysis.text import count
 from biphasic.errors import DataError
@@ -162,8 +161,8 @@ def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float
         members = [d for d in scores.datasets if d.task == dataset.task and not d.is_average]
     means = []
     for member in members:
-        runs = read_examples(scores, model, member.name).by_seed.values()
-        means.append(PERCENT * resampled_values(runs, dataset=member.name).mean(axis=0))
+        values = [*resampled_cell(scores, model, member.name).by_seed.values()]
+        means.append(PERCENT * np.mean(values, axis=0))
     return float(np.mean(means, axis=0).var())
 
 

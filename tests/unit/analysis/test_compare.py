@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from made_scores import DATASET, example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms, compare_with_best, indistinguishable, ranked
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.pairs import all_p_values
 from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
 from biphasic.analysis.scores import paper_scores
 from biphasic.errors import DataError
@@ -62,6 +64,32 @@ def test_without_a_spread_nothing_is_known(first, second):
     assert found.verdict == "unknown"
     assert found.p_value is None
     assert found.difference.mean == pytest.approx(10.0)
+
+
+def test_rounding_is_no_spread():
+    # In floating point the differences are not quite alike: a t of 10 to the 14th, found "clear".
+    first, second = [66.1, 66.3, 66.7], [56.1, 56.3, 56.7]
+    assert len({a - b for a, b in zip(first, second, strict=True)}) > 1
+    scores = made_scores({"a": first, "b": second})
+    for found in (compare_arms(scores, "a", "b", "d"), *compare_with_best(scores, "d")):
+        assert (found.verdict, found.p_value, found.effect) == ("unknown", None, None)
+
+
+def test_p_values_of_all_pairs_are_those_of_each():
+    draw = np.random.default_rng(4)
+    by_model = {f"m{n}": dict(enumerate(draw.normal(50, 2, 5))) for n in range(6)}
+    by_model["m1"].pop(2)
+    by_model["m2"] = {3: 50.0}
+    by_model["m3"] = {8: 50.0, 9: 51.0}
+    scores = made_scores(by_model)
+    order = ranked(scores, "d")
+    pairs = list(combinations(order, 2))
+    for (first, second), found in zip(pairs, all_p_values(scores, order, "d"), strict=True):
+        alone = compare_arms(scores, first, second, "d").p_value
+        assert found == pytest.approx(np.nan if alone is None else alone, rel=1e-9, nan_ok=True)
+    # One seed in common says nothing; none in common is judged unpaired.
+    assert compare_arms(scores, "m0", "m2", "d").p_value is None
+    assert compare_arms(scores, "m0", "m3", "d").kind == "unpaired"
 
 
 def test_a_model_without_a_score_is_not_compared():

@@ -1,0 +1,146 @@
+"""Two models' scores on a dataset before any test that takes time, and p values of all pairs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
+from biphasic.analysis.power import NO_SPREAD, deviation
+from biphasic.analysis.score_table import Score, Scores
+from biphasic.records import Convention
+
+_AT_ONCE = 200_000
+"""Pairs whose differences are held at once."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models' scores on a dataset.
+
+    Attributes:
+        first: Name of a model.
+        second: Name of the other.
+        by_seed: Differences by seed, where both have seeds in common.
+        difference: First minus second.
+        p_value: By Student's paired t test, or Welch's.
+    """
+
+    first: str
+    second: str
+    by_seed: Mapping[int, float]
+    difference: Estimate
+    p_value: float | None
+
+
+def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | None:
+    """Return two models' scores on a dataset; None where one of them has none."""
+    one, other = scores.get(first, dataset), scores.get(second, dataset)
+    if one is None or other is None or one.estimate is None or other.estimate is None:
+        return None
+    by_seed = _differences(one, other)
+    if by_seed:
+        difference = estimate([*by_seed.values()], convention=scores.convention)
+        p_value = _paired_p_value([*by_seed.values()])
+    else:
+        difference, p_value = _welch(one.estimate, other.estimate, convention=scores.convention)
+    assert difference is not None  # noqa: S101 - there is a seed
+    return Pair(first, second, by_seed, difference, p_value)
+
+
+def all_p_values(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
+    """Return the p value of every pair of models, NaN where there is none.
+
+    All at once, since pairs grow with the square of the models.
+
+    Args:
+        scores: Of the models.
+        models: Names of models that have a score.
+        dataset: Name of the dataset.
+
+    Returns:
+        [num_pairs], in the order of `itertools.combinations`.
+    """
+    found = np.concatenate(
+        [np.empty(0), *_paired_p_values(_by_seed_table(scores, models, dataset))]
+    )
+    for index, (first, second) in enumerate(combinations(models, 2)):
+        if np.isinf(found[index]):  # nothing is paired
+            pair = pair_of(scores, first, second, dataset)
+            is_known = pair is not None and pair.p_value is not None
+            found[index] = pair.p_value if pair is not None and is_known else np.nan
+    return found
+
+
+def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
+    """Return scores as [num_models, num_seeds], NaN where a seed is missing."""
+    rows = [scores.get(model, dataset) for model in models]
+    by_seed = [dict(row.by_seed or {}) if row is not None else {} for row in rows]
+    seeds = sorted({seed for row in by_seed for seed in row})
+    table = [[row.get(seed, np.nan) for seed in seeds] for row in by_seed]
+    return np.array(table, dtype=np.float64).reshape(len(models), len(seeds))
+
+
+def _paired_p_values(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """Yield p values of pairs of rows; infinite where no seed is common, NaN where none says."""
+    first, second = np.triu_indices(len(table), 1)
+    for start in range(0, len(first), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        differences = table[first[part]] - table[second[part]]
+        is_there = ~np.isnan(differences)
+        num = is_there.sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(is_there, differences, 0.0).sum(axis=1) / num
+            squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
+            spread = np.sqrt(squares / (num - 1))
+            t_value = np.abs(mean) / spread * np.sqrt(num)
+            p_value = 2 * stdtr(num - 1.0, -t_value)
+        p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
+        p_value[num == 0] = np.inf
+        yield p_value
+
+
+def _differences(one: Score, other: Score) -> dict[int, float]:
+    if one.by_seed is None or other.by_seed is None:
+        return {}
+    return {
+        seed: score - other.by_seed[seed]
+        for seed, score in sorted(one.by_seed.items())
+        if seed in other.by_seed
+    }
+
+
+def _paired_p_value(differences: Sequence[float]) -> float | None:
+    num, spread = len(differences), deviation(differences)
+    if not spread:
+        return None
+    t_value = statistics.fmean(differences) / spread * math.sqrt(num)
+    return float(2 * stdtr(num - 1, -abs(t_value)))
+
+
+def _welch(
+    first: Estimate, second: Estimate, *, convention: Convention
+) -> tuple[Estimate, float | None]:
+    """Compare two means with intervals (Welch 1947); the seeds are not paired."""
+    mean, num = first.mean - second.mean, min(first.num_seeds, second.num_seeds)
+    if first.half_width is None or second.half_width is None:
+        return Estimate(mean, None, num), None
+    parts = [
+        (found.half_width or 0.0) ** 2
+        / interval_quantile(found.num_seeds, convention=convention) ** 2
+        for found in (first, second)
+    ]
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return Estimate(mean, 0.0, num), None
+    seeds = (first.num_seeds, second.num_seeds)
+    freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, seeds, strict=True))
+    quantile = NORMAL_QUANTILE if convention == "paper" else float(stdtrit(freedom, 0.975))
+    return Estimate(mean, quantile * error, num), float(2 * stdtr(freedom, -abs(mean) / error))
