@@ -149,22 +149,20 @@ class _Trunks:
     ) -> dict[str, list[TrialRecord]]:
         """Train the trunks at some rates, and beyond them where that is called for."""
         rates = dict(rates)
-        for rung in range(MOST_RUNGS + 1):
-            self._train(rates)
-            found = self._measure(rates)
-            more = {
-                name: rate
-                for name, trials in found.items()
-                if (rate := next_rate(trials)) is not None
-            }
-            if not (extend and more) or rung == MOST_RUNGS:
+        found = self._try(rates)
+        for _ in range(MOST_RUNGS if extend else 0):
+            more = {name: rate for name, trials in found.items() if (rate := next_rate(trials))}
+            if not more:
                 break
-            rates = {
-                name: sorted([*own, *([more[name]] if name in more else [])])
-                for name, own in rates.items()
-            }
+            for name, rate in more.items():
+                rates[name] = sorted([*rates[name], rate])
+            found = self._try(rates)
         self._train(rates, is_last=True)
         return found
+
+    def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
+        self._train(rates)
+        return self._measure(rates)
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
         """Run what is missing of some trunks; at last all, so that their report is current."""
