@@ -151,11 +151,13 @@ def _is_of_other_model(path: Path, store: Path) -> bool:
 
 
 def _corpora(store: Path, needs: Needs) -> Iterator[Item]:
-    if needs.unsure:
-        return
     for path in entries(store / "data"):
-        if path.name not in needs.data and corpus_hash(path) not in needs.corpora:
+        if not _is_corpus_needed(path, needs):
             yield _item("corpora", path)
+
+
+def _is_corpus_needed(path: Path, needs: Needs) -> bool:
+    return bool(needs.unsure) or path.name in needs.data or corpus_hash(path) in needs.corpora
 
 
 def _tasks(store: Path, needs: Needs) -> Iterator[Item]:
@@ -174,10 +176,24 @@ def _event_files(store: Path, needs: Needs) -> Iterator[Item]:
 
 def _job_files(store: Path, needs: Needs) -> Iterator[Item]:
     for path in entries(store / "jobs"):
-        job = path.name.removesuffix(".json")
-        is_left = job in needs.states and not is_complete(store / "states" / job)
-        if not is_left and job not in needs.groups:
+        if not _is_job_needed(path, store, needs):
             yield _item("job files", path)
+
+
+def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
+    """Tell whether a job is left to do, or may be asked for again as corpora and reports are."""
+    job = path.name.removesuffix(".json")
+    if job in needs.states:
+        return not is_complete(store / "states" / job)
+    if job in needs.groups:
+        return True
+    try:
+        described = read_json(path)
+        if described["kind"] == "tokenise":
+            return _is_corpus_needed(Path(described["folder"]), needs)
+        return described["kind"] == "report" and described["study"] in needs.studies
+    except (DataError, KeyError, TypeError):
+        return False  # of no version that we know; whoever plans writes jobs again
 
 
 def _claims(store: Path) -> Iterator[Item]:

@@ -31,6 +31,7 @@ class Needs:
         corpora: Content hashes of training text.
         data: Folders of `data/`.
         tasks: Folders of `tasks/`.
+        studies: Names of the studies.
         unsure: Studies whose data cannot be told from their settings any more; as long as there
             are some, no corpus and no task is known to be useless.
     """
@@ -41,6 +42,7 @@ class Needs:
     corpora: set[str] = field(default_factory=set[str])
     data: set[str] = field(default_factory=set[str])
     tasks: set[str] = field(default_factory=set[str])
+    studies: set[str] = field(default_factory=set[str])
     unsure: list[str] = field(default_factory=list[str])
 
 
@@ -107,6 +109,7 @@ def _add_study(needs: Needs, folder: Path, store: Path) -> None:
             "file once more, which does only what is missing, or delete the folder"
         )
     config = load_resolved(folder)
+    needs.studies.add(config.name)
     record = _record(folder)
     problem = _add_plan(needs, config, store)
     if problem and (record is None or not _describes(record, config)):

@@ -19,8 +19,9 @@ from biphasic.study import clean as cleaning
 from biphasic.study.clean import clean
 from biphasic.study.clean_text import cleaning_lines
 from biphasic.study.needs import settings_digest
+from biphasic.study.study_file import load_resolved, save_resolved
 from biphasic.study.wanted import read_wishes, record_wish
-from small_root import fake_checkpoint, fake_result, fake_state, make_root
+from small_root import fake_checkpoint, fake_result, fake_state, make_root, study_of
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,6 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
     fake_checkpoint(store, "useless")
     (store / "data/other").mkdir()
     (store / "tasks/other").mkdir()
-    (store / "jobs").mkdir()
     (store / "jobs/useless.json").write_text("{}")
     (store / "locks").mkdir()
     (store / "locks/x.lock").touch()
@@ -139,11 +139,22 @@ def test_checkpoints_stay_as_long_as_their_state_is_missing(root, store):
 
 def test_job_files_of_what_is_left_to_do_stay(root, store):
     [states, _] = planned(root)
-    (store / "jobs").mkdir()
     for state in states:
         (store / "jobs" / f"{state}.json").write_text("{}")
     shutil.rmtree(store / "states" / states[0])
     assert names(clean(root)) == sorted(f"{state}.json" for state in states[1:])
+
+
+def test_jobs_of_corpora_and_reports_stay_as_long_as_those_do(root, store):
+    [corpus] = (store / "data").iterdir()
+    for name, job in {
+        f"data-{corpus.name}": {"kind": "tokenise", "folder": str(corpus)},
+        "data-other": {"kind": "tokenise", "folder": str(store / "data/other")},
+        "report-one": {"kind": "report", "study": "one"},
+        "report-two": {"kind": "report", "study": "two"},
+    }.items():
+        write_json(store / "jobs" / f"{name}.json", job)
+    assert names(clean(root)) == ["data-other.json", "report-two.json"]
 
 
 def test_the_record_of_what_was_run_counts_too(root, store):
@@ -302,8 +313,6 @@ def test_a_study_that_cannot_be_read_stops_it(root, store, damage, told):
 
 def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, prepared_root):
     # As after an upgrade, which gives the built-in corpus another name.
-    from biphasic.study.study_file import load_resolved
-
     [states, results] = planned(root)
     for corpus in (store / "data").iterdir():
         shutil.rmtree(corpus)
@@ -317,6 +326,14 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, pr
     write_record(root / "one", state=states[0], result=results[0], settings_sha256="other")
     with pytest.raises(StudyError, match="cannot be told"):
         clean(root)
+
+
+def test_saved_settings_are_known_again(tmp_path):
+    config = study_of(tmp_path / "texts.jsonl", tmp_path / "task", description="changed")
+    save_resolved(config, tmp_path)
+    assert settings_digest(load_resolved(tmp_path)) == settings_digest(config)
+    other = config.model_copy(update={"description": ""})
+    assert settings_digest(other) != settings_digest(config)
 
 
 def test_links_are_never_followed(root, store, tmp_path):
