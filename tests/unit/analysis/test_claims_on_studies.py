@@ -123,6 +123,12 @@ def test_zero_shot_tasks_take_no_part_unless_named() -> None:
     result = report(scores)["C01"]
     assert result.verdict == "true"
     assert [len(check.comparisons) for check in result.checks] == [4, 4]
+    # Nor where the task is sought at which the gap is largest: that would be ZS, at 80 points.
+    wide = table({clm: {**cells, "ZS": 10.0}, mlm: {**better, "QA": 40.0, "ZS": 90.0}})
+    gaps = report(wide)["C02"].checks[1].comparisons
+    assert [(gap.text, gap.holds) for gap in gaps] == [
+        ("5.00 at SC, 5.00 at TC, 10.00 at QA, 5.00 at IR", True)
+    ]
 
 
 def test_pretraining_seeds_are_compared_one_by_one() -> None:

@@ -66,6 +66,7 @@ def narrow_side(
 def _within_defaults(rows: Sequence[Row], check: Check) -> list[Row]:
     """Leave out what nobody means who does not name it: other states, other kinds of tasks."""
     named = check.where.named().union(*(each.named() for each in check.inner_selections()))
+    are_tasks_named = "task" in named  # looking for the best one names none
     if isinstance(check.question, Trend):
         named.add(check.question.along)
     elif isinstance(check.question, Extreme):
@@ -75,7 +76,7 @@ def _within_defaults(rows: Sequence[Row], check: Check) -> list[Row]:
         row
         for row in rows
         if ("finished" in named or row.factors["finished"])
-        and ("task" in named or row.factors["task"] not in _NOT_FINE_TUNED)
+        and (are_tasks_named or row.factors["task"] not in _NOT_FINE_TUNED)
         and (is_continued or not row.factors["continued_steps"])
     ]
 
