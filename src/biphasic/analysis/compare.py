@@ -128,7 +128,8 @@ def compare_arms(
     Raises:
         DataError: There is no such model or dataset.
     """
-    scores.model(first), scores.model(second)
+    for name in (first, second):
+        scores.model(name)
     about = _dataset(scores, dataset)
     pair = pair_of(scores, first, second, dataset)
     if pair is None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from biphasic.analysis.sentences import coverage_sentence
 from biphasic.analysis.text import count, metric_name, score_cell, truncations
 from biphasic.config import parse_overrides
 from biphasic.records import Convention
@@ -65,6 +66,9 @@ def print_evaluation(evaluation: Evaluation) -> bool:
         typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
     typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
+    if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
+        seeds = evaluation.estimate.num_seeds
+        typer.echo(f"  {coverage_sentence(evaluation.convention, seeds)}")
     lost = {r.seed for r in evaluation.results} - {r.seed for r in evaluation.selected}
     if lost:
         typer.echo(f"  without {count(len(lost), 'seed')}, whose every rate diverged", err=True)
