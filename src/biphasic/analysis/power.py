@@ -120,9 +120,9 @@ def detectable_difference(
     """Return the smallest difference that these pairs could have shown, in their unit.
 
     It follows from the spread of the differences and their number, not from their mean. None with
-    fewer than two pairs.
+    fewer than two pairs, or without spread.
     """
-    if len(differences) < 2:
+    spread = deviation(differences)
+    if not spread:
         return None
-    effect = detectable_effect(len(differences), level=level, power=power)
-    return effect * deviation(differences)
+    return spread * detectable_effect(len(differences), level=level, power=power)

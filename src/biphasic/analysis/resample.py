@@ -5,7 +5,8 @@ examples are drawn once for all seeds and arms, and seeds apart from them; the t
 Drawing from n seeds makes their spread too small by n - 1 over n, which is put right.
 
 The interval is Student's t times the bootstrap's standard error: with few degrees of freedom where
-few seeds make most of the error, nearly the normal one where examples do (Satterthwaite's formula).
+few seeds make most of the error, nearly the normal one where examples do (Satterthwaite's formula);
+and never narrower than what seeds alone give.
 What seeds and examples do together is counted twice, so that intervals are rather too wide.
 
 References: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapters 6 and 8; Owen
@@ -131,14 +132,12 @@ def example_interval(
     if num > 1:
         drawn = (observed - mean) @ _seed_weights(num, resampled.shape[1])
         by_seeds = float(drawn.var()) * num / (num - 1)
-    variance = by_seeds + by_examples
-    error = math.sqrt(variance)
-    if error == 0:
-        p_value, reach = float(mean == 0), 0.0
-    else:
-        freedom = _freedom(by_seeds, num - 1, by_examples, num_examples - 1)
-        p_value = float(2 * stdtr(freedom, -abs(mean) / error))
-        reach = float(stdtrit(freedom, 0.975)) * error
+    freedom = _freedom(by_seeds, num - 1, by_examples, num_examples - 1)
+    # Examples can only add doubt: with two seeds the joint degrees of freedom would promise more
+    # than the seeds alone.
+    alone = [(by_seeds + by_examples, freedom), (by_seeds, float(max(num - 1, 1)))]
+    reach = max(float(stdtrit(free, 0.975)) * math.sqrt(part) for part, free in alone)
+    p_value = max(_p_value(mean, part, free) for part, free in alone)
     return ExampleInterval(
         low=mean - reach,
         high=mean + reach,
@@ -150,7 +149,15 @@ def example_interval(
     )
 
 
+def _p_value(mean: float, variance: float, freedom: float) -> float:
+    if mean == 0:
+        return 1.0
+    return float(2 * stdtr(freedom, -abs(mean) / math.sqrt(variance))) if variance else 0.0
+
+
 def _freedom(first: float, first_freedom: int, second: float, second_freedom: int) -> float:
     """Return the degrees of freedom of a sum of two variances (Satterthwaite 1946)."""
     parts = ((first, first_freedom), (second, second_freedom))
+    if first + second == 0:
+        return float(second_freedom)
     return (first + second) ** 2 / sum(part**2 / max(freedom, 1) for part, freedom in parts)

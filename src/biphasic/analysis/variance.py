@@ -22,6 +22,9 @@ from biphasic.analysis.example_compare import resampled_cell
 from biphasic.analysis.score_table import PERCENT, DatasetInfo, Score, Scores
 from biphasic.analysis.text import count
 from biphasic.errors import DataError
+from biphasic.records import ZERO_SHOT
+
+_ZERO_SHOT = "zero-shot: nothing is fine-tuned"
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ def variance_split(
     return VarianceSplit(
         dataset=dataset,
         pretraining=_pretraining(scores, found),
-        finetuning=_finetuning(found),
-        rate_choice=_rate_choice(found),
+        finetuning=_finetuning(found, about),
+        rate_choice=_rate_choice(found, about),
         examples=_examples(scores, about, found, is_asked=with_examples),
     )
 
@@ -107,8 +110,10 @@ def _pretraining(scores: Scores, found: dict[str, Score]) -> Source:
     return Source(name, math.sqrt(max(pooled, 0.0)), runs)
 
 
-def _finetuning(found: dict[str, Score]) -> Source:
+def _finetuning(found: dict[str, Score], dataset: DatasetInfo) -> Source:
     name = "fine-tuning seed"
+    if dataset.task == ZERO_SHOT.upper():
+        return Source(name, None, _ZERO_SHOT)
     variances = [_variance([*(score.at_one_rate or {}).values()]) for score in found.values()]
     known = [value for value in variances if value is not None]
     if not known:
@@ -117,8 +122,10 @@ def _finetuning(found: dict[str, Score]) -> Source:
     return Source(name, math.sqrt(statistics.fmean(known)), basis)
 
 
-def _rate_choice(found: dict[str, Score]) -> Source:
+def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> Source:
     name = "choice of the learning rate"
+    if dataset.task == ZERO_SHOT.upper():
+        return Source(name, None, _ZERO_SHOT)
     if all((score.num_rates or 1) < 2 for score in found.values()):
         return Source(name, None, "one learning rate only")
     added = []

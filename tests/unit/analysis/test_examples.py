@@ -112,3 +112,17 @@ def test_the_interval_over_examples_alone_is_normal():
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * 0.5, rel=0.05)
     assert found.excludes_zero
     assert found.p_value == pytest.approx(6.3e-5, rel=0.9)
+
+
+def test_examples_never_make_an_interval_narrower_than_seeds_alone_do():
+    # Two seeds, 0 and 10: error 5, half-width 12.706 * 5; the joint freedom would be above one.
+    resampled = np.array([[0.0], [10.0]]) + 3 * np.random.default_rng(6).normal(size=(1, 2_000))
+    found = example_interval([0.0, 10.0], resampled, num_examples=50)
+    assert (found.high - found.low) / 2 >= 12.7 * found.seed_error > 12.7 * 4.5
+    assert found.p_value > 0.3
+
+
+def test_an_interval_without_any_error_is_a_point():
+    found = example_interval([1.0], np.ones((1, 2_000)), num_examples=50)
+    assert (found.low, found.high) == (1.0, 1.0)
+    assert example_interval([0.0], np.zeros((1, 20)), num_examples=50).p_value == 1.0

@@ -137,6 +137,7 @@ def test_the_detectable_difference_is_in_the_unit_of_the_spread():
     assert detectable_difference([1, 2, 3]) == pytest.approx(detectable_effect(3))
     assert detectable_difference([15, 25, 35]) == pytest.approx(10 * detectable_effect(3))
     assert detectable_difference([1]) is None
+    assert detectable_difference([2, 2, 2]) is None
     assert detectable_effect(10) < detectable_effect(5) < detectable_effect(2)
     with pytest.raises(ValueError, match="two pairs"):
         detectable_effect(1)

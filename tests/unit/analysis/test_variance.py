@@ -112,3 +112,8 @@ def test_an_average_has_the_examples_of_all_its_datasets():
     examples = variance_split(with_averages(scores), "SC Average").examples
     # Two datasets that err apart: 2.165 / sqrt(2).
     assert examples.deviation == pytest.approx(1.531, rel=0.06)
+
+
+def test_zero_shot_has_no_fine_tuning():
+    split = variance_split(made_scores({"a": [1.0]}, datasets=(DatasetInfo("d", "ZS", "x"),)), "d")
+    assert split.finetuning.basis == split.rate_choice.basis == "zero-shot: nothing is fine-tuned"
