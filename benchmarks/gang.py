@@ -30,6 +30,7 @@ from setup_pretraining import (
 )
 
 from biphasic.distributed import joined_gang
+from biphasic.training import heldout
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -39,6 +40,7 @@ from biphasic.training.memory import tune_allocator
 def measure(setting: Setting, num_steps: int) -> None:
     """Train some steps as one rank; the first one prints what they took."""
     tune_allocator()
+    heldout.HELDOUT_TOKENS = setting.max_seqlen  # which is not what is measured
     data, recipe = setting.training_data(), setting.recipe
     marks: list[tuple[float, int]] = []
 

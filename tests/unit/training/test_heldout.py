@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from short_runs import train
 
 from biphasic.data.rows import Leg, RowPlan, RowReader
+from biphasic.errors import TrainingError
 from biphasic.objectives.clm import Clm
 from biphasic.training import heldout as module
 from biphasic.training.data import TrainingData
@@ -79,3 +81,16 @@ def test_sample_is_at_most_one_epoch(training_data, monkeypatch):
     pieces = [piece for batch in heldout._batches for piece in batch.pieces]
     assert {piece.epoch for piece in pieces} == {0}
     assert len(pieces) > 1
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(
+    training_data, make_recipe, tmp_path, monkeypatch, every
+):
+    """The last update may blow weights up that its own loss knew nothing of."""
+    monkeypatch.setattr(HeldoutLoss, "evaluate", lambda *_, **__: {"clm": 2.0, "mlm": math.nan})
+    recipe = make_recipe({"objective": "clm", "steps": 3})
+    message = rf"step {every - 1 if every else 2}: the held-out loss after it is not finite; lower"
+    with pytest.raises(TrainingError, match=message):
+        train(recipe, training_data, tmp_path, options={"heldout_every": every})
+    assert not (tmp_path / "states").exists()
