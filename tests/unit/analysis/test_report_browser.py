@@ -10,6 +10,8 @@ from hostile import HOSTILE, NUM_NAMES, TRICKS, hostile_study
 from biphasic.analysis.report import write_report
 
 PHONE, DESKTOP = 390, 1280
+A4 = 688
+"""CSS pixels between margins of 14 mm: 182 mm of 96 pixels an inch."""
 SCORES = "#scores table"
 COLUMN = 3
 """Of the first task in the table of scores: after the arm and two losses."""
@@ -232,6 +234,14 @@ def test_the_page_does_not_scroll_sideways(page, width):
     page.click("#scores button.value")
     assert page.ask("document.getElementById('runs').scrollWidth") <= width
     assert page.ask("document.documentElement.scrollWidth") == width
+
+
+def test_nothing_is_cut_on_paper(page):
+    page.resize(A4)
+    page.prefer(media="print")
+    page.ask(OPEN_ALL)
+    assert page.ask("document.documentElement.scrollWidth") == A4
+    assert page.ask(OUTSIDE.replace(".scroll, ", "")) == []
 
 
 def test_paper_gets_everything_that_is_folded(page):
