@@ -295,7 +295,7 @@ def measure_wide(sizes: dict[int, int]) -> Iterator[dict[str, Any]]:
                     **found,
                     "peak_bytes": cost.peak_bytes,
                 }
-    for what, seconds in costs.items():
+    for what, seconds in costs.items() if len(sizes) > 1 else ():
         slope = exponent([*sizes], seconds)
         print(f"records, {what}: seconds grow with exponent {slope:.2f}", flush=True)
         yield {"series": f"records, {what}", "exponent": slope}
