@@ -47,7 +47,7 @@ def ordered_styles(keys: Sequence[Key]) -> dict[Key, SeriesStyle]:
     """Give keys, in ascending order, colours from light to dark."""
     styles = {}
     for index, key in enumerate(keys):
-        place = 0 if len(keys) == 1 else index * (len(RAMP) - 1) / (len(keys) - 1)
+        place = (len(RAMP) - 1) / 2 if len(keys) == 1 else index * (len(RAMP) - 1) / (len(keys) - 1)
         color = RAMP[round(place) if len(keys) <= len(RAMP) else index % len(RAMP)]
         turn = index // len(RAMP)
         marker = MARKERS[(index + turn) % len(MARKERS)]
