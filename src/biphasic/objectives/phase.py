@@ -10,11 +10,16 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from biphasic.config import Config
 from biphasic.objectives.lr import LearningRateConfig
 
+MOST_STEPS = 10_000_000
+"""Each update is named by a hash; a mistyped number must not keep a planner busy for days."""
+MOST_TOKENS = 1 << 20
+"""Longest row; no encoder reads more."""
+
 
 class PhaseConfig(Config):
     """A contiguous part of a run."""
 
-    steps: PositiveInt
+    steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     """Optimizer steps."""
     learning_rate: LearningRateConfig | None = None
     """Begins a schedule of its own, which lasts until another phase begins one."""
@@ -27,7 +32,7 @@ class PhaseConfig(Config):
     corpus: Path | None = None
     """Folder of a finished corpus to read in this phase, made with the same tokenizer; the run's
     own when not given. A mixture is a corpus: `biphasic corpus build` makes it."""
-    max_seqlen: PositiveInt | None = None
+    max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
     """Capacity of a row in this phase, in tokens; the run's when not given."""
     rows_per_step: PositiveInt | None = None
     """Rows of the global batch in this phase; the run's when not given."""

@@ -13,6 +13,7 @@ from biphasic.config import Config, nearest, parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.objectives.phase import MOST_TOKENS
 from biphasic.objectives.phases import Phase
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import (
@@ -31,7 +32,7 @@ class RecipeConfig(Config):
 
     model: PresetName | Architecture | PretrainedModel = "nano"
     """A preset's name, dimensions, or a finished model."""
-    max_seqlen: PositiveInt = 256
+    max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Capacity of a row, and longest sequence of the model, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows of the global batch."""

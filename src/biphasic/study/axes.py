@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -178,7 +179,7 @@ def _own_steps(phase: Mapping[str, Any], budget: int, where: str) -> int | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value < 0 or ("steps" in phase and value != int(value)):
+    if not is_number or not 0 <= value < math.inf or ("steps" in phase and value != int(value)):
         raise ConfigError(f"{where}: expected a number of steps, or a share of them (got {value})")
     if "steps" in phase:
         return int(value)

@@ -69,8 +69,13 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
         yield f"  and {len(plan.arms) - most:,} more"
 
 
+def _unnamed(summary: PlanSummary) -> str:
+    """Return what stands for arms without a group."""
+    return "no group" if len(summary.groups) > 1 else "all"
+
+
 def _training_lines(summary: PlanSummary) -> Iterator[str]:
-    rows = [(group.name or "all", group.alone, group.new) for group in summary.groups]
+    rows = [(group.name or _unnamed(summary), group.alone, group.new) for group in summary.groups]
     if len(rows) > 1:
         rows.append(("all", summary.alone, summary.shared))
     width = max(8, *(len(name) for name, _, _ in rows))

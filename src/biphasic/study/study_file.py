@@ -94,7 +94,10 @@ def _read(path: Path, *, chain: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path}: include: expected the name of a file, or a list of names")
     merged: dict[str, Any] = {}
     for name in names:
-        included = _read(path.parent / name, chain=(*chain, path.resolve()))
+        try:
+            included = _read(path.parent / name, chain=(*chain, path.resolve()))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: include: {error}") from None
         merged = merge_settings(merged, included)
     return merge_settings(merged, own)
 

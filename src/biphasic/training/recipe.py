@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from biphasic.config import Config
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.objectives.phase import MOST_TOKENS
 from biphasic.objectives.phases import Phase
 from biphasic.training.timeline import PlacedPhase, place_phases
 
@@ -74,7 +75,7 @@ class Recipe(Config):
     """Objectives in order; none leaves the model as it begins."""
     learning_rate: LearningRateConfig
     """Schedule over all phases together, until one begins a schedule of its own."""
-    max_seqlen: PositiveInt = 256
+    max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Capacity of a row, and longest sequence of a new model, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows of the global batch."""

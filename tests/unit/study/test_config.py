@@ -85,6 +85,23 @@ def recipe(**changes):
         ({"name": "../s"}, "name"),
         ({"arms": [{"name": "A b"}]}, "arms.0.name"),
         ({"finetuning": {"seeds": []}}, "finetuning.seeds"),
+        # Numbers that would keep a planner busy for days.
+        (
+            {"arms": [{"name": "a", "phases": [mlm(10**30)]}]},
+            "arms.0.phases.0.steps: input should be less than or equal to 10000000",
+        ),
+        (
+            {"recipe": recipe(max_seqlen=10**9)},
+            "recipe.max_seqlen: input should be less than or equal to 1048576",
+        ),
+        (
+            {"arms": [{"steps": 8, "phases": [{"objective": "clm", "share": float("nan")}]}]},
+            "phases.0: expected a number of steps, or a share of them (got nan)",
+        ),
+        (
+            {"compute": {"processes": 16}},
+            "arm 'mlm': phases.0.rows_per_step: 8 are fewer than the 16 processes",
+        ),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )

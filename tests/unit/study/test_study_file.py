@@ -62,6 +62,7 @@ def test_a_file_without_includes_reads_as_ever(write, tmp_path):
     ("text", "overrides", "message"),
     [
         ("include: own.yaml\n", [], "includes itself"),
+        ("include: none.yaml\n", [], "own.yaml: include: "),
         ("include: none.yaml\n", [], "none.yaml: no such file"),
         ("include: 3\n", [], "include: expected the name of a file"),
         ("include: base.yaml\ntitel: x\n", [], "unknown key 'titel'"),
