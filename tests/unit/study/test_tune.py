@@ -76,9 +76,10 @@ def test_all_that_share_the_step_are_lost(fail):
 
 
 def test_those_that_parted_before_are_not(fail):
-    found = fail("step 7: the held-out loss is not finite; lower the learning rate", start=4)
+    error = "step 7: the held-out loss after it is not finite; lower the learning rate"
+    found = fail(error, start=4)
     assert "trunk 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
-    assert found["lost"] == ["the held-out loss was not finite at step 7"]
+    assert found["lost"] == ["the held-out loss after it was not finite at step 7"]
     assert found["count"] == 1
 
 
