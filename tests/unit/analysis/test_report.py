@@ -301,6 +301,31 @@ def test_problems_are_shown_and_marked_in_the_table(tmp_path):
     assert "† 0 of 5 seeds, runs missing" in text
 
 
+def test_what_is_half_written_not_a_number_or_doubled_is_named_and_left_out(tmp_path):
+    study = FakeStudy(steps=40, arms=ARMS[1:3], tasks=TASKS[:1], learning_rates=(1e-4,))
+    folder, store = study.write(tmp_path)
+    record = json.loads((folder / "study.json").read_text())
+    half, unreal, *_ = (store / "finetunes" / run["id"] / "result.json" for run in record["runs"])
+    half.write_text(half.read_text()[:100])
+    score = re.compile(r'("test": {"accuracy": )[\d.]+')
+    unreal.write_text(score.sub(r"\1NaN", unreal.read_text()))
+    record["runs"].append(record["runs"][2])
+    (folder / "study.json").write_text(json.dumps(record))
+    page = Page(render(load_study(folder, store)))
+    text = " ".join("".join(page.text).split())
+    where = "mlm on pydocs-sc, learning rate 0.0001, seed"
+    assert f"{where} 0: " in text
+    assert f"{where} 1: " in text
+    assert f"{where} 2: listed twice" in text
+    assert "Damaged (3)" in text
+    assert "† 3 of 5 seeds, runs missing" in text
+    runs = json.loads(page.scripts[0])["cells"][0]["runs"]
+    assert [run[5] for run in runs] == [0, 0, 1, 1, 1]
+    results = [store / "finetunes" / run[-1] / "result.json" for run in runs if run[5]]
+    tests = [json.loads(path.read_text())["test"]["accuracy"] for path in results]
+    assert f"{100 * sum(tests) / 3:.2f} (±" in text
+
+
 def test_a_study_before_any_run_still_has_a_page(tmp_path):
     folder, store = FakeStudy(steps=40, learning_rates=(1e-4,)).write(tmp_path)
     for path in store.rglob("*.json*"):

@@ -94,7 +94,7 @@
   function counted(values) {
     const counts = new Map();
     for (const value of values) counts.set(value, (counts.get(value) || 0) + 1);
-    return Array.from(counts, ([value, count]) => `${value} ×${count}`).join(", ");
+    return Array.from(counts, ([value, count]) => `${value}\u00a0×${count}`).join(", ");
   }
 
   function hint(cell) {
@@ -192,7 +192,7 @@
     heading.replaceChildren(make("bdi", arm), " on ", make("bdi", title));
     const text = found.seeds
       ? "Each seed’s scores, averaged over the datasets, in percent points."
-      : `${metric} in percent points. Bold: chosen on validation for its seed, and averaged.`;
+      : `Scores are ${metric}, in percent points. Bold: chosen on validation for its seed.`;
     dialog.querySelector("p").textContent = [text, found.paper].filter(Boolean).join(" ");
     const table = make("table");
     const head = table.createTHead().insertRow();
