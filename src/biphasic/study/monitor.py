@@ -91,6 +91,7 @@ class Monitor:
         self._by_arm = _arm_totals(plan, self._items.values())
         self._runner = RunnerRecord(host=socket.gethostname(), pid=os.getpid(), since=_now())
         self._written = 0.0
+        self._lost_seconds = 0.0
 
     def __enter__(self) -> Monitor:
         self._display.__enter__()
@@ -127,6 +128,7 @@ class Monitor:
         seconds = self._stop(item)
         self._display.ended(item, error, elsewhere=elsewhere)
         if error is not None:
+            self._lost_seconds += seconds * item.num_slots
             self._set_aside(item, error)
             return
         self._done.add(item.id)
@@ -140,8 +142,8 @@ class Monitor:
             self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Note that a job comes up again later."""
-        self._stop(item)
+        """Note that a job comes up again later; what it took was spent all the same."""
+        self._lost_seconds += self._stop(item) * item.num_slots
         if isinstance(error, JobFailedError):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
@@ -199,7 +201,7 @@ class Monitor:
             failures=tuple(self._aside.values()),
             by_arm=dict(self._by_arm),
             device_seconds_spent=sum(spent.device_seconds for spent in self._spent.values())
-            + self._seconds_running(),
+            + self._lost_seconds + self._seconds_running(),
             device_seconds_left=left,
             seconds_left=None if left is None else left / self._num_slots,
         )  # fmt: skip
