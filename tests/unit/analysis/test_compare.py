@@ -73,6 +73,7 @@ def test_rounding_is_no_spread():
     scores = made_scores({"a": first, "b": second})
     for found in (compare_arms(scores, "a", "b", "d"), *compare_with_best(scores, "d")):
         assert (found.verdict, found.p_value, found.effect) == ("unknown", None, None)
+    assert np.isnan(all_p_values(scores, ["a", "b"], "d")).all()
 
 
 def test_p_values_of_all_pairs_are_those_of_each():

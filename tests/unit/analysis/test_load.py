@@ -33,6 +33,18 @@ def test_an_arm_s_curve_is_its_segments_chained(tmp_path):
     assert [s.tokens for s in arm.segments] == [10 * 8192, 10 * 8192, 20 * 8192]
 
 
+def test_of_a_step_logged_twice_the_later_line_counts(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    for path in store.glob("states/*/metrics.jsonl"):
+        lines = path.read_text().splitlines()
+        again = [json.dumps({**json.loads(lines[0]), "loss": 77.0})]
+        path.write_text("\n".join([*lines, *again]) + "\n")
+    curve = load_study(folder, store).arms[0].training["mlm"]
+    assert curve.steps.tolist() == list(range(1, 41))
+    assert curve.losses[[0, 10, 20]].tolist() == [77.0] * 3
+    assert (curve.losses == 77.0).sum() == 3
+
+
 def test_the_untrained_encoder_has_a_loss_and_no_curve(tmp_path):
     floor = load_study(*FakeStudy(steps=40).write(tmp_path)).arms[0]
     assert floor.is_untrained

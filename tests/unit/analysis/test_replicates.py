@@ -25,27 +25,27 @@ def infos(**recipes):
     }
 
 
-RUNS = {"a0": [60.0, 62.0], "a1": [64.0, 66.0], "b0": [50.0, 52.0], "b1": [51.0, 53.0],
-        "b2": [90.0, 92.0], "alone": [70.0, 70.0]}  # fmt: skip
+RUNS = {"b2": [90.0, 92.0], "a0": [60.0, 62.0], "a1": [64.0, 66.0], "b0": [50.0, 52.0],
+        "b1": [51.0, 53.0], "alone": [70.0, 70.0]}  # fmt: skip
 MODELS = infos(a=[("a0", 0), ("a1", 1)], b=[("b2", 2), ("b0", 0), ("b1", 1)], c=[("alone", 0)])
 
 
 def test_a_recipe_s_interval_is_over_its_runs_by_hand():
     # Runs of a: 61 and 65. Mean 63, error 2; t(0.975; 1) = 12.706.
     scores = over_pretraining(made_scores(RUNS, **MODELS))
-    assert [model.name for model in scores.models] == ["a0", "b0"]
-    assert scores.models[0].label == "a0 (2 pretraining runs)"
+    assert [model.name for model in scores.models] == ["b2", "a0"]
+    assert scores.models[1].label == "a0 (2 pretraining runs)"
     assert scores.get("a0", "d").estimate == Estimate(
         pytest.approx(63.0), pytest.approx(12.706204736 * 2), 2
     )
-    assert scores.get("b0", "d").by_seed == {0: 51.0, 1: 52.0, 2: 91.0}
+    assert scores.get("b2", "d").by_seed == {0: 51.0, 1: 52.0, 2: 91.0}
     assert scores.num_pretraining_runs == 2
     assert "pretrained 2 times or more" in pretraining_sentence(scores)
 
 
 def test_recipes_are_paired_by_their_pretraining_seeds():
     # Seeds 0 and 1 are common: 61 - 51 and 65 - 52; the third run of b has no partner.
-    found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b0", "d")
+    found = compare_arms(over_pretraining(made_scores(RUNS, **MODELS)), "a0", "b2", "d")
     assert found.differences == (pytest.approx(10.0), pytest.approx(13.0))
 
 

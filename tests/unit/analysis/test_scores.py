@@ -1,6 +1,7 @@
 """One table of scores, from a study's records or from the paper's."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fake_study import ARMS, TASKS, FakeStudy
 import biphasic
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import load_study
+from biphasic.analysis.score_table import with_averages
 from biphasic.analysis.scores import paper_scores, study_scores
 from biphasic.errors import DataError
 
@@ -99,6 +101,15 @@ def test_a_seed_that_lacks_a_dataset_is_left_out_of_the_average(tmp_path):
     assert average.by_seed == {1: pytest.approx(75.0)}
     assert average.estimate.half_width is None
     assert not average.is_complete
+
+
+def test_a_model_that_lacks_a_dataset_has_no_average(tmp_path):
+    missing = {("mlm", "second", 1e-4, seed) for seed in (0, 1)}
+    scores = study_scores(load_study(*two_datasets(missing=missing).write(tmp_path)))
+    average = scores.get("mlm", "SC Average")
+    assert average is None or average.estimate is None
+    bare = dataclasses.replace(scores, cells={("mlm", "first"): scores.get("mlm", "first")})
+    assert with_averages(bare).get("mlm", "SC Average") is None
 
 
 def test_a_study_s_scores_are_percent_points_by_its_convention(tmp_path):
