@@ -236,6 +236,21 @@ def test_the_page_does_not_scroll_sideways(page, width):
     assert page.ask("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_the_strips_of_a_chart_share_one_axis(page, width):
+    page.resize(width)
+    charts = page.ask(
+        "Array.from(document.querySelectorAll('ul.strips'), (chart) => Array.from("
+        "chart.querySelectorAll('svg.strip'), (strip) => {"
+        " const box = strip.getBoundingClientRect(); return [box.left, box.width]; }))"
+    )
+    assert len(charts) == 4
+    for strips in charts:
+        assert len(strips) == 5 + 1  # arms, and the numbers below them
+        assert strips == [strips[0]] * 6
+        assert strips[0][1] > 60
+
+
 def test_nothing_is_cut_on_paper(page):
     page.resize(A4)
     page.prefer(media="print")

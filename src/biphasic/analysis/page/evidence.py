@@ -135,7 +135,8 @@ def _lead(found: Evidence, labels: Mapping[str, str]) -> str:
     names = [short(label) for label in level[:_MOST_TITLES]]
     if len(level) > _MOST_TITLES:
         names.append(count(len(level) - _MOST_TITLES, "other"))
-    return f"{lead} {'Not so from' if closest.is_clear else 'Nor from'} {listing(names)}."
+    begin = "Nor from" if closest.verdict == "undecided" else "The data cannot tell it from"
+    return f"{lead} {begin} {listing(names)}."
 
 
 def _details(scores: Scores, found: Evidence) -> list[str]:
