@@ -16,6 +16,9 @@ from biphasic.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
+"""Of what becomes a folder or stands in one's name."""
+_MOST_SHOWN = 80
 _NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's names of errors
 
 
@@ -164,7 +167,15 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
         return f"{path}: {message}" if parts else message
     if sort in _NO_MAPPING:
         message = "expected a mapping of settings"
-    return f"{path}: {message[:1].lower()}{message[1:]} (got {given!r})"
+    if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
+        message = "a name has small letters, digits and . _ -, begins with one of the first two, "
+        message += "and has at most 80 of them"
+    return f"{path}: {message[:1].lower()}{message[1:]} (got {_short(given)})"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _unknown_value(path: str, value: str, expected: str) -> str:
@@ -174,13 +185,15 @@ def _unknown_value(path: str, value: str, expected: str) -> str:
 
 
 def _is_noise(issue: Any, issues: list[Any]) -> bool:
-    """Tell whether an issue comes from a branch of a union that nobody meant.
+    """Tell whether an issue follows from another, or comes from a branch that nobody meant.
 
     Pydantic reports every branch of `name | record`: text was meant as a name, all else as a
     record.
     """
     prefix, is_text = issue["loc"][:-1], isinstance(issue.get("input"), str)
     others = [other for other in issues if other is not issue]
+    if issue["type"] == "too_short":  # a list is short of items that are wrong in themselves
+        return any(other["loc"][: len(issue["loc"])] == issue["loc"] for other in others)
     if issue["type"] in _NO_MAPPING:
         names = [other for other in others if other["type"] == "literal_error"]
         return is_text and any(other["loc"][:-1] == prefix for other in names)

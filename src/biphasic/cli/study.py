@@ -50,7 +50,9 @@ def study_plan(
 ) -> None:
     """Say what a study will train, share and skip, before anything runs."""
     import json
+    import math
 
+    from biphasic.errors import ConfigError
     from biphasic.files import write_text
     from biphasic.study.graph import plan_svg
     from biphasic.study.outlook import look_ahead
@@ -59,6 +61,10 @@ def study_plan(
     from biphasic.study.study_file import load_study
     from biphasic.study.summary import summarise_plan, summary_json
 
+    if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
+        raise ConfigError(f"--graph {graph}: give a file NAME.svg in a folder that exists")
+    if not math.isfinite(rate):
+        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, such as 1e14")
     config = load_study(file, overrides or ())
     store = root.resolve() / STORE
     outlook = look_ahead(config, store)

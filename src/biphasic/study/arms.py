@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
-from biphasic.config import Config, nearest, parse_config
+from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
@@ -24,7 +24,7 @@ from biphasic.training.recipe import (
     anchored_phases,
 )
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$")]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class RecipeConfig(Config):

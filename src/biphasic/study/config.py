@@ -14,7 +14,12 @@ from biphasic.errors import ConfigError
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.study.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.axes import expand_arms
-from biphasic.study.tuned_rates import TunedRate, refuse_repeated_rates, with_tuned_rate
+from biphasic.study.tuned_rates import (
+    TunedRate,
+    refuse_repeated_rates,
+    why_not_tuned,
+    with_tuned_rate,
+)
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -26,6 +31,8 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
 
 PAPER = "paper"
+RESERVED = ("store", "logs")
+"""Folders of a root that are no studies."""
 
 
 class TaskConfig(Config):
@@ -140,6 +147,8 @@ class StudyConfig(Config):
         refuse_repeats("arms", [arm.name for arm in self.arms])
         refuse_repeats("tasks", [task.name for task in self.tasks])
         refuse_repeated_rates(self.tuned_rates)
+        if self.name in RESERVED:
+            raise ValueError(f"name: '{self.name}' is a folder that studies share; choose another")
         try:
             for arm in self.arms:
                 self._check_schedule(arm)
@@ -167,6 +176,16 @@ class StudyConfig(Config):
                     f"evaluation_points: arm '{name}' ends with step {ends[name]:,}; it cannot be "
                     f"evaluated at {steps[-1]:,}"
                 )
+
+    def unused_rates(self) -> list[str]:
+        """Say which tuned rates no arm takes: an override may have changed models or phases."""
+        recipes = [self.recipe_of(arm) for arm in self.arms if why_not_tuned(arm) is None]
+        return [
+            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm that takes the shared "
+            "peak begins with its model and phase"
+            for index, rate in enumerate(self.tuned_rates)
+            if not any(rate.fits(recipe) for recipe in recipes)
+        ]
 
     def points_by_arm(self) -> dict[str, list[int]]:
         """Return the steps on the way at which arms are evaluated, ascending, by arm.

@@ -120,9 +120,7 @@ class TrainJob(Config):
             data = _open(self.data.model_dump_json(), self.data.content())
             _check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
 
-    def train(
-        self, report: Report, *, should_stop: ShouldStop = never, gang: Gang = ALONE
-    ) -> None:
+    def train(self, report: Report, *, should_stop: ShouldStop = never, gang: Gang = ALONE) -> None:
         """Train in this process, alone or as a rank of a gang; whoever calls holds the claim."""
         data = _open(self.data.model_dump_json(), self.data.content())
 

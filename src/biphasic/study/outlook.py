@@ -41,13 +41,14 @@ class Outlook:
         plan: The plan.
         ground: What its identities stand on.
         assumed: A sentence for each stand-in.
-        outdated: A sentence for each arm that the store has from another version.
+        notes: A sentence for each setting without effect, and for each arm that the store has
+            from another version.
     """
 
     plan: Plan
     ground: Ground
     assumed: tuple[str, ...]
-    outdated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def look_ahead(config: StudyConfig, store: Path) -> Outlook:
@@ -69,7 +70,9 @@ def look_ahead(config: StudyConfig, store: Path) -> Outlook:
     if problems:
         raise DataError("; ".join(problems))
     plan = plan_study(config, ground, tasks, known=complete_names(store / "states"))
-    return Outlook(plan, ground, tuple(assumed), tuple(outdated_arms(plan, store)))
+    return Outlook(
+        plan, ground, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
+    )
 
 
 def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]) -> Ground:

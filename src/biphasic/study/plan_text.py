@@ -27,8 +27,8 @@ def plan_lines(
     yield f"{summary.name}: {_count(len(plan.arms), 'arm')}, {_final(summary)}"
     for note in summary.assumed:
         yield f"  assumed  {note}"
-    for note in summary.outdated:
-        yield f"  outdated {note}"
+    for note in summary.notes:
+        yield f"  note     {note}"
     yield from _arm_lines(plan, most)
     yield ""
     yield from _training_lines(summary)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.data.build_display import say_on
-from biphasic.errors import StudyError
+from biphasic.errors import DataError, StudyError
 from biphasic.files import complete_names
 from biphasic.study.config import StudyConfig
 from biphasic.study.corpus_job import CorpusJob
@@ -21,6 +21,7 @@ from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.task_outlook import TaskOutlook
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData
 
@@ -76,6 +77,7 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a source that is missing is known at once.
     corpus = locate_corpus(config.corpus, store)
+    refuse_missing_tasks(config, store)
     tasks = locate_tasks(config, store, say=say)
     if config.corpus.folder is None:
         # Known by its identity too: should this be interrupted, 'job run' can go on with it.
@@ -88,9 +90,21 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     check_tasks(plan.tasks, data.tokenizer)
     check_inputs(plan, store)
     check_disk(plan, store, vocab_size=data.tokenizer.vocab_size)
-    for sentence in outdated_arms(plan, store):
+    for sentence in (*config.unused_rates(), *outdated_arms(plan, store)):
         say(sentence)
     return PreparedStudy(config, folder, store, paths, data, plan)
+
+
+def refuse_missing_tasks(config: StudyConfig, store: Path) -> None:
+    """Look for tasks that only their owner can bring; what the hub has is fetched later.
+
+    Raises:
+        DataError: There are such; all of them are listed.
+    """
+    problems: list[str] = []
+    TaskOutlook(config, store).plan(assumed=[], problems=problems)
+    if problems:
+        raise DataError("; ".join(problems))
 
 
 def locate_tasks(

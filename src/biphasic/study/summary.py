@@ -79,7 +79,7 @@ class PlanSummary:
         done: What is there already.
         left: Cost of training what is not.
         assumed: Stand-ins.
-        outdated: Arms that the store has from another version of the program.
+        notes: What else should be known before it runs.
     """
 
     name: str
@@ -99,7 +99,7 @@ class PlanSummary:
     done: Done
     left: Cost
     assumed: tuple[str, ...]
-    outdated: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def num_reused(self) -> int:
@@ -149,7 +149,7 @@ def summarise_plan(
         ),
         left=_sum(costs[s.id] for s in plan.segments if s.id not in states),
         assumed=outlook.assumed,
-        outdated=outlook.outdated,
+        notes=outlook.notes,
     )
 
 

@@ -56,7 +56,7 @@ class TaskOutlook:
                 if folder is None:
                     stood_in.append(task.name)
             except (ConfigError, DataError) as error:
-                problems.append(str(error))
+                problems.append(_named(task, str(error)))
         if stood_in:
             assumed.append(f"tasks: {', '.join(stood_in)}, not made here yet")
         planned = (alone[task.name] for task in self._config.tasks if task.name in alone)
@@ -164,3 +164,11 @@ class TaskOutlook:
             )
             return task
         return replace(task, trainer=trainer)
+
+
+def _named(task: TaskConfig, error: str) -> str:
+    """Return an error with the name that the study has for the task, unless it says that itself."""
+    if f"task '{task.name}'" in error:
+        return error
+    by_source = f"task '{task.origin}': "
+    return f"task '{task.name}' ({task.origin}): {error.removeprefix(by_source)}"
