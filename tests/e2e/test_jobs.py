@@ -35,7 +35,7 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     code, out, _ = cli("job", "show", trunk, "--root", root)
     assert (code, f'"id": "{trunk}"' in out) == (0, True)
     code, _, err = cli("job", "run", "no-such-job", "--root", root)
-    assert (code, "no such job" in err) == (1, True)
+    assert (code, "no such job" in err) == (2, True)
 
     # The report was written while all was missing; the last job writes it anew.
     assert "finished" not in results(root).decode()

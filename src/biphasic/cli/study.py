@@ -170,6 +170,8 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
         save_job(item.make())
         needs = item.needs if item.needs in names else "-"
         typer.echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+    if not items:
+        return
     last = ReportJob.of(study)
     save_job(last)
     typer.echo(f"{last.id}\treport\t1\t*\t{last.label}")
@@ -180,10 +182,18 @@ def study_report(
     folder: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
 ) -> None:
     """Write a study's report anew from its records."""
+    import csv
+
     from biphasic.analysis.report import write_report
 
     folder = folder.resolve()
-    typer.echo(f"report: {shown(write_report(folder, folder.parent / 'store'))}")
+    report = write_report(folder, folder.parent / "store")
+    typer.echo(f"report: {shown(report)}")
+    problems = report.with_name("problems.csv")
+    with problems.open(encoding="utf-8", newline="") as rows:
+        count = sum(1 for _ in csv.reader(rows)) - 1
+    if count:
+        typer.echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
 
 
 def show_outcome(outcome: StudyOutcome) -> None:

@@ -24,6 +24,8 @@ from biphasic.study.naming import arm_name
 _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
 _PHASE_KEYS = ("share",)
+MOST_ARMS = 10_000
+"""Ten times what is planned in a minute; more is a mistake, or several studies."""
 
 
 class _Budget(Config):
@@ -52,13 +54,13 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
         if not _is_template(arm):
             expanded.append(_checked(arm, f"arms.{index}"))
             continue
-        singles: list[dict[str, Any]] = []
+        singles: set[str] = set()
         for point, raw in _multiply(arm, f"arms.{index}"):
             where = f"arms.{index}{_described(point)}"
             single = _spend(raw, where)
-            if single in singles:
+            if repr(single) in singles:
                 continue  # settings of phases without steps multiply nothing
-            singles.append(single)
+            singles.add(repr(single))
             name = single.get("name") or _name(single, shared, where)
             expanded.append(_checked({**single, "name": name}, where))
     _refuse_same_names(expanded)
@@ -108,6 +110,10 @@ def _multiply(
             raise ConfigError(f"{where}: axes: '{path}' has no values")
         if any(values.count(value) > 1 for value in values):
             raise ConfigError(f"{where}: axes: '{path}' has a value twice")
+    if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
+        raise ConfigError(
+            f"{where}: axes: {count:,} arms; a study has at most {MOST_ARMS:,}, divide it"
+        )
     for values in itertools.product(*axes.values()):
         raw: dict[str, Any] = {k: copy.deepcopy(v) for k, v in arm.items() if k != "axes"}
         point = dict(zip(axes, values, strict=True))

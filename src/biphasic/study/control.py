@@ -9,7 +9,7 @@ from pathlib import Path
 
 from biphasic.claim import CLAIM, STALE_SECONDS, Holder, find_holder, silent_seconds
 from biphasic.config import nearest
-from biphasic.errors import StudyError
+from biphasic.errors import ConfigError, StudyError
 from biphasic.study.progress_record import FailedJob, read_progress
 from biphasic.study.requests import Request, has_request, write_request
 
@@ -72,9 +72,9 @@ def _find(text: str, failures: Sequence[FailedJob]) -> FailedJob:
     if len(found) == 1:
         return found[0]
     if found:
-        raise StudyError(f"'{text}' is the beginning of {len(found)} jobs; give more of it")
+        raise ConfigError(f"'{text}' is the beginning of {len(found)} jobs; give more of it")
     labels = [each.label for each in failures]
-    raise StudyError(f"'{text}' is no job that was set aside{nearest(text, labels)}")
+    raise ConfigError(f"'{text}' is no job that was set aside{nearest(text, labels)}")
 
 
 def _wait_for_end(folder: Path, runner: Holder) -> bool:

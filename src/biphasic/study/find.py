@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biphasic.config import nearest
-from biphasic.errors import StudyError
+from biphasic.errors import DataError
 
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
@@ -33,13 +33,13 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
 
     Raises:
         ConfigError: The study file is wrong.
-        StudyError: There is no such study, or none was named and there are several.
+        DataError: There is no such study, or none was named and there are several.
     """
     known = [folder.name for folder in study_folders(root)] if root.is_dir() else []
     if target is None:
         if len(known) != 1:
             told = f"name one of {', '.join(known)}" if known else "none was run there"
-            raise StudyError(f"{root}: which study? {told}")
+            raise DataError(f"{root}: which study? {told}")
         return root.resolve() / known[0], None
     path = Path(target)
     if path.suffix in _YAML:
@@ -51,7 +51,7 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
     for folder in (path, root / path):
         if (folder / RESOLVED).is_file():
             return folder.resolve(), None
-    raise StudyError(
+    raise DataError(
         f"{target}: neither a study file, nor the folder or name of a study that was run"
         f"{nearest(str(target), known)}"
     )

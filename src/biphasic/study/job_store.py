@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from biphasic.errors import StudyError
+from biphasic.errors import ConfigError
 from biphasic.files import write_text
 
 _IDENTITY = re.compile(r"[0-9a-z][0-9a-z-]{0,127}")
@@ -33,8 +33,8 @@ def job_path(store: Path, identity: str) -> Path:
     """Return where a job lies.
 
     Raises:
-        StudyError: That is no identity.
+        ConfigError: That is no identity.
     """
     if not _IDENTITY.fullmatch(identity):
-        raise StudyError(f"'{identity}' is not the identity of a job: digits, letters and dashes")
+        raise ConfigError(f"'{identity}' is not the identity of a job: digits, letters and dashes")
     return store / "jobs" / f"{identity}.json"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from biphasic.errors import CheckpointError, DataError
 from biphasic.files import digest, is_complete, read_json
+from biphasic.records import StateRecord, parse_record
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
-from biphasic.study.training_plan import PlannedPoint
+from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
 
@@ -23,6 +26,7 @@ def study_record(
     runs = {
         (group.state, name): found for group in plan.groups for name, found in group.runs.items()
     }
+    planned = {segment.id: segment for segment in plan.segments}
     return {
         "format": _STUDY_FORMAT,
         "name": config.name,
@@ -36,7 +40,7 @@ def study_record(
                 "family": point.family,
                 "state": point.state,
                 "steps": point.step,
-                "segments": _segments_of(point, plan, store),
+                "segments": _segments_of(point, planned, store),
                 **arm_record(
                     point, config.recipe_of(point.arm), vocab_size=data.tokenizer.vocab_size
                 ),
@@ -99,16 +103,28 @@ def _provenance(
     }
 
 
-def _segments_of(point: PlannedPoint, plan: Plan, store: Path) -> list[str]:
-    """Return the segments that lead to a state: as they were trained, or else as planned."""
-    planned = {segment.id: segment for segment in plan.segments}
+def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Path) -> list[str]:
+    """Return the segments that lead to a state: as they were trained, or else as planned.
+
+    Raises:
+        CheckpointError: A state's record is damaged.
+    """
     segments: list[str] = []
     current: str | None = point.state if point.step else None
     while current:
         segments.insert(0, current)
         folder = store / "states" / current
         if is_complete(folder):
-            current = read_json(folder / "state.json")["parent"]
+            current = _parent(folder)
         else:
             current = planned[current].parent if current in planned else None
     return segments
+
+
+def _parent(folder: Path) -> str | None:
+    path = folder / "state.json"
+    try:
+        return parse_record(StateRecord, read_json(path), where=str(path)).parent
+    except DataError as error:
+        told = str(error).removesuffix("; delete it and run again")
+        raise CheckpointError(f"{told}; delete the folder {folder} and run again") from None

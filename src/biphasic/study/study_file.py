@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from biphasic.config import Config, load_config, parse_config, parse_overrides
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.files import read_json, write_json
 from biphasic.study.arms import merge_settings
 from biphasic.study.config import StudyConfig
@@ -56,8 +56,15 @@ def save_resolved(config: StudyConfig, folder: Path) -> None:
     study = config.model_dump(mode="json", exclude_unset=True)
     record = {"format": _FORMAT, "study": study}
     path = folder / RESOLVED
-    if not path.is_file() or read_json(path) != record:
+    if not path.is_file() or _is_other(path, record):
         write_json(path, record)
+
+
+def _is_other(path: Path, record: dict[str, Any]) -> bool:
+    try:
+        return read_json(path) != record
+    except DataError:
+        return True
 
 
 def load_resolved(folder: Path) -> StudyConfig:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
 
@@ -81,7 +82,14 @@ def forget_wish(store: Path, identity: str) -> None:
 
 
 def _read(path: Path) -> Wish:
-    return parse_record(Wish, read_json(path), where=str(path))
+    try:
+        return parse_record(Wish, read_json(path), where=str(path))
+    except DataError:
+        raise DataError(
+            f"{path}: damaged; it keeps 'study clean' from deleting what was made outside of "
+            "studies. Make the same again (what is there is found, and this file is written "
+            "anew), or delete it only if nobody wants that any more"
+        ) from None
 
 
 def _path(store: Path, identity: str) -> Path:

@@ -168,6 +168,10 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
         ([{"axes": {"recipe.model": []}}], "arms.0: axes: 'recipe.model' has no values"),
         ([{"axes": {"recipe.model": ["pico", "pico"]}}], "'recipe.model' has a value twice"),
         (
+            [{"axes": {f"recipe.seeds.{name}_seed": [*range(101)] for name in ("init", "data")}}],
+            "arms.0: axes: 10,201 arms; a study has at most 10,000, divide it",
+        ),
+        (
             [{"axes": {"recpe.model": ["pico"]}}],
             "arms.0: axes: no setting 'recpe.model' of an arm (did you mean 'recipe'?)",
         ),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from biphasic.errors import StudyError, TakenError
+from biphasic.errors import ConfigError, DataError, StudyError, TakenError
 from biphasic.store_claims import claim_work
 from biphasic.study.engine import JobFailedError, LocalEngine
 from biphasic.study.job_store import save_job
@@ -106,13 +106,13 @@ def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monke
 
 def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
     with engine_on(tmp_path) as engine:
-        with pytest.raises(StudyError, match="no such job; 'biphasic study jobs FILE'"):
+        with pytest.raises(DataError, match="no such job; 'biphasic study jobs FILE'"):
             engine.submit("0" * 64)
-        with pytest.raises(StudyError, match="is not the identity of a job"):
+        with pytest.raises(ConfigError, match="is not the identity of a job"):
             engine.submit("../../etc/passwd")
         (tmp_path / "jobs").mkdir()
         (tmp_path / "jobs/old.json").write_text('{"kind": "finetune", "speed": 3}')
-        with pytest.raises(StudyError, match="not a job of this version"):
+        with pytest.raises(DataError, match="not a job of this version"):
             engine.submit("old")
 
 

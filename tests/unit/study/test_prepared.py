@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.errors import StudyError
+from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan
 from biphasic.study.prepared import check_disk
+from biphasic.study.record import _segments_of
 from biphasic.study.study_file import load_resolved, load_study, save_resolved
 from biphasic.study.training_plan import plan_training
 from biphasic.training.lineage import Ground
@@ -92,3 +93,15 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     write(arm.state)
     assert outdated_arms(plan, tmp_path) == []
     assert read_json(tmp_path / "states" / arm.state / "state.json") == details
+
+
+def test_a_state_whose_record_is_damaged_is_named(tmp_path):
+    plan = small_plan()
+    point = next(point for point in plan.points if point.step)
+    with complete_folder(tmp_path / "states" / point.state) as folder:
+        write_json(folder / "state.json", {})
+    planned = {segment.id: segment for segment in plan.segments}
+    with pytest.raises(
+        CheckpointError, match=rf"state\.json: .*; delete the folder .*{point.state}"
+    ):
+        _segments_of(point, planned, tmp_path)

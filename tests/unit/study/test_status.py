@@ -15,7 +15,7 @@ import pytest
 
 from biphasic import claim as claims
 from biphasic.claim import CLAIM, STALE_SECONDS, exclusive_folder, find_holder
-from biphasic.errors import StudyError
+from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.process import this_process
 from biphasic.study import control, status_text
 from biphasic.study.control import cancel_study, retry_jobs
@@ -242,12 +242,12 @@ def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monke
     assert find_study("one", root) == (folder, None)
     assert find_study(str(folder), tmp_path) == (folder, None)
     assert find_study(None, root) == (folder, None)
-    with pytest.raises(StudyError, match=r"did you mean 'one'\?"):
+    with pytest.raises(DataError, match=r"did you mean 'one'\?"):
         find_study("ono", root)
-    with pytest.raises(StudyError, match="none was run there"):
+    with pytest.raises(DataError, match="none was run there"):
         find_study(None, tmp_path / "nowhere")
     shutil.copytree(folder, root / "two")
-    with pytest.raises(StudyError, match="name one of one, two"):
+    with pytest.raises(DataError, match="name one of one, two"):
         find_study(None, root)
 
 
@@ -329,7 +329,7 @@ def test_jobs_are_tried_again_on_request(folder, quick):
     assert holder is not None
     assert retry_jobs(folder, holder, ["b on first", "abc"]) == (two, one)
     for text, problem in [("ab", "beginning of 2 jobs"), ("b on frist", "did you mean 'b on")]:
-        with pytest.raises(StudyError, match=problem):
+        with pytest.raises(ConfigError, match=problem):
             retry_jobs(folder, holder, [text])
     while not runner.heard:
         time.sleep(0.01)
@@ -361,7 +361,7 @@ def test_the_command_line(root, folder, cli, quick):
     assert code == 1
     assert "nobody runs one" in err
     code, _, err = cli("study", "status", "ono", "--root", root)
-    assert code == 1
+    assert code == 2
     assert "did you mean 'one'?" in err
 
 
