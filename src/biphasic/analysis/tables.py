@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.load import Outcome, StudyRecords
 from biphasic.analysis.stats import cells, estimate, ranking, scores_on_test
 from biphasic.analysis.text import (
@@ -109,6 +110,14 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     return rich_table
 
 
+def _paper_intervals(num_seeds: int) -> str:
+    told = "1.96 standard errors, as in arXiv:2507.00994"
+    if num_seeds < 2:
+        return told
+    covered = expected_coverage(num_seeds, convention="paper")
+    return f"{told}; with {num_seeds} seeds it covers about {100 * covered:.0f} %"
+
+
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     """Say how many seeds the numbers rest on, and how the interval was made."""
     table = cells(records, convention=convention)
@@ -120,10 +129,7 @@ def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
     seeds = count(numbers[0], "seed")
     if len(numbers) > 1:
         seeds = f"{numbers[0]} to {count(numbers[-1], 'seed')}"
-    how = {
-        "standard": "Student's t",
-        "paper": "1.96 standard errors, as in arXiv:2507.00994; with 5 seeds it covers about 88 %",
-    }[convention]
+    how = "Student's t" if convention == "standard" else _paper_intervals(numbers[0])
     note = f"{seeds} per cell; convention '{convention}' ({how})."
     if numbers[0] < 2:
         note += " One seed gives no interval."

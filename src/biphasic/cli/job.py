@@ -26,8 +26,10 @@ def job_run(
     from biphasic.study.evaluation import compute_threads
     from biphasic.study.here import run_here
     from biphasic.study.prepared import STORE
+    from biphasic.study.slots import check_cores
     from biphasic.training.memory import tune_allocator
 
+    check_cores(num_threads=threads)
     found = load_job(root.resolve() / STORE, job)
     if found.is_done():
         typer.echo(f"done before: {found.label}")

@@ -29,7 +29,7 @@ from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
 from biphasic.study.config import TaskConfig
-from biphasic.study.evaluation import Evaluation, check_counts, plan_evaluation
+from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
     LEARNING_RATES,
     PROTOCOL,
@@ -38,6 +38,7 @@ from biphasic.study.finetuning import (
     finetune_grid,
 )
 from biphasic.study.run import DEFAULT_ROOT
+from biphasic.study.slots import check_cores
 from biphasic.tasks.fitted import HEAD_FORMAT, HEAD_RECORD, HeadRecord
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.formats import load_task, text_fields
@@ -113,7 +114,7 @@ def finetune(
         ModelError: The model cannot be an encoder, or nobody else could use what came of it.
         TrainingError: Every run diverged.
     """
-    check_counts(num_workers=num_workers, num_threads=num_threads)
+    check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()
     refuse_existing(out)
     console = console or Console(stderr=True)

@@ -36,7 +36,7 @@ from biphasic.study.plan import (
 from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.study.schedule import RetryPolicy, Scheduler
-from biphasic.study.slots import local_slots
+from biphasic.study.slots import check_cores, local_slots
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.study.wanted import record_wish
 from biphasic.study.work import WorkItem
@@ -151,7 +151,7 @@ def evaluate_all(
     Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
     `evaluate`; evaluations come as they are finished.
     """
-    check_counts(num_workers=num_workers, num_threads=num_threads)
+    check_cores(num_workers=num_workers, num_threads=num_threads)
     if convention not in get_args(Convention):
         known = nearest(convention, get_args(Convention))
         raise ConfigError(f"convention: unknown value '{convention}'{known}")
@@ -331,17 +331,6 @@ def _settings_of(
     if isinstance(protocol, FinetuneProtocol):
         return protocol.model_dump(include=protocol.model_fields_set)
     return {} if protocol is None or protocol == PAPER else dict(protocol)
-
-
-def check_counts(**counts: int) -> None:
-    """Check that there is at least one of each.
-
-    Raises:
-        ConfigError: There is not.
-    """
-    for name, count in counts.items():
-        if count < 1:
-            raise ConfigError(f"{name} must be 1 or more, not {count}")
 
 
 def _check_fit(tasks: Iterable[PlannedTask], limits: ModelLimits, tokenizer: TextTokenizer) -> None:

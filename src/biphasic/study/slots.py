@@ -10,6 +10,9 @@ import torch
 
 from biphasic.errors import ConfigError
 
+MOST_PER_CORE = 8
+"""Jobs and threads that a core may have: more of them stop a machine, and nobody means it."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -45,8 +48,9 @@ def local_slots(
         jobs_per_gpu: Jobs that share a GPU; whether they fit is for the caller to know.
 
     Raises:
-        ConfigError: There are fewer GPUs than that.
+        ConfigError: There are fewer GPUs than that, or far fewer cores.
     """
+    check_cores(num_workers=1 if num_workers is None else num_workers, num_threads=num_threads)
     devices = visible_devices()
     if not devices:
         count = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
@@ -59,6 +63,23 @@ def local_slots(
             f"{jobs_per_gpu} jobs each; allow more per GPU (--per-gpu) or fewer at once"
         )
     return tuple(Slot(index, device) for index, device in enumerate(room[:num_workers]))
+
+
+def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
+    """Refuse numbers that would bring this machine to a halt.
+
+    Raises:
+        ConfigError: There are too many workers or threads, or fewer than one.
+    """
+    most = MOST_PER_CORE * (os.cpu_count() or 1)
+    for name, count in (("workers", num_workers), ("threads", num_threads)):
+        if not 1 <= count <= most:
+            raise ConfigError(f"{name}: expected 1 to {most} on this machine, not {count}")
+    if num_workers * num_threads > most:
+        raise ConfigError(
+            f"{num_workers} workers with {num_threads} threads each: expected at most {most} "
+            "threads in all on this machine"
+        )
 
 
 def visible_devices() -> list[str]:

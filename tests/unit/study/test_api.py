@@ -315,7 +315,7 @@ def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task
     settings = {**GRID, "root": tmp_path / "root", "console": quiet}
     with pytest.raises(ConfigError, match="max_seqlen 65 exceeds the model's 64 positions"):
         evaluate(plain_model, task, protocol={"max_seqlen": 65}, **settings)
-    with pytest.raises(ConfigError, match="num_workers must be 1 or more"):
+    with pytest.raises(ConfigError, match="workers: expected 1 to"):
         evaluate(plain_model, task, num_workers=0, **settings)
     with pytest.raises(ConfigError, match=r"convention.*did you mean 'paper'"):
         evaluate(plain_model, task, convention="papers", **settings)

@@ -36,6 +36,22 @@ def test_cores_are_slots_where_there_is_no_gpu(monkeypatch, threads, count):
     assert Slot(0).environment() == {}
 
 
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"num_threads": 10**6}, "threads: expected 1 to 48 on this machine, not 1000000"),
+        ({"num_workers": 10**6}, "workers: expected 1 to 48"),
+        ({"num_workers": 0}, "workers: expected 1 to 48"),
+        ({"num_workers": 10, "num_threads": 10}, "10 workers with 10 threads each"),
+    ],
+)
+def test_numbers_that_would_halt_the_machine_are_refused(monkeypatch, numbers, message):
+    on_gpus(monkeypatch, 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    with pytest.raises(ConfigError, match=message):
+        local_slots(**numbers)
+
+
 def test_gpus_are_slots_and_may_be_shared(monkeypatch):
     on_gpus(monkeypatch, 2)
     assert [slot.device for slot in local_slots()] == ["0", "1"]
