@@ -13,6 +13,8 @@ BiphasicError
         └── TakenError    another process holds the claim: it says who
 """
 
+import errno
+
 
 class BiphasicError(Exception):
     """Base of all errors raised on purpose; its text is one line for people."""
@@ -61,3 +63,12 @@ class TakenError(LockedError):
 
 class StoppedError(BiphasicError):
     """Work was stopped on request; what was saved is gone on from next time."""
+
+
+def os_error_text(error: OSError) -> str:
+    """Say what the system refused, where, and what to do about a full disk; one line."""
+    where = f"{error.filename}: " if error.filename else ""
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        return f"{where}{reason}; make room ('biphasic study clean' helps) and run again"
+    return f"{where}{reason}"

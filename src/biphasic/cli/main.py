@@ -30,6 +30,7 @@ from biphasic.errors import (
     DataError,
     LockedError,
     StoppedError,
+    os_error_text,
 )
 
 app = typer.Typer(
@@ -184,14 +185,16 @@ def main() -> None:
         _fail(error, code=2)
     except StoppedError as error:
         _fail(error, code=_INTERRUPTED)
-    except (BiphasicError, OSError) as error:  # among the latter: disk full, folder not writable
+    except BiphasicError as error:
         _fail(error, code=1)
+    except OSError as error:  # disk full, folder not writable
+        _fail(os_error_text(error), code=1)
     except SystemExit as ended:
         if ended.code == _INTERRUPTED:  # what typer makes of Ctrl-C, without a word
             typer.echo("interrupted; run again to go on", err=True)
         raise
 
 
-def _fail(error: Exception, *, code: int) -> None:
+def _fail(error: Exception | str, *, code: int) -> None:
     typer.echo(f"error: {error}", err=True)
     sys.exit(code)

@@ -96,6 +96,11 @@ class StudyDisplay:
             self._bars.advance(self._all, -1)
             self._say(f"tried again on request: {item.label}")
 
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        with self._lock:
+            self._say(text)
+
     def tick(self) -> None:
         """Do nothing: bars move by themselves."""
 

@@ -250,9 +250,12 @@ class _Worker:
         process.wait()
         if self._is_stopped:
             return StoppedError("stopped; it goes on from its latest checkpoint")
-        where = log if log.is_file() else self._worker_log
+        said = [path for path in (log, self._worker_log) if _is_something(path)]
+        see = f"; see {said[0]}" if said else ""
         return JobFailedError(
-            f"its worker died (killed, or out of memory?); see {where}", is_final=False, log=where
+            f"its worker died (killed, or out of memory?){see}",
+            is_final=False,
+            log=said[0] if said else None,
         )
 
     @property
@@ -276,3 +279,7 @@ class _Worker:
                     "TOKENIZERS_PARALLELISM": "false",
                 },
             )
+
+
+def _is_something(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0

@@ -92,6 +92,7 @@ class Monitor:
         self._runner = RunnerRecord(host=socket.gethostname(), pid=os.getpid(), since=_now())
         self._written = 0.0
         self._lost_seconds = 0.0
+        self._is_unseen = False
 
     def __enter__(self) -> Monitor:
         self._display.__enter__()
@@ -177,7 +178,12 @@ class Monitor:
 
     def _write(self, *, is_over: bool) -> None:
         self._written = time.monotonic()
-        write_progress(self._folder, self._record(is_over=is_over))
+        try:
+            write_progress(self._folder, self._record(is_over=is_over))
+        except OSError as error:  # a view for others: the study goes on without
+            if not self._is_unseen:
+                self._display.say(f"progress.json cannot be written: {error.strerror}")
+            self._is_unseen = True
 
     def _record(self, *, is_over: bool) -> ProgressRecord:
         blocked = {each for one in self._aside for each in with_dependents(one, self._waiting)}

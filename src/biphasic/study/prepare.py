@@ -48,8 +48,18 @@ class DataPaths(Config):
     """The finished model that recipes begin with."""
 
     def origin(self) -> dict[str, Any]:
-        """Return what the corpus was made from."""
-        return read_record(self.train.parent)["origin"]
+        """Return what the corpus was made from.
+
+        Raises:
+            DataError: That is damaged.
+        """
+        folder = self.train.parent
+        try:
+            return read_record(folder)["origin"]
+        except (DataError, KeyError):
+            raise DataError(
+                f"{folder / RECORD}: damaged; delete the folder {folder} and run again"
+            ) from None
 
     def content(self) -> tuple[str, ...]:
         """Return hashes that change with the content of any part."""

@@ -84,6 +84,7 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
         save_job(CorpusJob.of(config.corpus, corpus, store))
     paths = prepare_corpus(config.corpus, corpus, store, console=console)
     paths = paths.extended(map(config.recipe_of, config.arms))
+    paths.origin()  # read by the report, hours later
     data = paths.open()
     known = complete_names(store / "states")
     plan = plan_study(config, data.ground, tasks, known=known)
@@ -136,7 +137,7 @@ def check_disk(plan: Plan, store: Path, *, vocab_size: int) -> None:
     needed, free = sum(sizes), shutil.disk_usage(store).free
     if needed > free:
         raise StudyError(
-            f"{store}: the study's {len(sizes)} missing states take {needed / 1e9:,.1f} GB, and "
-            f"{free / 1e9:,.1f} GB are free; make room ('biphasic study clean'), or choose "
+            f"{store}: the study's {len(sizes)} missing states take {needed / 1e6:,.0f} MB, and "
+            f"{free / 1e6:,.0f} MB are free; make room ('biphasic study clean'), or choose "
             "another --root"
         )

@@ -211,8 +211,12 @@ class Scheduler:
             self._submit(item)
 
     def _submit(self, item: WorkItem) -> None:
-        save_job(item.make())
-        future = self._engine.submit(item.id)
+        try:
+            save_job(item.make())
+            future = self._engine.submit(item.id)
+        except OSError as error:  # a full disk, say: the job's bad luck, not the study's end
+            self._fail(item, error)
+            return
         self._running[item.id] = future
         self._num_used += item.num_slots
         self._watcher.started(item)

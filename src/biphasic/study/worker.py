@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from biphasic.errors import BiphasicError, LostRankError, StoppedError, TakenError
+from biphasic.errors import BiphasicError, LostRankError, StoppedError, TakenError, os_error_text
 
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
@@ -74,24 +74,35 @@ def _serve(
             last = now
             _send(events, event="progress", **vars(progress))
 
-    with _logged(Path(given["log"])), _environment(given["environment"]):
-        try:
-            load_job(store, given["job"]).run(report, should_stop=is_over.is_set)
-            outcome: dict[str, Any] = {"event": "finished"}
-        except TakenError as error:
-            outcome = {"event": "taken", "error": str(error)}
-        except StoppedError as error:
-            outcome = {"event": "stopped", "error": str(error)}
-        except LostRankError as error:
-            outcome = {"event": "failed", "error": str(error), "is_final": False}
-        except BiphasicError as error:
-            # Raised on purpose: settings and data are as they are, trying again is no use.
-            outcome = {"event": "failed", "error": str(error), "is_final": True}
-        except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
-            traceback.print_exc()
-            text = f"{type(error).__name__}: {error}"
-            outcome = {"event": "failed", "error": text, "is_final": False}
+    try:
+        with _logged(Path(given["log"])), _environment(given["environment"]):
+            outcome = _outcome(
+                lambda: load_job(store, given["job"]).run(report, should_stop=is_over.is_set)
+            )
+    except OSError as error:  # the log cannot be made
+        outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
     _send(events, **outcome)
+
+
+def _outcome(work: Callable[[], None]) -> dict[str, Any]:
+    """Do some work; return the event that says what became of it."""
+    try:
+        work()
+    except (TakenError, StoppedError) as error:
+        kind = "taken" if isinstance(error, TakenError) else "stopped"
+        return {"event": kind, "error": str(error)}
+    except BiphasicError as error:
+        # Raised on purpose: settings and data are as they are, trying again is no use.
+        is_final = not isinstance(error, LostRankError)
+        return {"event": "failed", "error": str(error), "is_final": is_final}
+    except OSError as error:
+        traceback.print_exc()
+        return {"event": "failed", "error": os_error_text(error), "is_final": False}
+    except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        return {"event": "failed", "error": text, "is_final": False}
+    return {"event": "finished"}
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         too_long = GridRun(id="r" * 300, learning_rate=1e-4, seed=0)
         broken = save(tmp_path, "c", runs=(too_long,))
         failed = failure(engine, broken)
-        assert str(failed).startswith("OSError: ")
+        assert str(failed).endswith(": File name too long")
         assert not failed.is_final
         assert "Traceback" in failed.log.read_text()
         # The same worker goes on after both, and jobs that say nothing leave no log.
@@ -76,7 +76,9 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         os.kill(first, signal.SIGSTOP)
         future = engine.submit(works)
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(JobFailedError, match=r"its worker died.*see .*worker-0\.log") as died:
+        with pytest.raises(
+            JobFailedError, match=r"its worker died \(killed, or out of memory\?\)$"
+        ) as died:
             future.result(timeout=PATIENCE)
         assert not died.value.is_final
         engine.submit(works).result(timeout=PATIENCE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from biphasic.errors import ConfigError, StudyError
+from biphasic.errors import ConfigError, StudyError, os_error_text
 from biphasic.study.engine import JobFailedError
 from biphasic.study.jobs import Progress
 from biphasic.study.monitor import Monitor
@@ -158,3 +158,25 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "progress.json").write_text(json.dumps({"format": "biphasic.progress/0"}))
     with pytest.raises(StudyError, match=r"progress\.json: damaged, or of another version"):
         read_progress(tmp_path)
+
+
+def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("biphasic.study.monitor.write_progress", full)
+    console = Console(file=io.StringIO(), width=120)
+    only = item("only")
+    with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+        monitor.started(only)
+        monitor.ended(only, None, elsewhere=False)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("progress.json cannot be written: No space left on device") == 1
+    assert "[1/1] done: only" in text
+
+
+def test_what_the_system_refuses_is_said_with_its_place_and_a_remedy():
+    assert os_error_text(OSError(13, "Permission denied", "/a/b")) == "/a/b: Permission denied"
+    full = os_error_text(OSError(28, "No space left on device", "/a/b"))
+    assert full.startswith("/a/b: No space left on device; make room")
+    assert os_error_text(OSError("odd")) == "odd"

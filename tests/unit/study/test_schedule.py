@@ -233,3 +233,22 @@ def test_all_that_hangs_on_a_job_is_found():
     assert waiting["trunk"] == ["short", "long"]
     assert with_dependents("trunk", waiting) == ["short", "long", "leaf"]
     assert with_dependents("leaf", waiting) == []
+
+
+def test_a_job_that_cannot_be_written_down_is_tried_again_and_then_set_aside(monkeypatch):
+    """A full disk is one job's bad luck, not the study's end."""
+    refusals = [OSError(28, "No space left on device"), None, None]
+
+    def save(_job):
+        if refusals and (error := refusals.pop(0)):
+            raise error
+
+    monkeypatch.setattr(schedule, "save_job", save)
+    outcome, lines = run([item("a"), item("b")], FakeEngine())
+    assert (outcome.num_executed, outcome.failures) == (2, ())
+    assert lines.count("delayed a") == 1
+
+    refusals[:] = [OSError(28, "No space left on device")] * 3
+    outcome, _ = run([item("a")], FakeEngine())
+    [failure] = outcome.failures
+    assert (failure.tries, "No space left" in failure.error) == (3, True)
