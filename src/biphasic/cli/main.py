@@ -1,6 +1,7 @@
 """`biphasic`: commands, their help, and exit codes.
 
-Exit codes: 0 for success, 1 for a failure while running, 2 for bad input. Nothing here imports
+Exit codes: 0 for success, 1 for a failure while running, 2 for bad input, 130 for what was stopped.
+Nothing here imports
 torch before a command runs, so help answers at once.
 """
 
@@ -20,7 +21,7 @@ from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
 from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.study import Overrides, Root, shown, study_app
+from biphasic.cli.study import INTERRUPTED, Overrides, Root, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (
@@ -54,8 +55,6 @@ app.command("push")(push_command)
 app.command("paper")(paper_command)
 app.command("figures")(figures_command)
 app.command("analyze")(analyze_command)
-
-_INTERRUPTED = 130
 
 
 @app.callback(invoke_without_command=True)
@@ -184,13 +183,13 @@ def main() -> None:
     except (ConfigError, DataError, CheckpointError, LockedError) as error:
         _fail(error, code=2)
     except StoppedError as error:
-        _fail(error, code=_INTERRUPTED)
+        _fail(error, code=INTERRUPTED)
     except BiphasicError as error:
         _fail(error, code=1)
     except OSError as error:  # disk full, folder not writable
         _fail(os_error_text(error), code=1)
     except SystemExit as ended:
-        if ended.code == _INTERRUPTED:  # what typer makes of Ctrl-C, without a word
+        if ended.code == INTERRUPTED:  # Ctrl-C, of which typer says nothing, or a cancelled study
             typer.echo("interrupted; run again to go on", err=True)
         raise
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 
 _WIDEST = 10_000  # characters; no table is wider
+INTERRUPTED = 130
+"""Exit code of what was stopped before its end, as shells have it."""
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 Overrides = Annotated[
@@ -197,7 +199,7 @@ def study_report(
 
 
 def show_outcome(outcome: StudyOutcome) -> None:
-    """Print a study's table and what failed; end with code 1 if something is missing."""
+    """Print a study's table and what failed; end with code 1 if something failed."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -205,19 +207,19 @@ def show_outcome(outcome: StudyOutcome) -> None:
     from biphasic.analysis.tables import format_table
     from biphasic.study.prepared import STORE
 
+    if outcome.is_stopped:
+        typer.echo(f"report: {shown(outcome.report)}")
+        raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
     console = Console()
     table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
     if not console.is_terminal:
         # Files and pipes have no width: no number is broken in two.
         unbounded = console.options.update(width=_WIDEST)
         console.width = Measurement.get(console, unbounded, table).maximum
-    if outcome.num_executed == 0 and not outcome.failures and not outcome.is_stopped:
+    if outcome.num_executed == 0 and not outcome.failures:
         console.print("all finished; nothing to do", highlight=False)
     console.print(table)
     typer.echo(f"report: {shown(outcome.report)}")
-    if outcome.is_stopped:
-        typer.echo("stopped on request; run again to go on", err=True)
-        raise typer.Exit(1)
     if outcome.failures:
         for failure in outcome.failures:
             typer.echo(f"failed: {failure}", err=True)

@@ -200,7 +200,7 @@ class _Worker:
             elif kind == "finished":
                 return
             elif kind == "taken":
-                raise TakenError(event["error"])
+                raise TakenError(event["error"], event["holder"])
             elif kind == "stopped":
                 raise StoppedError(event["error"])
             else:

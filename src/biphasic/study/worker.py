@@ -89,8 +89,9 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
     try:
         work()
     except (TakenError, StoppedError) as error:
-        kind = "taken" if isinstance(error, TakenError) else "stopped"
-        return {"event": kind, "error": str(error)}
+        if isinstance(error, TakenError):
+            return {"event": "taken", "error": str(error), "holder": error.holder}
+        return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
         # Raised on purpose: settings and data are as they are, trying again is no use.
         is_final = not isinstance(error, LostRankError)

@@ -43,7 +43,7 @@ def shown(tmp_path, *, is_terminal):
 
 def test_a_file_gets_a_line_per_job_and_nothing_else(tmp_path):
     assert shown(tmp_path, is_terminal=False).splitlines() == [
-        "waiting for one [red]: done by host a",
+        "waiting for one [red], done now by host a",
         "[1/2] done elsewhere: one [red]",
         "will be tried again: two: [bold] broke",
         "[2/2] FAILED: two: [bold] broke",
