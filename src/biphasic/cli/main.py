@@ -1,8 +1,7 @@
 """`biphasic`: commands, their help, and exit codes.
 
 Exit codes: 0 for success, 1 for a failure while running, 2 for bad input, 130 for what was stopped.
-Nothing here imports
-torch before a command runs, so help answers at once.
+Nothing here imports torch before a command runs, so help answers at once.
 """
 
 from __future__ import annotations
