@@ -101,10 +101,9 @@ def _read(path: Path, *, chain: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path}: include: expected the name of a file, or a list of names")
     merged: dict[str, Any] = {}
     for name in names:
-        try:
-            included = _read(path.parent / name, chain=(*chain, path.resolve()))
-        except ConfigError as error:
-            raise ConfigError(f"{path}: include: {error}") from None
+        if not (path.parent / name).is_file():
+            raise ConfigError(f"{path}: include: {path.parent / name}: no such file")
+        included = _read(path.parent / name, chain=(*chain, path.resolve()))
         merged = merge_settings(merged, included)
     return merge_settings(merged, own)
 
