@@ -134,7 +134,7 @@ class Claim:
         except FileNotFoundError:
             self._is_lost = True
         except OSError as error:
-            raise _unusable(self.path, error) from None
+            raise _unusable(self.path, error) from error
         with suppress(OSError):  # gone already: the next one holds it
             os.truncate(free, 0)  # names of machines do not stay behind
 
@@ -236,7 +236,7 @@ def exclusive_folder(folder: Path, *, doing: str, otherwise: str) -> Iterator[Cl
     except (FileExistsError, NotADirectoryError):
         raise DataError(f"{folder}: a file stands there; choose another folder") from None
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise _unusable(folder, error) from error
     with claim(folder / CLAIM, doing=doing, otherwise=otherwise) as held:
         yield held
 
@@ -266,7 +266,7 @@ def _attempt(folder: Path, doing: str) -> Claim | Holder:
     except (FileExistsError, NotADirectoryError):
         raise DataError(f"{folder}: a file stands where a claim belongs; delete it") from None
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise _unusable(folder, error) from error
 
 
 def _take(folder: Path, number: int, doing: str) -> Claim | None:
@@ -397,7 +397,7 @@ def _age(folder: Path, holder: Holder) -> float:
         probe.touch()
         return (probe.stat().st_mtime_ns - holder.changed) / 1e9
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise _unusable(folder, error) from error
     finally:
         probe.unlink(missing_ok=True)
 

@@ -158,6 +158,10 @@ class StateRecord(Record):
     ledger: tuple[LedgerEntry, ...] = ()
     seconds: float = 0.0
     """Wall time of this segment alone."""
+    ground: dict[str, Any] = {}
+    """Hashes of the data that the run stands on."""
+    compute: dict[str, Any] = {}
+    """How steps were computed."""
     environment: dict[str, Any] = {}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from biphasic.files import complete_names, read_json
 from biphasic.study.cost import training_cost
 from biphasic.study.plan import FinetuneGroup, Plan
+from biphasic.study.state_record import read_state_record
 from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, group_flops
 
 
@@ -58,7 +58,7 @@ def _training(plan: Plan, store: Path, vocab_size: int) -> _Kind:
         # Steps where operations are not known: those of one study are much alike.
         amount = float(cost.flops or cost.steps)
         if segment.id in states:
-            kind.seconds += _state_seconds(store / "states" / segment.id / "state.json")
+            kind.seconds += _state_seconds(store / "states" / segment.id)
             kind.done += amount
         else:
             kind.left += amount
@@ -88,10 +88,9 @@ def _trainings(group: FinetuneGroup) -> Iterator[list[str]]:
         yield names[index::size]
 
 
-def _state_seconds(path: Path) -> float:
-    state = read_json(path)
-    compute: dict[str, Any] = state.get("compute") or {}
-    return float(state.get("seconds", 0.0)) * int(compute.get("processes", 1))
+def _state_seconds(folder: Path) -> float:
+    state = read_state_record(folder)
+    return state.seconds * int(state.compute.get("processes", 1))
 
 
 def _result_seconds(store: Path, name: str) -> float:

@@ -9,12 +9,13 @@ from typing import Any
 
 from biphasic.data.build import RECORD
 from biphasic.data.corpus import DETAILS
-from biphasic.errors import BiphasicError, StudyError
+from biphasic.errors import BiphasicError, DataError, StudyError
 from biphasic.files import digest, is_complete, read_json
-from biphasic.records import StateRecord, StudyRecord, parse_record
+from biphasic.records import StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.find import RESOLVED, STUDY
 from biphasic.study.outlook import Outlook, look_ahead
+from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_resolved
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.wanted import Wish
@@ -51,7 +52,7 @@ def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
 
     Raises:
         StudyError: What a study needs cannot be told; the message says what to do.
-        DataError: The record of a state is damaged.
+        CheckpointError: The record of a state is damaged.
     """
     needs = Needs()
     for folder in folders:
@@ -64,7 +65,7 @@ def add_wishes(needs: Needs, wishes: Iterable[Wish], store: Path) -> None:
     """Add what was asked for outside of studies, with what led there and the text it read.
 
     Raises:
-        DataError: The record of a state is damaged.
+        CheckpointError: The record of a state is damaged.
     """
     wished: set[str] = set()
     for wish in wishes:
@@ -74,22 +75,22 @@ def add_wishes(needs: Needs, wishes: Iterable[Wish], store: Path) -> None:
     needs.states |= wished
     add_ancestors(needs, store)
     for identity in wished:
-        path = store / "states" / identity / "state.json"
-        if path.is_file():
-            needs.corpora.add(str((read_json(path).get("ground") or {}).get("corpus_hash")))
+        folder = store / "states" / identity
+        if is_complete(folder):
+            needs.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
 
 
 def add_ancestors(needs: Needs, store: Path) -> None:
     """Add the states that needed ones began with.
 
     Raises:
-        DataError: The record of a state is damaged.
+        CheckpointError: The record of a state is damaged.
     """
     left = list(needs.states)
     while left:
-        path = store / "states" / left.pop() / "state.json"
-        if path.is_file():
-            parent = parse_record(StateRecord, read_json(path), where=str(path)).parent
+        folder = store / "states" / left.pop()
+        if is_complete(folder):
+            parent = read_state_record(folder).parent
             if parent and parent not in needs.states:
                 needs.states.add(parent)
                 left.append(parent)
@@ -129,7 +130,14 @@ def _record(folder: Path) -> StudyRecord | None:
     path = folder / STUDY
     if not path.is_file():
         return None
-    return parse_record(StudyRecord, read_json(path), where=str(path))
+    try:
+        return parse_record(StudyRecord, read_json(path), where=str(path))
+    except DataError as error:
+        told = str(error).removesuffix("; delete it and run again")
+        raise DataError(
+            f"{told}; it tells what the study's report is of: run the study once more, which "
+            "writes it anew, or delete the study's folder if nobody wants it"
+        ) from None
 
 
 def _describes(record: StudyRecord, config: StudyConfig) -> bool:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import CheckpointError, DataError
-from biphasic.files import digest, is_complete, read_json
-from biphasic.records import StateRecord, parse_record
+from biphasic.files import digest, is_complete
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
+from biphasic.study.state_record import read_state_record
 from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
@@ -115,16 +114,7 @@ def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Pat
         segments.insert(0, current)
         folder = store / "states" / current
         if is_complete(folder):
-            current = _parent(folder)
+            current = read_state_record(folder).parent
         else:
             current = planned[current].parent if current in planned else None
     return segments
-
-
-def _parent(folder: Path) -> str | None:
-    path = folder / "state.json"
-    try:
-        return parse_record(StateRecord, read_json(path), where=str(path)).parent
-    except DataError as error:
-        told = str(error).removesuffix("; delete it and run again")
-        raise CheckpointError(f"{told}; delete the folder {folder} and run again") from None

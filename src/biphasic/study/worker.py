@@ -93,9 +93,10 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
             return {"event": "taken", "error": str(error), "holder": error.holder}
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
-        # Raised on purpose: settings and data are as they are, trying again is no use.
-        is_final = not isinstance(error, LostRankError)
-        return {"event": "failed", "error": str(error), "is_final": is_final}
+        # Raised on purpose: settings and data are as they are, trying again is no use. But a rank
+        # may be lost, and a disk full, by bad luck.
+        is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
+        return {"event": "failed", "error": str(error), "is_final": not is_luck}
     except OSError as error:
         traceback.print_exc()
         return {"event": "failed", "error": os_error_text(error), "is_final": False}
