@@ -43,10 +43,6 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     assert (code, out) == (0, "done: report of mini\n"), err
     tuned = [row for row in results(root).decode().splitlines() if ",first-word," in row]
     assert [row.count("finished") for row in tuned] == [1] * 4
-    [corpus] = (path.stem for path in (root / "store/jobs").glob("data-*.json"))
-    code, out, _ = cli("job", "run", corpus, "--root", root)
-    assert (code, out) == (0, "done before: the corpus\n")
-
     code, out, _ = cli("study", "run", study, "--root", root)
     assert (code, "all finished; nothing to do" in out) == (0, True)
     ours = {line for line in results(root).decode().splitlines() if ",first-word," in line}

@@ -148,7 +148,9 @@ def test_a_second_study_trains_only_what_differs(finished, tmp_path, cli):
     code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
     assert code == 0, err
     after = snapshot(root / "store")
-    assert {path: after[path] for path in before} == before
+    # Job files say what is to be done, and are written for each study anew.
+    kept = {path: found for path, found in before.items() if not path.startswith("jobs/")}
+    assert {path: after[path] for path in kept} == kept
     new = {tuple(path.split("/")[:2]) for path in set(after) - set(before)}
     # The trunk goes on from step 6 to 9, and there branches off.
     assert len([path for path in new if path[0] == "states"]) == 2

@@ -8,7 +8,7 @@ import time
 
 from mini_study import command, copy_root, run_command, write_study
 
-STEPS = 400
+STEPS = 1500
 
 
 def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.data.build_display import say_on
-from biphasic.errors import DataError, StudyError
+from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.files import complete_names
 from biphasic.study.config import StudyConfig
 from biphasic.study.corpus_job import CorpusJob
@@ -19,7 +19,7 @@ from biphasic.study.job_store import save_job
 from biphasic.study.missing import missing_work
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
-from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.prepare import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
 from biphasic.study.task_outlook import TaskOutlook
 from biphasic.study.work import WorkItem
@@ -77,9 +77,12 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a source that is missing is known at once.
     corpus = locate_corpus(config.corpus, store)
-    refuse_missing_tasks(config, store)
-    tasks = locate_tasks(config, store, say=say)
-    if config.corpus.folder is None:
+    try:
+        tasks = locate_tasks(config, store, say=say)
+    except (ConfigError, DataError):
+        refuse_missing_tasks(config, store)
+        raise
+    if config.corpus.folder is None and not is_built(corpus):
         # Known by its identity too: should this be interrupted, 'job run' can go on with it.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     paths = prepare_corpus(config.corpus, corpus, store, console=console)
@@ -97,14 +100,14 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
 
 
 def refuse_missing_tasks(config: StudyConfig, store: Path) -> None:
-    """Look for tasks that only their owner can bring; what the hub has is fetched later.
+    """Where several tasks cannot be had, say so of all at once.
 
     Raises:
-        DataError: There are such; all of them are listed.
+        DataError: There are several; all of them are listed.
     """
     problems: list[str] = []
     TaskOutlook(config, store).plan(assumed=[], problems=problems)
-    if problems:
+    if len(problems) > 1:
         raise DataError("; ".join(problems))
 
 

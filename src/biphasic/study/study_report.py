@@ -36,8 +36,12 @@ def write_study_report(study: PreparedStudy) -> Path:
 
 
 def _lasting(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what changes from machine to machine."""
-    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
+    """Return a record without what changes from machine to machine, or with the folder."""
+    provenance = {
+        key: part
+        for key, part in record["provenance"].items()
+        if key not in {"environment", "settings_sha256"}
+    }
     return {**record, "provenance": provenance}
 
 

@@ -10,8 +10,11 @@ from biphasic.data import sources
 from biphasic.data.build import corpus_origin
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import LIBRARIES, Document
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import CheckpointError, DataError, StoppedError
 from biphasic.study import prepare as module
+from biphasic.study.all_jobs import load_job
+from biphasic.study.corpus_job import CorpusJob
+from biphasic.study.job_store import save_job
 from biphasic.study.prepare import (
     builtin_tasks_origin,
     locate_corpus,
@@ -152,3 +155,22 @@ def test_all_but_the_standard_library_is_not_all():
     every = builtin_tasks_origin(tuple(LIBRARIES))
     assert every != builtin_tasks_origin(None)
     assert builtin_tasks_origin((*LIBRARIES, "python")) == builtin_tasks_origin(None)
+
+
+def test_a_corpus_is_a_job_too(loads, tmp_path):
+    job = CorpusJob.of(CONFIG, locate_corpus(CONFIG, tmp_path), tmp_path)
+    save_job(job)
+    found = load_job(tmp_path, job.id)
+    assert found == job
+    assert not found.is_done()
+    found.check_needs()
+    with pytest.raises(StoppedError):
+        found.run(lambda _: None, should_stop=lambda: True)
+    assert not found.is_done()
+    told = []
+    found.run(told.append)
+    assert found.is_done()
+    assert told[-1].done == told[-1].total > 0
+    loads.clear()
+    paths, said = run(tmp_path)
+    assert (paths.train.parent, said, loads) == (job.folder, [], [])
