@@ -5,8 +5,9 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Test processes, one thread each: on few cores faster than one process with many threads.
-TEST_PROCESSES ?= logical
+# Test processes, one thread each: on few cores faster than one process with many threads. Half as
+# many again as there are cores, since some tests wait for processes of their own.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 3 // 2)')
 PYTEST_FLAGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -96,6 +96,17 @@ def write_study(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def write_small_study(folder: Path) -> Path:
+    """Write a part of the study, each state and score of which the whole has too."""
+    arms = {"untrained", "mlm", "clm", "clm-50-mlm-50", "mlm-50-clm-50"}
+    tasks = {"pydocs-sc", "first-word"}
+    return write_study(
+        folder,
+        arms=[arm for arm in STUDY["arms"] if arm["name"] in arms],
+        tasks=[task for task in STUDY["tasks"] if task["name"] in tasks],
+    )
+
+
 def command(*arguments: Path | str, setup: str = "") -> list[str]:
     """Return what runs the command line in a process of its own."""
     program = f"{setup}\nfrom biphasic.cli.main import main\nmain()"
@@ -195,6 +206,12 @@ def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
 def results(root: Path) -> bytes:
     """Return the bytes of `results.csv`."""
     return (root / "mini/report/results.csv").read_bytes()
+
+
+def scores(root: Path) -> list[str]:
+    """Return the lines of `results.csv` that are fine-tunings; those of a part are the whole's."""
+    _, *lines = results(root).decode().splitlines()
+    return [line for line in lines if ",pretraining," not in line]
 
 
 def arms(root: Path) -> dict[str, dict[str, Any]]:

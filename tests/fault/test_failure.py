@@ -45,7 +45,8 @@ def test_a_full_disk_leaves_nothing_half_written(finished, tmp_path, cli):
     study = write_study(tmp_path, arms=STUDY["arms"][:2], tasks=STUDY["tasks"][:1])
     # Files beyond a size cannot be written: weights are, their manifests are not.
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
-    ended = run_command("study", "run", study, "--root", root, "--workers", "1", setup=limit)
+    arguments = ("study", "run", study, "--root", root, "--workers", "1", "--tries", "1")
+    ended = run_command(*arguments, setup=limit)
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "failed: untrained 0-0" in ended.stderr

@@ -8,7 +8,9 @@ import time
 
 from mini_study import command, copy_root, run_command, write_study
 
-STEPS = 1500
+STEPS = 800
+# Processes that a shell starts in the background ignore Ctrl-C, and so do those that they start.
+HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
 
 def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):
@@ -17,7 +19,7 @@ def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):
     study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
     arguments = ("study", "run", study, "--root", root, "--workers", "1")
     with subprocess.Popen(
-        command(*arguments),
+        command(*arguments, setup=HEEDS),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
