@@ -244,7 +244,9 @@ def at_one_rate(scores: Scores) -> Scores:
         if score.at_one_rate is not None:
             by_seed = dict(score.at_one_rate)
             found = estimate([*by_seed.values()], convention=scores.convention)
-            cells[key] = dataclasses.replace(score, estimate=found, by_seed=by_seed)
+            cells[key] = dataclasses.replace(
+                score, estimate=found, by_seed=by_seed, num_rates=score.num_rates and 1
+            )
     return dataclasses.replace(scores, cells=cells, examples=None)
 
 

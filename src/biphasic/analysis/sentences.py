@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from biphasic.analysis.compare import Comparison
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.exact import ExactTest
+from biphasic.analysis.power import LEVEL
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import Source
@@ -55,7 +56,7 @@ def _verdict(found: Comparison) -> str:
     if found.is_clear:
         return "the difference is clear"
     if found.verdict == "undecided":
-        sure_over_seeds = found.p_adjusted is not None and found.p_adjusted <= 0.05
+        sure_over_seeds = found.p_adjusted is not None and found.p_adjusted <= LEVEL
         if sure_over_seeds and found.examples is not None and found.difference.mean:
             return "clear over seeds, but other test examples could turn it round"
         return "the data cannot tell them apart"

@@ -7,7 +7,7 @@ import pytest
 from made_scores import example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms, compare_with_best
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -141,6 +141,9 @@ def test_what_selection_adds_by_hand():
         selection_sentence(scores, "d")
     )
     assert selection_sentence(made_scores(FIVE), "d") == ""
+    # Where one rate stands for all, there is nothing to compare it with.
+    assert selection_sentence(at_one_rate(scores), "d") == ""
+    assert at_one_rate(scores).get("a", "d").num_rates == 1
 
 
 def test_sources_and_numbers():
