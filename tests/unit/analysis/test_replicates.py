@@ -9,6 +9,7 @@ from made_scores import made_scores
 from biphasic.analysis.compare import compare_arms
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import load_study
+from biphasic.analysis.plots.notes import interval_note
 from biphasic.analysis.replicates import over_pretraining
 from biphasic.analysis.score_table import ModelInfo
 from biphasic.analysis.scores import study_scores
@@ -69,3 +70,13 @@ def test_replicates_of_a_study_differ_in_seeds_alone(tmp_path):
     assert [m.pretraining_seeds for m in scores.models] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
     pooled = over_pretraining(scores)
     assert pooled.get("mlm", "pydocs-sc").estimate.num_seeds == 2
+
+
+def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():
+    scores = made_scores(RUNS, **MODELS)
+    assert "2 fine-tuning seeds" in interval_note(scores)
+    assert "do not cover the luck of pretraining" in interval_note(scores)
+    assert interval_note(over_pretraining(scores)) == (
+        "Intervals: 95 % over 2 to 3 pretraining runs (Student's t), each of them the mean of its "
+        "fine-tuning seeds."
+    )

@@ -21,10 +21,14 @@ def interval_note(scores: Scores) -> str:
     how = "Student's t"
     if scores.convention == "paper":
         share = round(100 * expected_coverage(numbers[0], convention="paper"))
-        how = f"1.96 standard errors, which with {numbers[0]} seeds cover about {share} %"
-    runs = scores.num_pretraining_runs
+        unit = "runs" if scores.num_pretraining_runs > 1 else "seeds"
+        how = f"1.96 standard errors, which with {numbers[0]} {unit} cover about {share} %"
+    if scores.num_pretraining_runs > 1:
+        return (
+            f"Intervals: 95 % over {seeds} pretraining runs ({how}), each of them the mean of its "
+            "fine-tuning seeds."
+        )
     return (
-        f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). "
-        f"{'One pretraining run' if runs == 1 else f'{runs} pretraining runs'} per model: "
+        f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). One pretraining run per model: "
         "they do not cover the luck of pretraining."
     )
