@@ -21,6 +21,7 @@ from biphasic.analysis.claims import (
 )
 from biphasic.analysis.claims.answers import Comparison
 from biphasic.analysis.claims.language import Claim, Hold
+from biphasic.analysis.claims.render import body_lines
 from biphasic.analysis.claims.verdict import holds
 from biphasic.analysis.score_table import ModelInfo, Scores
 from biphasic.errors import ConfigError
@@ -462,3 +463,11 @@ def test_the_paper_s_file_has_every_claim_once_with_its_place() -> None:
     claims = paper_claims()
     assert [claim.id for claim in claims] == [*(f"C{n:02}" for n in range(1, 26)), "B01"]
     assert all(claim.source for claim in claims)
+
+
+def test_a_check_that_its_weaker_form_repeats_is_told_as_both() -> None:
+    check = {"compare": {"first": {"objective": "MLM"}, "second": {"objective": "CLM"},
+                         "expect": "higher"}}  # fmt: skip
+    result = ask(pair(75, 70), check, weaker=(check,))
+    lines = [line for line in body_lines(result, with_details=True) if "higher than" in line]
+    assert [line.startswith("weaker form") for line in lines] == [False, True]

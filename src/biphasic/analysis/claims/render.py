@@ -59,8 +59,8 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
     if result.bound:
         yield f"read as {'; '.join(result.bound)}"
     if with_details:
-        for check in (*result.checks, *result.weaker):
-            yield from _check_lines(check, is_weaker=check in result.weaker)
+        for check, is_weaker in _all_checks(result):
+            yield from _check_lines(check, is_weaker=is_weaker)
     else:
         for text in result.support:
             yield f"for: {text}"
@@ -71,6 +71,12 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         yield f"missing: {text}"
     if len(shown) < len(result.missing):
         yield f"missing: and {len(result.missing) - len(shown)} more"
+
+
+def _all_checks(result: ClaimResult) -> Iterator[tuple[CheckResult, bool]]:
+    """Yield each check, and whether it is of the weaker form, which may repeat one."""
+    yield from ((check, False) for check in result.checks)
+    yield from ((check, True) for check in result.weaker)
 
 
 def _check_lines(check: CheckResult, *, is_weaker: bool) -> Iterator[str]:
@@ -133,8 +139,8 @@ def claims_markdown(
         for result in results:
             lines += ["", f"## {markdown_text(result.id)}: {result.verdict}", ""]
             lines += [f"{markdown_text(result.text)} ({markdown_text(result.source)})", ""]
-            for check in (*result.checks, *result.weaker):
-                texts = [*_check_lines(check, is_weaker=check in result.weaker)]
+            for check, is_weaker in _all_checks(result):
+                texts = [*_check_lines(check, is_weaker=is_weaker)]
                 lines.append(f"- {markdown_text(texts[0])}")
                 lines += [f"  - {markdown_text(text.removeprefix('- '))}" for text in texts[1:]]
     closing = [markdown_text(line) for line in closing_lines(results, scores, changes)]
