@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from biphasic.analysis.palette import GRID, INK, MUTED, PAPER
+from biphasic.analysis.palette import GRID, INK, MUTED, PAPER, SERIES
 from biphasic.study.naming import short_number
 from biphasic.study.plan import Plan
 from biphasic.study.training_plan import PlannedPoint, Segment
@@ -17,7 +17,6 @@ from biphasic.study.training_plan import PlannedPoint, Segment
 _LANE, _TOP, _RIGHT, _WIDTH, _BOTTOM = 18, 44, 24, 760, 36
 _CHARACTER = 6.4
 _TICKS = 8
-_COLOURS = ("#0b62a8", "#d2500a", "#0d8a6a", "#a3458c", "#8a6a00", "#5646b8", "#9c1f2e")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
 def _colours(plan: Plan) -> dict[str, str]:
     found = (p.phase.objective for a in plan.arms for p in a.lineage.recipe.placed_phases)
     objectives = list(dict.fromkeys(found))
-    return {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(sorted(objectives))}
+    return {name: SERIES[i % len(SERIES)] for i, name in enumerate(sorted(objectives))}
 
 
 def _legend(title: str, colours: dict[str, str], canvas: _Canvas) -> Iterator[str]:

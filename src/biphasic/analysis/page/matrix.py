@@ -222,9 +222,7 @@ def _comparison_row(found: Comparison, labels: Mapping[str, str]) -> ComparisonR
         other=labels[found.second],
         difference=f"{number(difference.mean)}{interval}",
         mean=difference.mean,
-        p_value="–"
-        if found.p_adjusted is None
-        else probability(found.p_adjusted).removeprefix("p ").removeprefix("= "),
+        p_value="–" if found.p_adjusted is None else _bare(found.p_adjusted),
         adjusted=found.p_adjusted,
         effect="–" if effect is None else f"{number(effect.value)} ({_range(effect)})",
         size=None if effect is None else effect.value,
