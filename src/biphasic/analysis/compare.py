@@ -130,7 +130,7 @@ def compare_arms(
     """
     for name in (first, second):
         scores.model(name)
-    about = _dataset(scores, dataset)
+    about = scores.dataset(dataset)
     pair = pair_of(scores, first, second, dataset)
     if pair is None:
         return None
@@ -159,7 +159,7 @@ def compare_with_best(
     Raises:
         DataError: There is no such dataset.
     """
-    about = _dataset(scores, dataset)
+    about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
     p_values = all_p_values(scores, order, dataset)
     is_known = ~np.isnan(p_values)
@@ -259,11 +259,3 @@ def _compare(
         return whole
     adjusted = min(1.0, found.p_value * family_size)
     return dataclasses.replace(whole, p_value=found.p_value, p_adjusted=adjusted)
-
-
-def _dataset(scores: Scores, name: str) -> DatasetInfo:
-    for dataset in scores.datasets:
-        if dataset.name == name:
-            return dataset
-    known = ", ".join(dataset.name for dataset in scores.datasets)
-    raise DataError(f"{scores.source}: no dataset '{name}'; known: {known}")

@@ -35,10 +35,8 @@ def compare_examples(
     """
     if not differences:
         raise DataError("no seeds in common")
-    members = [dataset]
-    if dataset.is_average:
-        members = [d for d in scores.datasets if d.task == dataset.task and not d.is_average]
     seeds = tuple(differences)
+    members = scores.members(dataset)
     parts = [_resampled(scores, first, second, member.name, seeds) for member in members]
     return example_interval(
         [*differences.values()],

@@ -79,7 +79,7 @@ def _members(
     scores: Scores, average: DatasetInfo, pairs: Mapping[str, DatasetInfo] | None = None
 ) -> set[str]:
     """Return what an average is over; with `pairs`, by the names in the other table."""
-    names = {d.name for d in scores.datasets if d.task == average.task and not d.is_average}
+    names = {member.name for member in scores.members(average)}
     if pairs is None:
         return names
     return {pairs[name].name if name in pairs else f"not in both: {name}" for name in names}

@@ -190,6 +190,24 @@ class Scores:
                 groups[model.replicate_of].append(model)
         return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
+    def dataset(self, name: str) -> DatasetInfo:
+        """Return the dataset or average of a name.
+
+        Raises:
+            DataError: There is none.
+        """
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        known = ", ".join(dataset.name for dataset in self.datasets)
+        raise DataError(f"{self.source}: no dataset '{name}'; known: {known}")
+
+    def members(self, dataset: DatasetInfo) -> tuple[DatasetInfo, ...]:
+        """Return the datasets that an average is over; of a dataset itself alone."""
+        if not dataset.is_average:
+            return (dataset,)
+        return tuple(d for d in self.datasets if d.task == dataset.task and not d.is_average)
+
     @property
     def averages(self) -> tuple[DatasetInfo, ...]:
         """The averages over categories."""

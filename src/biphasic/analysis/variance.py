@@ -76,9 +76,7 @@ def variance_split(
     Raises:
         DataError: There is no such dataset.
     """
-    about = next((each for each in scores.datasets if each.name == dataset), None)
-    if about is None:
-        raise DataError(f"{scores.source}: no dataset '{dataset}'")
+    about = scores.dataset(dataset)
     names = [m.name for m in scores.distinct if models is None or m.name in models]
     found = {name: score for name in names if (score := scores.get(name, dataset))}
     return VarianceSplit(
@@ -163,11 +161,8 @@ def _examples(
 
 
 def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:
-    members = [dataset]
-    if dataset.is_average:
-        members = [d for d in scores.datasets if d.task == dataset.task and not d.is_average]
     means = []
-    for member in members:
+    for member in scores.members(dataset):
         values = [*resampled_cell(scores, model, member.name).by_seed.values()]
         means.append(PERCENT * np.mean(values, axis=0))
     return float(np.mean(means, axis=0).var())

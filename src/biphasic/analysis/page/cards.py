@@ -196,5 +196,4 @@ def _floor(column: _Column, on: Axis | None) -> float | None:
 
 
 def _average_line(scores: Scores, dataset: DatasetInfo) -> str:
-    number = sum(d.task == dataset.task and not d.is_average for d in scores.datasets)
-    return f"mean of {number} datasets; each seed is averaged over them first"
+    return f"mean of {len(scores.members(dataset))} datasets; each seed is averaged over them first"

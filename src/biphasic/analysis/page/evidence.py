@@ -23,6 +23,7 @@ from biphasic.analysis.sentences import (
 )
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import VarianceSplit, variance_split
+from biphasic.records import ZERO_SHOT
 
 _MOST_TITLES = 4
 """Tasks or arms that a sentence names one by one."""
@@ -83,8 +84,7 @@ def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence
 def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
     sizes = {task.name: task.num_test for task in records.tasks}
     for average in scores.averages:
-        parts = [d.name for d in scores.datasets if d.task == average.task and not d.is_average]
-        sizes[average.name] = sum(sizes[name] for name in parts)
+        sizes[average.name] = sum(sizes[part.name] for part in scores.members(average))
     chosen: set[str] = set()
     left = _MOST_DRAWS
     for name, size in sorted(sizes.items(), key=lambda item: item[1]):
@@ -245,7 +245,7 @@ def caveats(scores: Scores) -> list[str]:
 
 
 def _is_zero_shot(scores: Scores, dataset: str) -> bool:
-    return any(d.name == dataset and d.task == "ZS" for d in scores.datasets)
+    return scores.dataset(dataset).task == ZERO_SHOT.upper()
 
 
 def spread_sentences(found: Evidence) -> list[str]:
