@@ -103,12 +103,17 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
+def superscript(number: int) -> str:
+    """Write a whole number as an exponent."""
+    return str(number).translate(_SUPERSCRIPTS)
+
+
 def scientific(number: float) -> str:
     """Write a large number as `3.1 × 10¹⁵`."""
     if number == 0:
         return "0"
     mantissa, _, exponent = f"{number:.1e}".partition("e")
-    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    return f"{mantissa} × 10{superscript(int(exponent))}"
 
 
 def duration(seconds: float) -> str:

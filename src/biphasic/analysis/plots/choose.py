@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from biphasic.analysis.plots.chart import Lines
+from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.score_table import ModelInfo, Scores
 from biphasic.analysis.text import amount
 
 Key = TypeVar("Key", bound=Hashable)
+Recipe = tuple[str, int]
+"""Objective, and the share of its steps that were CLM, in percent."""
 _REFERENCE_RATE = 0.4
 """The masking rate that the reference study settles on."""
 
@@ -89,8 +93,28 @@ def masking_note(rate: float | None) -> str:
     return "" if rate is None else f"Models that mask do so at {percent(rate)}. "
 
 
-def shared_places_note(lines: Mapping[str, Sequence[float]]) -> str:
+def recipe(model: ModelInfo) -> Recipe:
+    """Return what a model was trained with, but for its size and length."""
+    return model.objective, round(clm_share(model))
+
+
+def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesStyle]]:
+    """Return label and style of each recipe; mixtures are told apart by their share of CLM."""
+    recipes = [*recipes]
+    styles = objective_styles(objective for objective, _ in recipes)
+    mixed = [found for found in recipes if found[0] == "CLM+MLM"]
+    # The first two styles are those of MLM and CLM.
+    own = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    return {
+        found: (f"{found[0]}, {found[1]} % CLM", own[found])
+        if found in mixed
+        else (found[0], styles[found[0]])
+        for found in recipes
+    }
+
+
+def shared_places_note(lines: Lines) -> str:
     """Say that several models stand in one place; empty where none do."""
-    if any(len(set(places)) < len(places) for places in lines.values()):
+    if any(len({x for x, _ in found}) < len(found) for _, _, found in lines):
         return "Models alike in all that is shown are points of their own; lines go through means. "
     return ""

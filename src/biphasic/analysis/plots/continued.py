@@ -108,7 +108,7 @@ def continued_by_budget(
     places = [x for _, _, found in lines for x, _ in found]
     caption = (
         f"{title}; 0 is the finished model that it began with. Each length has its own decay. "
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
+        f"{shared_places_note(lines)}"
         f"{interval_note(scores)}"
     )
     axis = Axis("steps of continued training", "linear", ticks_at(places, steps_text))

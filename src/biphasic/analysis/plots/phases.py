@@ -71,7 +71,7 @@ def scores_by_clm_share(
     caption = (
         f"{title}{f', {size}' if size else ''}. From MLM alone (left) to CLM alone (right); what "
         f"is not CLM is MLM, after it. {masking_note(rate)}"
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
+        f"{shared_places_note(lines)}"
         f"{interval_note(scores)}"
     )
     axis = Axis("share of CLM in the steps", "linear", ticks_at(_QUARTERS, lambda x: f"{x:g} %"))
@@ -137,7 +137,7 @@ def mask_rate_sensitivity(
     )
     caption = (
         f"{title}{f', {size}' if size else ''}, {budget:,} steps in all. "
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
+        f"{shared_places_note(lines)}"
         f"{interval_note(scores)}"
     )
     return Chart(name, title, caption, Axis("tokens masked", "linear", ticks), panels)

@@ -18,10 +18,11 @@ from biphasic.analysis.plots.chart import (
 )
 from biphasic.analysis.plots.choose import (
     at_rate,
-    clm_share,
     finished,
     grouped,
     masking_note,
+    recipe,
+    recipe_looks,
     reference_rate,
     shared_places_note,
     sizes,
@@ -30,10 +31,10 @@ from biphasic.analysis.plots.choose import (
 from biphasic.analysis.plots.notes import interval_note
 from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles, hollow, objective_styles
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.text import superscript
 
 _WIDE = 8
 """Steps that differ by more than this factor are drawn on a logarithmic axis."""
-_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 Path = tuple[str, str, float | None, int]
 
 
@@ -84,7 +85,7 @@ def scores_by_step(
     caption = (
         f"{title}. States on the way are scored as they are, before the learning rate decays"
         f"{'; outlined: finished models' if ends else ''}. "
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
+        f"{shared_places_note(lines)}"
         f"{interval_note(scores)}"
     )
     is_log = min(places) > 0 and max(places) > _WIDE * min(places)
@@ -174,27 +175,20 @@ def scores_by_flops(
 
 def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
     """Return a series per objective, or per objective and size where one size has two budgets."""
-    by_size = grouped(models, lambda model: (*_share(model), model.size))
+    by_size = grouped(models, lambda model: (*recipe(model), model.size))
     order = sizes(models)
     is_split = len(order) > 1 and any(len({m.flops for m in g}) > 1 for g in by_size.values())
-    recipes = grouped(models, _share)
-    mixed = [recipe for recipe in recipes if recipe[0] == "CLM+MLM"]
-    objectives = objective_styles(model.objective for model in models)
-    styles = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    recipes = grouped(models, recipe)
+    looks = recipe_looks(recipes)
     lines = []
-    for recipe, found in recipes.items():
-        style = styles[recipe] if recipe in mixed else objectives[recipe[0]]
-        label = f"{recipe[0]}, {recipe[1]} % CLM" if recipe in mixed else recipe[0]
+    for key, found in recipes.items():
+        label, style = looks[key]
         for index, size in enumerate(order if is_split else [""]):
             members = [model for model in found if not is_split or model.size == size]
             look = replace(style, line=LINES[index % len(LINES)]) if is_split else style
             name = f"{label}, {size}" if is_split else label
             lines.append((name, look, [(model.flops or 0.0, model) for model in members]))
     return lines
-
-
-def _share(model: ModelInfo) -> tuple[str, int]:
-    return model.objective, round(clm_share(model))
 
 
 def _powers(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
@@ -219,5 +213,5 @@ def _exact_tick(place: float) -> tuple[float, str]:
 
 
 def _power_text(factor: float, power: int) -> str:
-    ten = f"10{str(power).translate(_SUPERSCRIPTS)}"
+    ten = f"10{superscript(power)}"
     return ten if factor == 1 else f"{factor:.2g}·{ten}"

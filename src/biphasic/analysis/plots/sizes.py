@@ -15,18 +15,19 @@ from biphasic.analysis.plots.chart import (
 )
 from biphasic.analysis.plots.choose import (
     at_rate,
-    clm_share,
     commonest_budget,
     finished,
     grouped,
     masking_note,
     percent,
+    recipe,
+    recipe_looks,
     reference_rate,
     shared_places_note,
     sizes,
 )
 from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.plots.styles import distinct_styles, objective_styles, ordered_styles
+from biphasic.analysis.plots.styles import ordered_styles
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 
 
@@ -58,7 +59,7 @@ def scores_by_size(
         return Skipped(name, title, "none of its models has a score")
     caption = (
         f"{title}, after {budget:,} steps. {masking_note(rate)}"
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
+        f"{shared_places_note(lines)}"
         f"{interval_note(scores)}"
     )
     axis = Axis("model size", "category", tuple((float(i), size) for i, size in enumerate(order)))
@@ -66,26 +67,16 @@ def scores_by_size(
 
 
 def _at_several_sizes(models: Sequence[ModelInfo]) -> list[ModelInfo]:
-    groups = grouped(models, lambda model: (_recipe(model), model.total_steps))
+    groups = grouped(models, lambda model: (recipe(model), model.total_steps))
     return [m for group in groups.values() if len(sizes(group)) > 1 for m in group]
 
 
-def _recipe(model: ModelInfo) -> tuple[str, int]:
-    return model.objective, round(clm_share(model))
-
-
 def _recipe_lines(models: Sequence[ModelInfo], order: Sequence[str]) -> Lines:
-    recipes = grouped(models, _recipe)
-    styles = objective_styles(model.objective for model in models)
-    mixed = [recipe for recipe in recipes if recipe[0] == "CLM+MLM"]
-    own = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    recipes = grouped(models, recipe)
+    looks = recipe_looks(recipes)
     return [
-        (
-            f"{recipe[0]}, {recipe[1]} % CLM" if recipe in mixed else recipe[0],
-            own[recipe] if recipe in mixed else styles[recipe[0]],
-            [(float(order.index(model.size)), model) for model in found],
-        )
-        for recipe, found in recipes.items()
+        (*looks[key], [(float(order.index(model.size)), model) for model in found])
+        for key, found in recipes.items()
     ]
 
 
@@ -124,11 +115,7 @@ def scores_by_mask_rate(
     panels = score_panels(scores, lines, datasets or shown_datasets(scores))
     if not panels:
         return Skipped(name, title, "none of its models has a score")
-    caption = (
-        f"{title}, after {budget:,} steps. "
-        f"{shared_places_note({label: [x for x, _ in found] for label, _, found in lines})}"
-        f"{interval_note(scores)}"
-    )
+    caption = f"{title}, after {budget:,} steps. {shared_places_note(lines)}{interval_note(scores)}"
     places = [x for _, _, found in lines for x, _ in found]
     ticks = ticks_at(places, lambda place: percent(place / 100))
     return Chart(name, title, caption, Axis("tokens masked", "linear", ticks), panels)
