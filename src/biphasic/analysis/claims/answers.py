@@ -145,17 +145,18 @@ def _follows(run: Sequence[Row], expect: str) -> bool | None:
     if expect.endswith("in the middle"):
         relation = "higher" if expect.startswith("dips") else "lower"
         pairs = [(end, inner) for end in (run[0], run[-1]) for inner in run[1:-1]]
-        return _all([_is_met(end, inner, relation) for end, inner in pairs])
+        return all_hold([_is_met(end, inner, relation) for end, inner in pairs])
     if not expect.startswith("never "):
         relation = "lower" if expect == "increases" else "higher"
-        return _all([_is_met(one, next_, relation) for one, next_ in pairwise(run)])
+        return all_hold([_is_met(one, next_, relation) for one, next_ in pairwise(run)])
     relation = "not significantly " if "significantly" in expect else "not "
     relation += "higher" if expect.endswith("decreases") else "lower"
     later = [(one, other) for index, one in enumerate(run) for other in run[index + 1 :]]
-    return _all([_is_met(one, other, relation) for one, other in later])
+    return all_hold([_is_met(one, other, relation) for one, other in later])
 
 
-def _all(answers: Sequence[bool | None]) -> bool | None:
+def all_hold(answers: Sequence[bool | None]) -> bool | None:
+    """Tell whether all answers are yes; None where unknown ones decide."""
     if False in answers:
         return False
     return None if None in answers else True

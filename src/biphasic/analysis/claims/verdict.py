@@ -8,12 +8,13 @@ given only where no unknown comparison can turn it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from biphasic.analysis.claims.answers import (
     Comparison,
+    all_hold,
     answer_compare,
     answer_extreme,
     answer_trend,
@@ -89,10 +90,10 @@ def judge(claim: Claim, tables: Tables) -> JudgedClaim:
     """Answer a claim from a table of scores, and from nothing else."""
     checks = tuple(answer(check, tables) for check in claim.checks)
     weaker = tuple(answer(check, tables) for check in claim.weaker)
-    strong = _all(check.holds for check in checks)
+    strong = all_hold([check.holds for check in checks])
     if strong is True:
         return JudgedClaim(claim, "true", checks, weaker)
-    weak = _all(check.holds for check in weaker) if weaker else _some(checks)
+    weak = all_hold([check.holds for check in weaker]) if weaker else _some(checks)
     if strong is False and weak is not None:
         return JudgedClaim(claim, "partly" if weak else "false", checks, weaker)
     # A weaker form that fails does not make a claim false whose stronger form is open.
@@ -188,10 +189,3 @@ def _some(checks: Sequence[AnsweredCheck]) -> bool | None:
     if True in found:
         return True
     return None if None in found or not found else False
-
-
-def _all(answers: Iterable[bool | None]) -> bool | None:
-    found = list(answers)
-    if False in found:
-        return False
-    return None if None in found else True
