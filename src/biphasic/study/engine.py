@@ -173,6 +173,8 @@ class _Worker:
         self._logs = log_folder
         self._is_stopped = False
         self._process: subprocess.Popen[str] | None = None
+        # Or a process could start that nobody asks to stop any more.
+        self._lock = threading.Lock()
 
     def run(self, job_id: str, slots: Sequence[Slot], watch: Callable[[Progress], None]) -> None:
         """Do a job.
@@ -190,7 +192,7 @@ class _Worker:
         try:
             process.stdin.write(json.dumps(given) + "\n")
             process.stdin.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # it has ended, or was just asked to stop
             raise self._died(process, log) from None
         for line in process.stdout:
             event: dict[str, Any] = json.loads(line)
@@ -212,10 +214,11 @@ class _Worker:
 
     def ask_to_stop(self) -> None:
         """Ask the process to save what it has and to end; it takes no further job."""
-        self._is_stopped = True
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(BrokenPipeError, ValueError):
-                self._process.stdin.close()
+        with self._lock:
+            self._is_stopped = True
+            if self._process is not None and self._process.stdin is not None:
+                with suppress(BrokenPipeError, ValueError):
+                    self._process.stdin.close()
 
     def end(self, *, within_seconds: float) -> None:
         """See the process end, or end it."""
@@ -235,14 +238,15 @@ class _Worker:
                     pipe.close()
 
     def _ready(self) -> subprocess.Popen[str]:
-        if self._is_stopped:
-            raise StoppedError("not tried: the study was stopped")
-        if self._process is not None and self._process.poll() is not None:
-            self.close()
-            self._process = None
-        if self._process is None:
-            self._process = self._start()
-        return self._process
+        with self._lock:
+            if self._is_stopped:
+                raise StoppedError("not tried: the study was stopped")
+            if self._process is not None and self._process.poll() is not None:
+                self.close()
+                self._process = None
+            if self._process is None:
+                self._process = self._start()
+            return self._process
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: without waiting, the next job would go to it.

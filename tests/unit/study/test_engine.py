@@ -1,9 +1,12 @@
 """Workers: they report what fails, are replaced when they die, and end with their parent."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -150,6 +153,29 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
         engine_on(tmp_path).submit("both")
     engine._threads.shutdown()
+
+
+def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypatch):
+    process = type("Process", (), {"stdin": io.StringIO(), "poll": lambda _: None})()
+    starting, go_on = threading.Event(), threading.Event()
+
+    def start():
+        starting.set()
+        go_on.wait(PATIENCE)
+        return process
+
+    [worker] = engine_on(tmp_path)._workers.values()
+    monkeypatch.setattr(worker, "_start", start)
+    with ThreadPoolExecutor(2) as threads:
+        ready = threads.submit(worker._ready)
+        assert starting.wait(PATIENCE)
+        asked = threads.submit(worker.ask_to_stop)
+        with pytest.raises(TimeoutError):  # it waits for the process that it is to tell
+            asked.result(timeout=0.2)
+        go_on.set()
+        assert ready.result(timeout=PATIENCE) is process
+        asked.result(timeout=PATIENCE)
+    assert process.stdin.closed
 
 
 def test_a_worker_ends_when_its_input_ends(tmp_path):
