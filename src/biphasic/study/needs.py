@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from biphasic.data.build import RECORD
 from biphasic.data.corpus import DETAILS
 from biphasic.errors import BiphasicError, DataError, StudyError
-from biphasic.files import digest, is_complete, read_json
+from biphasic.files import is_complete, read_json
 from biphasic.records import StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.find import RESOLVED, STUDY
 from biphasic.study.outlook import Outlook, look_ahead
+from biphasic.study.record import settings_digest
 from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_resolved
 from biphasic.study.task_inputs import PlannedTask
@@ -143,12 +143,6 @@ def _record(folder: Path) -> StudyRecord | None:
 def _describes(record: StudyRecord, config: StudyConfig) -> bool:
     """Tell whether a record was written by a run of just these settings."""
     return record.provenance.get("settings_sha256") == settings_digest(config)
-
-
-def settings_digest(config: StudyConfig) -> str:
-    """Return what stands for all settings of a study."""
-    settings: dict[str, Any] = config.model_dump(mode="json")
-    return digest(settings)
 
 
 def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:

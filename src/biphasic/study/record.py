@@ -98,8 +98,14 @@ def _provenance(
         },
         "recipe": config.recipe.model_dump(mode="json"),
         "finetuning": config.finetuning.model_dump(mode="json"),
-        "settings_sha256": digest(config.model_dump(mode="json")),
+        "settings_sha256": settings_digest(config),
     }
+
+
+def settings_digest(config: StudyConfig) -> str:
+    """Return what stands for all settings of a study, in its record."""
+    settings: dict[str, Any] = config.model_dump(mode="json")
+    return digest(settings)
 
 
 def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Path) -> list[str]:

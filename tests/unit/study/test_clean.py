@@ -18,7 +18,7 @@ from biphasic.store_claims import claim_work
 from biphasic.study import clean as cleaning
 from biphasic.study.clean import clean
 from biphasic.study.clean_text import cleaning_lines
-from biphasic.study.needs import settings_digest
+from biphasic.study.record import settings_digest
 from biphasic.study.study_file import load_resolved, save_resolved
 from biphasic.study.wanted import read_wishes, record_wish
 from small_root import fake_checkpoint, fake_result, fake_state, make_root, study_of
