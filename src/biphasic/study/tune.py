@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,12 +13,12 @@ from biphasic.analysis.tune_figure import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
 from biphasic.errors import StudyError
 from biphasic.files import is_complete, read_json, write_bytes, write_json, write_text
-from biphasic.records import StateRecord, parse_record
 from biphasic.study.api import run_study
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import Outlook, look_ahead
 from biphasic.study.prepared import STORE
 from biphasic.study.schedule import Failure
+from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_study
 from biphasic.study.training_plan import PlannedArm
 from biphasic.study.tune_choice import (
@@ -95,6 +95,7 @@ def tune_study(
     Raises:
         ConfigError: The study cannot be tuned as written.
         StudyError: Trunks failed, or all of a beginning were lost; the file stays as it is.
+        CheckpointError: The record of a trunk is damaged.
     """
     file = Path(file)
     tuning = plan_tuning(load_study(file), share)
@@ -134,7 +135,7 @@ class _Trunks:
     num_threads: int
     console: Console
     num_executed: int = 0
-    last: frozenset[str] | None = field(default=None)
+    last: frozenset[str] | None = None
 
     @property
     def folder(self) -> Path:
@@ -233,10 +234,10 @@ class _Trunks:
             if state not in lost:
                 raise StudyError(f"trunk '{name}' has not been trained; run again to go on")
             return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
-        path = self.store / "states" / state / "state.json"
-        heldout = parse_record(StateRecord, read_json(path), where=str(path)).heldout
+        folder = self.store / "states" / state
+        heldout = read_state_record(folder).heldout
         if missing := sorted(beginning.weights.keys() - heldout.keys()):
-            raise StudyError(f"{path}: no held-out loss of {', '.join(missing)}")
+            raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
         loss = sum(weight * heldout[each] for each, weight in beginning.weights.items())
         return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
 
