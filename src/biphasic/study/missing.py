@@ -31,7 +31,7 @@ def missing_work(
         vocab_size: Entries of the vocabulary.
     """
     states, results = complete_names(store / "states"), complete_names(store / "finetunes")
-    users, owners = _arms_through(plan), _arms_at(plan)
+    users = _arms_by_job(plan)
     items = [
         WorkItem(
             id=segment.id,
@@ -56,7 +56,7 @@ def missing_work(
             needs=group.state,
             cost=float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or 0),
             num_slots=1,
-            arms=owners[group.state],
+            arms=users[group.id],
             make=partial(
                 finetune_job,
                 group,
@@ -72,24 +72,13 @@ def missing_work(
     return items
 
 
-def _arms_through(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, by state, the arms that pass through it."""
-    parents = {segment.id: segment.parent for segment in plan.segments}
+def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, by job, the arms that need it; once for each time that they do."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for arm in plan.arms:
-        state: str | None = arm.state
-        while state is not None:
-            found[state].append(arm.config.name)
-            state = parents.get(state)
-    return {state: tuple(names) for state, names in found.items()}
-
-
-def _arms_at(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, by state, the arms that are evaluated there; once for each time that they are."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for point in plan.points:
-        found[point.state].append(point.arm.name)
-    return {state: tuple(names) for state, names in found.items()}
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            found[job].append(arm)
+    return {job: tuple(arms) for job, arms in found.items()}
 
 
 def _segment_cost(segment: Segment, vocab_size: int) -> float:

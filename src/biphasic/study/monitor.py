@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +13,8 @@ from types import TracebackType
 
 from rich.console import Console
 
+from biphasic.errors import StoppedError, TakenError
+from biphasic.process import this_process
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import JobFailedError
 from biphasic.study.jobs import Progress
@@ -88,8 +88,9 @@ class Monitor:
             self._left[item.kind].jobs += 1
             self._left[item.kind].cost += item.cost
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
-        self._by_arm = _arm_totals(plan, self._items.values())
-        self._runner = RunnerRecord(host=socket.gethostname(), pid=os.getpid(), since=_now())
+        self._by_arm = progress_by_arm(plan, lambda job: job not in self._items)
+        process = this_process()  # as the study's claim names it
+        self._runner = RunnerRecord(host=process.host, pid=process.pid, since=_now())
         self._written = 0.0
         self._lost_seconds = 0.0
         self._is_unseen = False
@@ -145,7 +146,7 @@ class Monitor:
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Note that a job comes up again later; what it took was spent all the same."""
         self._lost_seconds += self._stop(item) * item.num_slots
-        if isinstance(error, JobFailedError):
+        if not isinstance(error, (TakenError, StoppedError)):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
 
@@ -242,24 +243,16 @@ def _running_job(running: _Running) -> RunningJob:
     )
 
 
-def _arm_totals(plan: Plan, items: Iterable[WorkItem]) -> dict[str, ArmProgress]:
-    """Return, by arm, how many of the jobs that it needs are done."""
-    parents = {segment.id: segment.parent for segment in plan.segments}
-    groups = Counter(group.state for group in plan.groups)
-    totals: Counter[str] = Counter()
-    for arm in plan.arms:
-        state: str | None = arm.state
-        while state in parents:
-            totals[arm.config.name] += 1
-            state = parents[state]
-    for point in plan.points:
-        totals[point.arm.name] += groups[point.state]
-    missing = Counter(arm for item in items for arm in item.arms)
+def progress_by_arm(plan: Plan, is_done: Callable[[str], bool]) -> dict[str, ArmProgress]:
+    """Return, by arm, how many of the jobs that it needs are done.
+
+    Args:
+        plan: The study's plan.
+        is_done: Tells of a job, by its identity, whether it is.
+    """
     return {
-        arm.config.name: ArmProgress(
-            done=totals[arm.config.name] - missing[arm.config.name], total=totals[arm.config.name]
-        )
-        for arm in plan.arms
+        arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
+        for arm, jobs in plan.jobs_by_arm().items()
     }
 
 

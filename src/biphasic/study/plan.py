@@ -88,6 +88,29 @@ class Plan:
     groups: tuple[FinetuneGroup, ...]
     tasks: tuple[PlannedTask, ...]
 
+    def path(self, state: str) -> list[str]:
+        """Return the segments that lead to a state, the last one first."""
+        segments: list[str] = []
+        current: str | None = state
+        while current in self._parents:
+            segments.append(current)
+            current = self._parents[current]
+        return segments
+
+    def jobs_by_arm(self) -> dict[str, list[str]]:
+        """Return, by arm, the segments and groups that it needs; shared ones count for each."""
+        groups: dict[str, list[str]] = {}
+        for group in self.groups:
+            groups.setdefault(group.state, []).append(group.id)
+        jobs = {arm.config.name: self.path(arm.state) for arm in self.arms}
+        for point in self.points:
+            jobs[point.arm.name] += groups.get(point.state, ())
+        return jobs
+
+    @cached_property
+    def _parents(self) -> dict[str, str | None]:
+        return {segment.id: segment.parent for segment in self.segments}
+
 
 def plan_study(
     config: StudyConfig,
@@ -133,7 +156,7 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
 
 
 def missing_segments(plan: Plan, store: Path) -> list[Segment]:
-    """Return the segments that must still be trained for something that is not finished."""
+    """Return the segments whose state the store does not have."""
     return [s for s in plan.segments if not is_complete(store / "states" / s.id)]
 
 
@@ -162,13 +185,14 @@ def check_inputs(plan: Plan, store: Path) -> None:
     Raises:
         CheckpointError: A state, a checkpoint or a result is damaged; it is named.
     """
-    needed = {segment.parent for segment in missing_segments(plan, store)}
+    missing = missing_segments(plan, store)
+    needed = {segment.parent for segment in missing}
     needed |= {group.state for group in plan.groups if missing_runs(group, store)}
     for identity in sorted(identity for identity in needed if identity):
         folder = store / "states" / identity
         if is_complete(folder):
             verify_folder(folder, remedy="delete this folder and run again")
-    for segment in missing_segments(plan, store):
+    for segment in missing:
         progress = Progress.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
         if latest is not None:

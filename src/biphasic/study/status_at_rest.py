@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from biphasic.files import complete_names
 from biphasic.study.config import StudyConfig
 from biphasic.study.device_time import device_time
+from biphasic.study.monitor import progress_by_arm
 from biphasic.study.outlook import look_ahead
 from biphasic.study.plan import Plan
 from biphasic.study.prepared import STORE
-from biphasic.study.progress_record import ArmProgress, FailedJob, JobCounts, read_progress
+from biphasic.study.progress_record import FailedJob, JobCounts, read_progress
 from biphasic.study.status import StudyStatus
 from biphasic.study.work import with_dependents
 
@@ -43,7 +43,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         runner=None,
         counts=counts,
         failures=failures,
-        by_arm=_by_arm(plan, done),
+        by_arm=progress_by_arm(plan, done.__contains__),
         device_seconds_spent=spent,
         device_seconds_left=left,
         notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),
@@ -91,24 +91,3 @@ def _waiting(plan: Plan) -> dict[str, list[str]]:
 def _needed(plan: Plan) -> Mapping[str, str | None]:
     states = {segment.id: segment.parent for segment in plan.segments}
     return {**states, **{group.id: group.state for group in plan.groups}}
-
-
-def _by_arm(plan: Plan, done: Set[str]) -> dict[str, ArmProgress]:
-    """Return, by arm, the jobs that it needs; shared ones count for each."""
-    parents = {segment.id: segment.parent for segment in plan.segments}
-    groups: dict[str, list[str]] = {}
-    for group in plan.groups:
-        groups.setdefault(group.state, []).append(group.id)
-    jobs: dict[str, list[str]] = {}
-    for arm in plan.arms:
-        own = jobs.setdefault(arm.config.name, [])
-        state: str | None = arm.state
-        while state in parents:
-            own.append(state)
-            state = parents[state]
-    for point in plan.points:
-        jobs[point.arm.name].extend(groups.get(point.state, ()))
-    counted = {name: Counter(job in done for job in own) for name, own in jobs.items()}
-    return {
-        name: ArmProgress(done=count[True], total=count.total()) for name, count in counted.items()
-    }

@@ -200,7 +200,7 @@ class _Trunks:
             raise StudyError(f"trunks failed, so nothing was chosen; run again to go on: {told}")
         outlook, lost = look_ahead(config, self.store), self._lost()
         for arm in outlook.plan.arms:
-            for identity in _path(arm, outlook):
+            for identity in outlook.plan.path(arm.state):
                 if reason := reasons.get(identity):
                     lost[arm.state] = reason
         write_json(self.folder / _LOST, lost)
@@ -250,17 +250,6 @@ def _divergence(failure: Failure) -> str | None:
     """Say how a trunk diverged; None where it failed otherwise."""
     found = _NOT_FINITE.search(failure.error)
     return f"the {found[2]} was not finite at step {found[1]}" if found else None
-
-
-def _path(arm: PlannedArm, outlook: Outlook) -> list[str]:
-    """Return the states that lead to an arm's end, some of which other arms may share."""
-    parents = {segment.id: segment.parent for segment in outlook.plan.segments}
-    path: list[str] = []
-    current: str | None = arm.state
-    while current is not None:
-        path.append(current)
-        current = parents.get(current)
-    return path
 
 
 def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:

@@ -2,12 +2,14 @@
 
 import io
 import json
+import os
 
 import pytest
 import torch
 from rich.console import Console
 
-from biphasic.errors import ConfigError, StudyError, os_error_text
+from biphasic.errors import ConfigError, StudyError, TakenError, os_error_text
+from biphasic.process import this_process
 from biphasic.study.engine import JobFailedError
 from biphasic.study.jobs import Progress
 from biphasic.study.monitor import Monitor
@@ -151,6 +153,18 @@ def test_the_record_says_what_became_of_each_job(tmp_path, monkeypatch):
     assert record.seconds_left == pytest.approx(15.0)
     assert record.is_over
     assert "will be tried again: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
+    console = Console(file=io.StringIO(), width=120)
+    only, full = item("only"), OSError(28, "No space left on device")
+    with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+        monitor.delayed(only, TakenError("taken", "another"))
+        monitor.delayed(only, full)
+        monitor.ended(only, full, elsewhere=False)
+    record = read_progress(tmp_path)
+    assert [failure.tries for failure in record.failures] == [2]
+    assert (record.runner.host, record.runner.pid) == (this_process().host, os.getpid())
 
 
 def test_a_damaged_record_is_named(tmp_path):
