@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from biphasic.analysis.score_table import Scores
-    from biphasic.records import Convention
+from biphasic.cli.results import chosen_convention, read_scores
 
 _WIDEST = 10_000  # characters; no table is wider
 
@@ -67,7 +65,8 @@ def analyze_command(
     from biphasic.analysis.score_table import at_one_rate
     from biphasic.analysis.text import flat, plain
 
-    scores, problems = _read(folder.resolve(), convention)
+    scores, found = read_scores(folder, chosen_convention(convention))
+    problems = [f"{problem.kind}: {problem.text}" for problem in found]
     if one_rate:
         scores = at_one_rate(scores)
     if by_pretraining:
@@ -88,26 +87,3 @@ def analyze_command(
             typer.echo(plain(line))
     for problem in problems:
         typer.echo(flat(problem), err=True)
-
-
-def _read(folder: Path, convention: str | None) -> tuple[Scores, list[str]]:
-    from typing import cast, get_args
-
-    from biphasic.analysis.layout import read_layout
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.scores import study_scores
-    from biphasic.config import nearest
-    from biphasic.errors import ConfigError
-    from biphasic.records import Convention
-
-    if convention is not None and convention not in get_args(Convention):
-        known = nearest(convention, get_args(Convention))
-        raise ConfigError(f"--convention: unknown value '{convention}'{known}")
-    chosen = cast("Convention | None", convention)
-    if (folder / "study.json").is_file():
-        records = load_study(folder, folder.parent / "store")
-        found, scores = records.problems, study_scores(records, convention=chosen)
-    else:
-        layout = read_layout(folder)
-        found, scores = layout.problems, layout.scores(chosen or "standard")
-    return scores, [f"{problem.kind}: {problem.text}" for problem in found]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from biphasic.cli.results import chosen_convention, read_scores
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +65,7 @@ def claims_command(
         typer.echo(json.dumps(claims_schema(), indent=1))
         return
     chosen = _chosen(claims, only or ())
-    rule = None if convention is None else _convention(convention)
+    rule = chosen_convention(convention)
     scores = _scores(folder, is_paper=paper, convention=rule)
     scores = scores if rule is None else restated(scores, rule)
     results = claims_report(scores, claims=chosen)
@@ -81,9 +83,7 @@ def claims_command(
 
 def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
     """Read the table; say on the standard error how much of it was left out."""
-    from biphasic.analysis.layout import read_layout
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.scores import paper_scores, study_scores
+    from biphasic.analysis.scores import paper_scores
     from biphasic.analysis.text import count
     from biphasic.errors import ConfigError
 
@@ -91,25 +91,11 @@ def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | Non
         raise ConfigError("give a folder, or --paper for the published table; one of them")
     if folder is None:
         return paper_scores()
-    folder = folder.resolve()
-    if (folder / "study.json").is_file():
-        records = load_study(folder, folder.parent / "store")
-        problems, scores = records.problems, study_scores(records, convention)
-    else:
-        layout = read_layout(folder)
-        problems, scores = layout.problems, layout.scores(convention or "standard")
+    scores, problems = read_scores(folder, convention)
     if problems:
         told = count(len(problems), "problem")
         typer.echo(f"{told} with these records; biphasic analyze names them", err=True)
     return scores
-
-
-def _convention(text: str) -> Convention:
-    from biphasic.errors import ConfigError
-
-    if text not in {"standard", "paper"}:
-        raise ConfigError(f"--convention {text}: no such convention (known: paper, standard)")
-    return cast("Convention", text)
 
 
 def _chosen(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from biphasic.cli.results import chosen_convention
 
 if TYPE_CHECKING:
     from biphasic.analysis.gallery import Gallery
@@ -70,15 +72,12 @@ def figures_command(
     from biphasic.analysis.plots.catalog import record_figures, score_figures
     from biphasic.analysis.reference_values import ReferenceValues
     from biphasic.analysis.scores import paper_scores, study_scores
-    from biphasic.errors import ConfigError
-    from biphasic.records import Convention
 
-    if convention not in (None, "standard", "paper"):
-        raise ConfigError(f"--convention {convention}: unknown; 'standard' or 'paper'")
+    rule = chosen_convention(convention)
     chosen = chosen_formats(formats)
     folder = study.resolve()
     records = load_study(folder, folder.parent / "store")
-    scores = study_scores(records, cast(Convention | None, convention))
+    scores = study_scores(records, rule)
     reference = paper_scores() if paper else None
     if reference is not None and not ReferenceValues(scores, reference).has_datasets:
         typer.echo(

@@ -112,7 +112,9 @@ def test_biphasic_figures_says_that_no_dataset_is_the_papers(tmp_path):
 
 
 def test_a_wrong_convention_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="--convention best: unknown"):
+    with pytest.raises(
+        ConfigError, match=r"--convention best: no such convention \(known: paper, standard\)"
+    ):
         run("figures", tmp_path, "--convention", "best")
 
 
