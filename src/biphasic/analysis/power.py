@@ -10,12 +10,11 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
-from scipy.optimize import brentq
+from numpy.typing import NDArray
 from scipy.special import chdtrc, gammaln, ndtr, stdtrit
 
 LEVEL = 0.05
 POWER = 0.8
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
 NO_SPREAD = 1e-10
 """Percent points; one answer in ten million is a hundred thousand times as much."""
 _WIDEST = 9.0
@@ -64,6 +63,8 @@ def _noncentrality(freedom: int, t_value: float, share: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow to load, and few need it
+
     return float(cast("float", brentq(function, low, high)))
 
 
@@ -76,17 +77,23 @@ def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
     """
     if t_value < 0:
         return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
+    nodes, shares = _quadrature()
     if t_value >= 1:
-        z = _WIDEST * _NODES
-        weights = _WIDEST * _WEIGHTS * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        z = _WIDEST * nodes
+        weights = _WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         s = np.maximum((z + noncentrality) / t_value, 0.0)
         return float(weights @ chdtrc(freedom, freedom * s**2))
     longest = 1 + _WIDEST / math.sqrt(freedom)
-    s = longest * (1 + _NODES) / 2
+    s = longest * (1 + nodes) / 2
     half = freedom / 2
     log_density = math.log(2) + half * math.log(half) - gammaln(half) - half * s**2
     density = np.exp(log_density + (freedom - 1) * np.log(s))
-    return float(longest / 2 * _WEIGHTS * density @ ndtr(t_value * s - noncentrality))
+    return float(longest / 2 * shares * density @ ndtr(t_value * s - noncentrality))
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.polynomial.legendre.leggauss(400)
 
 
 @lru_cache(maxsize=256)
