@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.sheets import Sheet, SheetCell, columns_of, score_text
-from biphasic.analysis.text import flat
+from biphasic.analysis.text import csv_text, flat
 
 _LEVEL = "≈"
 _PROVISIONAL = "†"
@@ -109,15 +107,13 @@ def html_table(sheet: Sheet) -> str:
 
 def to_csv(scores: Scores, sheets: Iterable[Sheet]) -> str:
     """Write one row per cell with all factors of its model; floats read back exactly."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_CSV_COLUMNS)
+    rows = []
     for sheet in sheets:
         for block in sheet.blocks:
             for row in block:
                 model = row.model
                 for dataset, cell in zip(sheet.datasets, row.cells, strict=True):
-                    writer.writerow(
+                    rows.append(
                         (
                             model.group, dataset.task, dataset.name, _flag(dataset.is_average),
                             dataset.metric, model.name, model.label, model.size, model.objective,
@@ -128,7 +124,7 @@ def to_csv(scores: Scores, sheets: Iterable[Sheet]) -> str:
                             cell.mark or "", _flag(cell.is_complete), *_numbers(cell.reference),
                         )
                     )  # fmt: skip
-    return buffer.getvalue()
+    return csv_text(_CSV_COLUMNS, rows)
 
 
 def _markdown_sheet(sheet: Sheet) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from biphasic.analysis.load import Curve
 from biphasic.analysis.palette import FLOOR, GRID, INK, MUTED, PAPER, ArmStyle
+from biphasic.analysis.plots.frame import SMALL, quieten
 from biphasic.analysis.stats import Estimate
 from biphasic.analysis.text import amount, rate, score_cell, wrap
 
@@ -26,7 +27,6 @@ LOSS_HEIGHT = 2.7
 SENSITIVITY_HEIGHT = 2.7
 _MAX_POINTS = 160
 _LABEL_SIZE = 8.0
-_SMALL = 7.5
 _BOTTOM = 0.44
 _POINTS_PER_INCH = 72.0
 
@@ -91,7 +91,7 @@ def draw_loss(
     )
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: amount(tokens)))
-    axes.set_xlabel("training tokens", fontsize=_SMALL, color=MUTED)
+    axes.set_xlabel("training tokens", fontsize=SMALL, color=MUTED)
     drawn = [(line, *_thin(line.curve, smooth=smooth)) for line in lines]
     low, high = _loss_range([losses for _, _, losses in drawn], floor)
     axes.set_ylim(low, high)
@@ -120,7 +120,7 @@ def draw_scores(
 
     The untrained encoder's mean goes through all rows as a line of reference.
     """
-    axes = _axes(figure, box, left=1.02, right=0.98, bottom=0.2, title=title, unit=axis)
+    axes = _axes(figure, box, left=1.02, right=1.26, bottom=0.2, title=title, unit=axis)
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda score, _: f"{score:g}"))
     axes.set_xlim(*_score_range([s for row in rows for s in _extent(row)]))
@@ -152,7 +152,7 @@ def draw_rates(
     axes.xaxis.set_major_locator(FixedLocator(rates[:: math.ceil(len(rates) / 6) or 1]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value)))
-    axes.set_xlabel("learning rate", fontsize=_SMALL, color=MUTED)
+    axes.set_xlabel("learning rate", fontsize=SMALL, color=MUTED)
     everything = [score for line in lines for _, scores in line.scores for score in scores]
     axes.set_ylim(*_score_range(everything))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda score, _: f"{score:g}"))
@@ -192,16 +192,9 @@ def _axes(
             (box.height - bottom - top) / height,
         )
     )
-    axes.set_facecolor("none")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
-    axes.tick_params(colors=MUTED, labelsize=_SMALL, length=0, pad=4)
-    axes.grid(axis="y", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    quieten(axes, pad=4)
     flush = (0.06 - left) * _POINTS_PER_INCH
-    heads = [(unit, 8.0, _SMALL, MUTED, "normal")]
+    heads = [(unit, 8.0, SMALL, MUTED, "normal")]
     if title:
         heads.append((wrap(title, width=40, num_lines=1), 22.0, 9.5, INK, "bold"))
     for text, above, size, color, weight in heads:

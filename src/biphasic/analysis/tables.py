@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +14,7 @@ from biphasic.analysis.stats import cells, estimate, ranking, scores_on_test
 from biphasic.analysis.text import (
     OBJECTIVES,
     count,
+    csv_text,
     metric_name,
     objective_name,
     plain,
@@ -52,7 +51,7 @@ def results_csv(records: StudyRecords) -> str:
             outcomes = sorted(groups.get((arm.name, task.name), ()), key=_order)
             rows += [_result_row(outcome, task.metric, outcome.run.id in chosen)
                      for outcome in outcomes]  # fmt: skip
-    return _csv(_RESULT_COLUMNS, rows)
+    return csv_text(_RESULT_COLUMNS, rows)
 
 
 def table_csv(records: StudyRecords, *, convention: Convention | None = None) -> str:
@@ -77,7 +76,7 @@ def table_csv(records: StudyRecords, *, convention: Convention | None = None) ->
             rows.append(
                 (cell.arm, cell.task, metric, mean, half_width, num_seeds, complete, convention)
             )
-    return _csv(_TABLE_COLUMNS, rows)
+    return csv_text(_TABLE_COLUMNS, rows)
 
 
 def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:
@@ -164,11 +163,3 @@ def _order(outcome: Outcome) -> tuple[float, int]:
 
 def _exact(number: float | None) -> str:
     return "" if number is None else repr(number)
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return buffer.getvalue()

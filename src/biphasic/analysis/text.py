@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from biphasic.analysis.stats import Estimate
+from biphasic.analysis.estimate import Estimate
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _METRICS = {
@@ -145,6 +148,15 @@ def truncations(counts: Mapping[str, int]) -> str:
                 f"{number:,} {f'{what} ' if what else ''}of {split}".replace(",", "\u202f")
             )
     return listing(parts)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Write a heading and rows as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
 def listing(names: list[str]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from biphasic.analysis.palette import GRID, INK, MUTED, PAPER
+from biphasic.analysis.palette import INK, MUTED, PAPER
+from biphasic.analysis.plots.frame import SMALL, quieten
 from biphasic.analysis.plots.render import drawing, to_png, to_svg
 from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles
+from biphasic.analysis.text import csv_text
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 
 _NAME = "tune-curve"
@@ -22,23 +22,27 @@ _PANEL_HEIGHT = 2.4
 _NARROWEST = 5.6
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.55, 0.15, 0.68, 0.5
 _ENTRY = 0.17
-_SMALL, _TEXT = 7.5, 9.0
+_TEXT = 9.0
 _TALLEST_NATS = 1.0
 """Losses further above the lowest are drawn at the upper edge: how bad they are says nothing."""
 
 
 def curve_csv(record: TuneRecord) -> str:
     """Write a tuning as rows, one for each trunk; floats read back exactly."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for curve in record.curves:
-        for trial in curve.trials:
-            loss = "" if trial.loss is None else repr(trial.loss)
-            chosen = "yes" if trial.peak == curve.choice else ""
-            row = (curve.name, curve.measure, repr(trial.peak), loss, chosen, trial.lost)
-            writer.writerow((*row, trial.state))
-    return buffer.getvalue()
+    rows = (
+        (
+            curve.name,
+            curve.measure,
+            repr(trial.peak),
+            "" if trial.loss is None else repr(trial.loss),
+            "yes" if trial.peak == curve.choice else "",
+            trial.lost,
+            trial.state,
+        )
+        for curve in record.curves
+        for trial in curve.trials
+    )
+    return csv_text(_COLUMNS, rows)
 
 
 def draw_curves(record: TuneRecord) -> dict[str, bytes]:
@@ -66,13 +70,13 @@ def _draw(record: TuneRecord) -> Figure:
         axes = figure.add_axes(box)
         _dress(axes, curves)
         axes.set_title(f"Held-out {measure}", fontsize=_TEXT, color=INK, loc="left", pad=16)
-        axes.set_xlabel("peak rate", fontsize=_SMALL, color=MUTED)
-        axes.set_ylabel("nats per token", fontsize=_SMALL, color=MUTED)
+        axes.set_xlabel("peak rate", fontsize=SMALL, color=MUTED)
+        axes.set_ylabel("nats per token", fontsize=SMALL, color=MUTED)
         for curve in curves:
             _draw_curve(axes, curve, styles[curve.name], _top(curves))
         axes.legend(
             loc="upper left", bbox_to_anchor=(-0.02, -0.42 / _PANEL_HEIGHT), frameon=False,
-            fontsize=_SMALL, labelcolor=INK, borderpad=0, borderaxespad=0, handlelength=2.6,
+            fontsize=SMALL, labelcolor=INK, borderpad=0, borderaxespad=0, handlelength=2.6,
         )  # fmt: skip
     title = f"{record.study}: loss after {record.steps:,} steps, by peak rate (ring: chosen)"
     figure.text(
@@ -83,14 +87,7 @@ def _draw(record: TuneRecord) -> Figure:
 
 
 def _dress(axes: Axes, curves: Sequence[CurveRecord]) -> None:
-    axes.set_facecolor("none")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
-    axes.tick_params(colors=MUTED, labelsize=_SMALL, length=0, pad=3)
-    axes.grid(axis="y", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    quieten(axes)
     rates = sorted({trial.peak for curve in curves for trial in curve.trials})
     axes.set_xscale("log")
     axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
@@ -145,7 +142,7 @@ def _draw_curve(axes: Axes, curve: CurveRecord, style: SeriesStyle, top: float) 
 
 def _note(axes: Axes, rate: float, top: float, text: str, style: SeriesStyle) -> None:
     axes.annotate(
-        text, (rate, top), xytext=(0, 5), textcoords="offset points", fontsize=_SMALL,
+        text, (rate, top), xytext=(0, 5), textcoords="offset points", fontsize=SMALL,
         color=style.color, ha="center", annotation_clip=False,
     )  # fmt: skip
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from biphasic.analysis.load import Problem, StudyRecords
 from biphasic.analysis.page.environment import grouped
 from biphasic.analysis.summary import finetunings, segment_rows
-from biphasic.analysis.text import amount, duration, rate
+from biphasic.analysis.text import amount, csv_text, duration, rate
 
 _KINDS = {
     "missing": "Missing",
@@ -68,11 +66,7 @@ def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
 
 def problems_csv(problems: Sequence[Problem]) -> str:
     """Write every problem with its kind."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("kind", "text"))
-    writer.writerows((problem.kind, problem.text) for problem in problems)
-    return buffer.getvalue()
+    return csv_text(("kind", "text"), ((problem.kind, problem.text) for problem in problems))
 
 
 def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from biphasic.analysis.plots.styles import SeriesStyle, reference_style
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import flat, metric_name
+from biphasic.analysis.text import csv_text, flat, metric_name
 
 _TASKS = {
     "SC": "Sequence classification",
@@ -140,16 +138,15 @@ class Skipped:
 
 def points_csv(chart: Chart) -> str:
     """Write what a figure shows as rows; floats read back exactly."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("panel", "series", "x", "mean", "low", "high", "model"))
+    columns = ("panel", "series", "x", "mean", "low", "high", "model")
+    rows = []
     for panel in chart.panels:
         for series in panel.series:
             for point in sorted(series.points, key=lambda point: (point.x, point.model)):
                 numbers = (point.x, point.mean, point.low, point.high)
                 cells = ("" if number is None else repr(number) for number in numbers)
-                writer.writerow((panel.title, series.label, *cells, point.model))
-    return buffer.getvalue()
+                rows.append((panel.title, series.label, *cells, point.model))
+    return csv_text(columns, rows)
 
 
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
-from biphasic.analysis.palette import GRID, INK, MUTED, PAPER
+from biphasic.analysis.palette import INK, MUTED, PAPER
 from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.plots.frame import SMALL, quieten
 from biphasic.analysis.plots.key import (
     draw_key,
     key_height,
@@ -27,7 +28,6 @@ from biphasic.analysis.text import flat
 
 _TITLE_SIZE = 10.0
 _PANEL_SIZE = 8.0
-_SMALL = 7.5
 _EDGE = 0.08
 _LEFT = 0.36
 _RIGHT = 0.1
@@ -106,7 +106,7 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
             )
         )
         _draw_panel(figure, axes, panel, chart.axis, width=panel_width - _LEFT - _RIGHT)
-    figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=_SMALL, color=MUTED, ha="center")
+    figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
     return figure
 
 
@@ -132,20 +132,13 @@ def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: 
 
 
 def _dress(axes: Axes, panel: Panel, *, width: float) -> None:
-    axes.set_facecolor("none")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
-    axes.tick_params(colors=MUTED, labelsize=_SMALL, length=0, pad=3)
-    axes.grid(axis="y", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+    quieten(axes)
     flush = -_LEFT * _POINTS_PER_INCH + 1
     room = _LEFT + width + _RIGHT - 0.04
     heads = (
         (_cut(panel.title, _PANEL_SIZE, room, "bold"), 16.0, _PANEL_SIZE, INK,
          "bold"),
-        (_cut(panel.unit, _SMALL, room), 6.0, _SMALL, MUTED, "normal"),
+        (_cut(panel.unit, SMALL, room), 6.0, SMALL, MUTED, "normal"),
     )  # fmt: skip
     for text, above, size, color, weight in heads:
         axes.annotate(
@@ -169,9 +162,9 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     ends = axes.get_xlim()
     # Categories are all named; numbers between others can be left out.
     widest = width / len(axis.ticks) - _TICK_GAP if axis.scale == "category" else _WIDEST_TICK
-    texts = [_cut(text, _SMALL, widest) for _, text in axis.ticks]
+    texts = [_cut(text, SMALL, widest) for _, text in axis.ticks]
     along = [_along(place, ends, is_log=axis.scale == "log") * width for place, _ in axis.ticks]
-    shown = _apart(along, [text_width(text, _SMALL) for text in texts])
+    shown = _apart(along, [text_width(text, SMALL) for text in texts])
     if axis.scale == "category":
         shown = [*range(len(texts))]
     axes.xaxis.set_major_locator(FixedLocator([axis.ticks[index][0] for index in shown]))
