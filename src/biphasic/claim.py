@@ -45,6 +45,7 @@ from pathlib import Path
 from time import monotonic
 
 from biphasic.errors import DataError, StudyError, TakenError
+from biphasic.files import PARTIAL
 from biphasic.process import ProcessName, is_alive, this_process
 
 HEARTBEAT_SECONDS = 20.0
@@ -54,7 +55,6 @@ STALE_SECONDS = 300.0
 CLAIM = ".claim"
 """Name of the claim on the folder that it is in."""
 FREE = ".free"
-PARTIAL = ".partial-"
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 _LONGEST_POLL = 2.0
 

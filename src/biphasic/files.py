@@ -15,7 +15,8 @@ from typing import Any
 from biphasic.errors import CheckpointError, DataError
 
 MANIFEST = "manifest.json"
-_PARTIAL = ".partial-"
+PARTIAL = ".partial-"
+"""Begins the names of what is still being written, or was when its writer was interrupted."""
 
 
 def canonical_json(value: Any) -> str:
@@ -53,7 +54,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
     """Replace `path` by `content` in one step; `is_flushed` as in `write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{_PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         with partial.open("wb") as stream:
             stream.write(content)
@@ -89,7 +90,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     stands there incomplete is replaced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{_PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
+    partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
     partial.mkdir()
     try:
         yield partial
@@ -163,7 +164,7 @@ def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
 
 def remove_partials(folder: Path, name: str = "") -> None:
     """Delete what interrupted writers of `name` (of anything, when empty) left below `folder`."""
-    for leftover in folder.glob(f"{_PARTIAL}{name}*"):
+    for leftover in folder.glob(f"{PARTIAL}{name}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.claim import FREE
-from biphasic.errors import DataError, StudyError
-from biphasic.files import is_complete, read_json
-from biphasic.records import StateRecord, parse_record
+from biphasic.errors import CheckpointError, DataError, StudyError
+from biphasic.files import PARTIAL, is_complete, read_json
 from biphasic.store_claims import CLAIMS
 from biphasic.study.needs import Needs, corpus_hash
+from biphasic.study.state_record import read_state_record
 
-PARTIAL = ".partial-"
 CLAIM_DAYS = 1
 """Claims that were used since are left: a process may stand between two looks at one."""
 _OLD_LOCKS = "locks"
@@ -111,12 +110,11 @@ def _states(store: Path, needs: Needs) -> Iterator[Item]:
 
 
 def _describe_state(path: Path) -> str:
-    record = path / "state.json"
-    if not is_complete(path) or not record.is_file():
+    if not is_complete(path) or not (path / "state.json").is_file():
         return "incomplete"
     try:
-        state = parse_record(StateRecord, read_json(record), where=str(record))
-    except DataError:
+        state = read_state_record(path)
+    except CheckpointError:
         return "damaged"
     phases = (f"{entry.objective} {entry.steps:,}" for entry in state.ledger)
     return f"step {state.step:,}: {', '.join(phases)}"

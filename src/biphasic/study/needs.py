@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.data.build import RECORD
-from biphasic.data.corpus import DETAILS
 from biphasic.errors import BiphasicError, DataError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.find import RESOLVED, STUDY
-from biphasic.study.outlook import Outlook, look_ahead
+from biphasic.study.outlook import Outlook, content_hash, look_ahead
 from biphasic.study.record import settings_digest
 from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_resolved
@@ -100,7 +99,7 @@ def corpus_hash(folder: Path) -> str | None:
     """Return what a folder of `data/` holds: the hash of its training text; None if unfinished."""
     if not (folder / RECORD).is_file() or not is_complete(folder / "train"):
         return None
-    return str(read_json(folder / "train" / DETAILS)["content_hash"])
+    return content_hash(folder)
 
 
 def _add_study(needs: Needs, folder: Path, store: Path) -> None:

@@ -85,7 +85,7 @@ def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: l
     else:
         loaded = TextTokenizer.load(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
-        corpus_hash = _content_hash(folder)
+        corpus_hash = content_hash(folder)
     return Ground(
         corpus_hash=corpus_hash,
         tokenizer_sha256=tokenizer,
@@ -136,7 +136,8 @@ def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int
     return digest({"stand-in": "tokenizer", "name": corpus.tokenizer}), GIVEN_VOCABULARY
 
 
-def _content_hash(folder: Path) -> str:
+def content_hash(folder: Path) -> str:
+    """Return the hash of the training text of a corpus that is there."""
     return str(read_json(folder / "train" / DETAILS)["content_hash"])
 
 
@@ -148,7 +149,7 @@ def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
             f"{', '.join(missing)}: no finished corpus here, though a phase reads one; make it "
             "with 'biphasic corpus build'"
         )
-    return {str(folder): _content_hash(folder) for folder in sorted(folders)}
+    return {str(folder): content_hash(folder) for folder in sorted(folders)}
 
 
 def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
