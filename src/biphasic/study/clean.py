@@ -75,8 +75,8 @@ def clean(
     with ExitStack() as held:
         if delete:
             held.enter_context(claim_cleaning(store))
+        _refuse_running(root, store, say)
         folders = study_folders(root)
-        _refuse_running(folders, store, say)
         cleaning = _look(root, folders, also_pretrained=also_pretrained)
         if delete:
             for item in cleaning.items:
@@ -115,13 +115,14 @@ def _check_store(store: Path) -> None:
         raise StudyError(f"{store}: no such folder, so there is nothing to clean; name a --root")
 
 
-def _refuse_running(folders: list[Path], store: Path, say: Say | None) -> None:
+def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
     """Refuse to go on while somebody works.
 
     Raises:
         LockedError: Somebody does.
     """
-    for folder in folders:
+    # All folders: a study that begins has a claim before it has settings.
+    for folder in sorted(root.iterdir()):
         if find_holder(folder / CLAIM) is not None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
             _settle(folder / CLAIM, f"{folder}: this study is running", cancel, say)

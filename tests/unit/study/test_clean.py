@@ -253,6 +253,14 @@ def test_a_running_study_is_named(root):
     assert str(root / "one") in str(caught.value)
 
 
+def test_a_study_that_has_saved_no_settings_yet_is_seen_too(root):
+    with (
+        exclusive_folder(root / "new", doing="running this study", otherwise="wait"),
+        pytest.raises(LockedError, match="new: this study is running"),
+    ):
+        clean(root)
+
+
 def test_nothing_is_deleted_while_anybody_works(root, store):
     fake_state(store, "useless")
     with (
