@@ -17,15 +17,14 @@ from biphasic.analysis.sentences import (
     detectable_sentence,
     examples_sentence,
     floor_sentence,
-    number,
     pretraining_sentence,
     selection_sentence,
     source_sentence,
 )
+from biphasic.analysis.sheets import score_text
 from biphasic.analysis.text import plain
 from biphasic.analysis.variance import variance_split
 
-_NOTHING = "–"
 _PROVISIONAL = " †"
 
 
@@ -49,19 +48,10 @@ def score_tables(scores: Scores) -> Iterator[Table]:
 
 def _cell(scores: Scores, model: str, dataset: DatasetInfo, best: list[str]) -> Text:
     score = scores.get(model, dataset.name)
-    text = cell_text(score)
+    text = score_text(score.estimate if score is not None else None)
     if score is not None and score.estimate is not None and not score.is_complete:
         text += _PROVISIONAL
     return Text(text, style="bold" if model in best else "")
-
-
-def cell_text(score: Score | None) -> str:
-    """Write `87.85 (0.13)`; the mean alone where there is no interval."""
-    if score is None or score.estimate is None:
-        return _NOTHING
-    found = score.estimate
-    mean = number(found.mean)
-    return mean if found.half_width is None else f"{mean} ({number(found.half_width)})"
 
 
 def notes(scores: Scores) -> list[str]:

@@ -17,19 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biphasic.analysis.estimate import estimate
 from biphasic.analysis.layout_examples import example_reader
 from biphasic.analysis.load import Problem
 from biphasic.analysis.model_names import model_from_name
-from biphasic.analysis.score_table import (
-    PERCENT,
-    DatasetInfo,
-    Score,
-    Scores,
-    in_percent,
-    with_averages,
-)
-from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
+from biphasic.analysis.score_table import DatasetInfo, Scores, score_of_grid, with_averages
+from biphasic.analysis.selection import GridScore, best_per_seed
 from biphasic.errors import DataError
 from biphasic.records import Convention
 
@@ -80,7 +72,9 @@ class Layout:
             models=tuple(model_from_name(name) for name in models),
             datasets=tuple(self.datasets.values()),
             cells={
-                cell: _score(runs, convention=convention, is_complete=cell not in self.incomplete)
+                cell: score_of_grid(
+                    runs, convention=convention, is_complete=cell not in self.incomplete
+                )
                 for cell, runs in self.runs.items()
             },
             examples=example_reader(chosen),
@@ -273,17 +267,3 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
                     f"{model} on {dataset}: {len(lacks)} of {len(grid)} runs without a score: "
                     f"learning rate {told}",
                 )
-
-
-def _score(
-    runs: tuple[GridScore[Path], ...], *, convention: Convention, is_complete: bool
-) -> Score:
-    chosen, at_one_rate = best_per_seed(runs), best_rate(runs)
-    return Score(
-        estimate=in_percent(estimate([run.test for run in chosen], convention=convention)),
-        by_seed={run.seed: PERCENT * run.test for run in chosen},
-        is_complete=is_complete,
-        at_one_rate={run.seed: PERCENT * run.test for run in at_one_rate} or None,
-        one_rate=at_one_rate[0].rate if at_one_rate else None,
-        num_rates=len({run.rate for run in runs}),
-    )

@@ -15,6 +15,7 @@ from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.examples import ExampleReader, ResampledCell
+from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
 from biphasic.records import Convention
 
@@ -214,8 +215,28 @@ class Scores:
         return tuple(dataset for dataset in self.datasets if dataset.is_average)
 
 
-def in_percent(found: Estimate | None) -> Estimate | None:
-    """Return an estimate of shares in percent points."""
+def score_of_grid(
+    runs: Sequence[GridScore[Any]], *, convention: Convention, is_complete: bool
+) -> Score:
+    """Return the score of a model on a dataset from its grid of learning rates and seeds.
+
+    Args:
+        runs: Those that have scores, as shares.
+        convention: How the interval is computed.
+        is_complete: Whether no run is missing that might change it.
+    """
+    chosen, at_one = best_per_seed(runs), best_rate(runs)
+    return Score(
+        estimate=_in_percent(estimate([run.test for run in chosen], convention=convention)),
+        by_seed={run.seed: PERCENT * run.test for run in chosen},
+        is_complete=is_complete,
+        at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
+        one_rate=at_one[0].rate if at_one else None,
+        num_rates=len({run.rate for run in runs}) or None,
+    )
+
+
+def _in_percent(found: Estimate | None) -> Estimate | None:
     if found is None:
         return None
     half_width = None if found.half_width is None else PERCENT * found.half_width

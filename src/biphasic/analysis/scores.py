@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.load import ArmData, Outcome, StudyRecords
+from biphasic.analysis.load import ArmData, StudyRecords
 from biphasic.analysis.score_table import (
     PERCENT,
     DatasetInfo,
@@ -20,11 +20,10 @@ from biphasic.analysis.score_table import (
     Score,
     Scores,
     average_name,
-    in_percent,
+    score_of_grid,
     with_averages,
 )
-from biphasic.analysis.selection import best_per_seed, best_rate
-from biphasic.analysis.stats import Cell, cells, grid
+from biphasic.analysis.stats import cells, grid
 from biphasic.analysis.study_examples import example_reader
 from biphasic.files import digest
 from biphasic.records import ArmRecord, Convention, PhaseRecord
@@ -125,7 +124,14 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
         convention=convention,
         models=tuple(_study_model(arm) for arm in records.arms),
         datasets=tuple(DatasetInfo(t.name, t.kind.upper(), t.metric) for t in records.tasks),
-        cells={key: _study_score(cell, groups.get(key, ())) for key, cell in table.items()},
+        cells={
+            key: score_of_grid(
+                grid(groups.get(key, ()), metric=cell.metric),
+                convention=convention,
+                is_complete=cell.is_complete,
+            )
+            for key, cell in table.items()
+        },
         examples=None if records.store is None else example_reader(table, records.store),
     )
     return with_averages(scores)
@@ -184,16 +190,3 @@ def _steps_by_objective(phases: Iterable[PhaseRecord]) -> dict[str, int]:
 def _size(model: str | None) -> str:
     """Write presets as the paper does, `210M`; names of all else as they are."""
     return model.upper() if model in {"210m", "610m", "1b"} else model or ""
-
-
-def _study_score(cell: Cell, outcomes: Sequence[Outcome]) -> Score:
-    runs = grid(outcomes, metric=cell.metric)
-    at_one_rate = best_rate(runs)
-    return Score(
-        estimate=in_percent(cell.estimate),
-        by_seed={entry.seed: PERCENT * entry.test for entry in best_per_seed(runs)},
-        is_complete=cell.is_complete,
-        at_one_rate={entry.seed: PERCENT * entry.test for entry in at_one_rate} or None,
-        one_rate=at_one_rate[0].rate if at_one_rate else None,
-        num_rates=len({entry.rate for entry in runs}) or None,
-    )
