@@ -11,7 +11,7 @@ from rich.console import Console
 
 from biphasic.analysis.tune_figure import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
-from biphasic.errors import StudyError
+from biphasic.errors import StoppedError, StudyError
 from biphasic.files import is_complete, read_json, write_bytes, write_json, write_text
 from biphasic.study.api import run_study
 from biphasic.study.config import StudyConfig
@@ -95,6 +95,7 @@ def tune_study(
     Raises:
         ConfigError: The study cannot be tuned as written.
         StudyError: Trunks failed, or all of a beginning were lost; the file stays as it is.
+        StoppedError: Somebody cancelled the trunks; the next call goes on.
         CheckpointError: The record of a trunk is damaged.
     """
     file = Path(file)
@@ -184,7 +185,7 @@ class _Trunks:
         self.num_executed += outcome.num_executed
         self.last = names
         if outcome.is_stopped:
-            raise StudyError(f"{config.name}: stopped; run again to go on")
+            raise StoppedError(f"{config.name}: stopped; run again to go on")
         if outcome.set_aside:
             self._note_lost(config, outcome.set_aside)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from biphasic.errors import StudyError
+from biphasic.errors import StoppedError, StudyError
 from biphasic.study import tune
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import look_ahead
@@ -87,3 +87,17 @@ def test_another_failure_loses_nothing(fail):
     found = fail("no space left on device", start=0)
     assert "nothing was chosen; run again to go on: pico-clm-lr1000 0-4: no space" in found["error"]
     assert found["lost"] == []
+
+
+def test_what_was_cancelled_says_so_and_leaves_the_file(monkeypatch, tmp_path):
+    def cancelled(*_: Any, **__: Any) -> Outcome:
+        outcome = Outcome(())
+        outcome.is_stopped = True
+        return outcome
+
+    monkeypatch.setattr(tune, "run_study", cancelled)
+    file = tmp_path / "shared.yaml"
+    file.write_text(TEXT)
+    with pytest.raises(StoppedError, match="shared-tune: stopped; run again to go on"):
+        tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
+    assert file.read_text() == TEXT
