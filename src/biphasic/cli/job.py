@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from biphasic.cli.options import Root
+
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
 JobId = Annotated[str, typer.Argument(help="Identity, as 'biphasic study jobs FILE' prints it.")]
-Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 
 
 @job_app.command("run")

@@ -19,8 +19,9 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
+from biphasic.cli.options import Root
 from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.study import INTERRUPTED, Overrides, Root, shown, study_app
+from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (

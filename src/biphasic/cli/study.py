@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import Root
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -24,7 +25,6 @@ _WIDEST = 10_000  # characters; no table is wider
 INTERRUPTED = 130
 """Exit code of what was stopped before its end, as shells have it."""
 
-Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. recipe.model=micro."),

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import Root
+
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
     from biphasic.study.status import StudyStatus
 
-Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 _REFRESH_SECONDS = 1.0
 
 

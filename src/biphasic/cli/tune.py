@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from biphasic.cli.options import Root
+
 
 def study_tune(
     file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
@@ -25,9 +27,7 @@ def study_tune(
         bool,
         typer.Option(help="Where the edge of the list is the best, try up to three rates beyond."),
     ] = True,
-    root: Annotated[
-        Path, typer.Option(help="Folder for studies and for the store that they share.")
-    ] = Path("runs"),
+    root: Root = Path("runs"),
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),

@@ -1,0 +1,10 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
