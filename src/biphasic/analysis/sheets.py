@@ -12,16 +12,8 @@ from biphasic.analysis.plots.notes import interval_note
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.scores import PAPER_SOURCE
-from biphasic.analysis.text import flat, metric_name
+from biphasic.analysis.text import TASKS, flat, metric_name
 
-_TASKS = {
-    "SC": "sequence classification",
-    "TC": "token classification",
-    "QA": "question answering",
-    "IR": "retrieval",
-    "SR": "regression",
-    "ZS": "zero-shot",
-}
 _PAPER_GROUPS = {
     "base": "Base models",
     "data_efficiency": "On the way to 40,000 steps, before decay",
@@ -117,7 +109,7 @@ def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None)
         for block in _blocks(models)
         if (cells := _cells(scores, block, datasets, values))
     )
-    category = _TASKS.get(task, task)
+    category = TASKS.get(task, task)
     heading = _PAPER_GROUPS.get(group, group) if is_paper else flat(group)
     title = f"{heading or flat(scores.source)}: {category}"
     if len(metrics := {dataset.metric for dataset in datasets}) == 1:

@@ -30,6 +30,14 @@ _METRICS = {
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
 }
+TASKS = {
+    "SC": "sequence classification",
+    "TC": "token classification",
+    "QA": "question answering",
+    "IR": "retrieval",
+    "SR": "regression",
+    "ZS": "zero-shot",
+}
 # Controls of writing direction: they would reorder the text that follows a name.
 _TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}

@@ -9,16 +9,7 @@ from typing import Any, Literal
 
 from biphasic.analysis.plots.styles import SeriesStyle, reference_style
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import csv_text, flat, metric_name
-
-_TASKS = {
-    "SC": "Sequence classification",
-    "TC": "Token classification",
-    "QA": "Question answering",
-    "IR": "Retrieval",
-    "SR": "Regression",
-    "ZS": "Zero-shot",
-}
+from biphasic.analysis.text import TASKS, csv_text, flat, metric_name
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetIn
 def panel_title(dataset: DatasetInfo) -> str:
     """Name a panel: the category for its average, else the dataset."""
     if dataset.is_average:
-        return _TASKS.get(dataset.task, dataset.name)
+        return TASKS.get(dataset.task, "").capitalize() or dataset.name
     return dataset.name
 
 
