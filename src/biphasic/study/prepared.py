@@ -49,7 +49,12 @@ class PreparedStudy:
     plan: Plan
 
     def missing_work(self) -> list[WorkItem]:
-        """Return the jobs that the store has no results of."""
+        """Return the jobs that the store has no results of.
+
+        Raises:
+            StudyError: The disk has no room for their states.
+        """
+        check_disk(self.plan, self.store, vocab_size=self.data.tokenizer.vocab_size)
         return missing_work(
             self.plan,
             self.config,
@@ -72,7 +77,6 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
         ConfigError: The study cannot be run as written.
         DataError: Data are missing or cannot be used.
         CheckpointError: A state or a result that is needed is damaged.
-        StudyError: The disk has no room for the states.
     """
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a source that is missing is known at once.
@@ -93,7 +97,6 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     plan = plan_study(config, data.ground, tasks, known=known)
     check_tasks(plan.tasks, data.tokenizer)
     check_inputs(plan, store)
-    check_disk(plan, store, vocab_size=data.tokenizer.vocab_size)
     for sentence in (*config.unused_rates(), *outdated_arms(plan, store)):
         say(sentence)
     return PreparedStudy(config, folder, store, paths, data, plan)

@@ -1,10 +1,14 @@
 import pytest
 from fake_study import FakeStudy
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures import compose, loss_panels, rate_panels, to_png, to_svg
 from biphasic.analysis.load import load_study
-from biphasic.analysis.palette import GRID, PAPER, VARIABLES, arm_styles
-from biphasic.analysis.panels import spread
+from biphasic.analysis.palette import GRID, PAPER, VARIABLES, ArmStyle, arm_styles
+from biphasic.analysis.panels import WIDTH, Box, ScoreRow, draw_scores, score_height, spread
 from biphasic.analysis.text import amount, duration, listing, plain, rate, scientific, wrap
 
 
@@ -83,3 +87,17 @@ def test_a_name_without_spaces_is_cut_to_its_lines():
     assert len(lines) == 2
     assert max(len(line) for line in lines) <= 15
     assert lines[1].endswith("…")
+
+
+def test_the_widest_numbers_are_not_cut():
+    style = ArmStyle("#1b2430", "ink", "o", "-")
+    row = ScoreRow("An arm", style, Estimate(1.0, 3.0589, 2), (1.0, 1.0), is_floor=False)
+    figure = Figure(figsize=(WIDTH, score_height(1)))
+    draw_scores(figure, Box(0, 0, WIDTH, score_height(1)), rows=[row], axis="accuracy, %")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert "100.00 (±305.89)" in {text.get_text() for text in texts}
+    for text in texts:
+        extent = text.get_window_extent(canvas.get_renderer())
+        assert -1 <= extent.x0 <= extent.x1 <= figure.bbox.width + 1, text.get_text()
