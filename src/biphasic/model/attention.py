@@ -38,6 +38,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from biphasic.errors import ModelError
 from biphasic.model.dropout import dropout as drop
+from biphasic.model.linear import lacks_bf16
 
 ATTENTION_NAME = "biphasic"
 
@@ -219,6 +220,9 @@ def _dense(
     softcap: float | None = None,
 ) -> Tensor:
     num_rows, num_heads, row_length, head_dim = query.shape
+    dtype = query.dtype
+    if lacks_bf16(query.device, dtype):
+        query, key, value, mask = query.float(), key.float(), value.float(), mask.float()
     flat = (num_rows * num_heads, row_length)
     hidden = mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length)
     queries = query.reshape(*flat, head_dim)
@@ -231,7 +235,7 @@ def _dense(
     weights = scores.softmax(-1)  # in fp32 within
     if dropout:
         weights = drop(weights, dropout)
-    output = torch.bmm(weights, value.reshape(*flat, -1))
+    output = torch.bmm(weights, value.reshape(*flat, -1)).to(dtype)
     return output.view(num_rows, num_heads, row_length, -1).transpose(1, 2)
 
 

@@ -53,7 +53,25 @@ def test_frozen_weights_get_no_gradient() -> None:
     assert [parameter.grad is None for parameter in fast.parameters()] == [True, True, False, False]
 
 
-def test_other_precisions_go_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(48,), (3, 5, 48)])
+def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("biphasic.model.linear._is_without_bf16_kernels", lambda: True)
+    _, fast = layers(bias=True)
+    layer = fast[0].bfloat16()
+    plain = deepcopy(layer)
+    plain.__class__ = nn.Linear
+    states = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    got, wanted = gradients(layer, states), gradients(plain, states)
+    for number, expected in zip(got, wanted, strict=True):
+        assert number.dtype == torch.bfloat16
+        # Both are rounded from sums in fp32: neighbouring numbers of bf16 at most.
+        torch.testing.assert_close(number, expected, atol=2**-8, rtol=2**-7)
+
+
+def test_bf16_with_kernels_goes_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("biphasic.model.linear._is_without_bf16_kernels", lambda: False)
     _, fast = layers(bias=True)
     monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
     assert fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).dtype == torch.bfloat16
