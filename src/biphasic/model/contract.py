@@ -112,17 +112,22 @@ def _check_layer(
         raise ModelError(f"{name}: tokens see other documents of their row")
     if bool(sees[:, _TOKENS:].any()):
         raise ModelError(f"{name}: tokens see the padding of their row")
-    later, earlier = among.triu(1), among.tril(-1)
-    if causal and bool(later.any()):
+    if causal and bool(among.triu(1).any()):
         raise ModelError(f"{name}: sees later tokens although the objective is causal")
-    # Windows and chunks may hide tokens, but then from each other.
-    if not causal and bool((earlier.T & ~later).any()):
+    # Which ones they see depends on windows, and on weights that may have come to be zero.
+    documents = among.view(2, _LENGTH, 2, _LENGTH).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    if not causal and any(map(_is_causal, documents if is_packed else [among])):
         reason = (
             "although the objective is bidirectional; this model family cannot be trained"
             if has_padding
             else "where no row is padded; this model family cannot be used"
         )
         raise ModelError(f"{name}: stays causal {reason} as an encoder")
+
+
+def _is_causal(among: Tensor) -> bool:
+    """Tell whether tokens see earlier ones alone, of those of their document."""
+    return bool(among.tril(-1).any()) and not bool(among.triu(1).any())
 
 
 def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[tuple[str, Tensor]]:
@@ -150,6 +155,9 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
     finally:
         for probe in probes:
             probe.remove()
+    unused = [probe.name for probe in probes if not probe.found]
+    if unused:
+        raise ModelError(f"{unused[0]}: was not run; it cannot be probed")
     return [(probe.name, sees) for probe in probes for sees in probe.found]
 
 
@@ -165,7 +173,8 @@ class _LayerProbe:
         """Hook into a layer that will be called with `shape` rows and tokens."""
         self.name, self.found = name, list[Tensor]()
         self._shape = shape
-        self._input: Tensor | None = None
+        self._input = torch.empty(0)
+        self._had_gradients = True
         self._hooks = [
             layer.register_forward_pre_hook(self._before, with_kwargs=True),
             layer.register_forward_hook(self._after),
@@ -179,36 +188,41 @@ class _LayerProbe:
     def _before(
         self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._had_gradients = torch.is_grad_enabled()
         states = inputs[0] if inputs else options.get("hidden_states")
         if not isinstance(states, Tensor):
             raise ModelError(f"{self.name}: takes no hidden states; it cannot be probed")
         self._input = states.detach().requires_grad_()
+        torch.set_grad_enabled(True)  # a model may run some layers without
         given = self._input.clone()  # the layer may change it in place
         if inputs:
             return (given, *inputs[1:]), options
         return inputs, {**options, "hidden_states": given}
 
     def _after(self, _module: nn.Module, _inputs: object, output: Any) -> Any:
-        states, *others = output if isinstance(output, tuple) else (output,)
+        states, *others = output if isinstance(output, tuple | list) else (output,)
         by_token = self._by_token(states)
         numbers = torch.arange(_TOKENS, device=states.device)
         asked = by_token[numbers, numbers]
         total = (asked * torch.linspace(-1, 1, asked.shape[-1], device=states.device)).sum()
-        gradient = None
-        if total.requires_grad and self._input is not None:
-            (gradient,) = torch.autograd.grad(total, self._input, allow_unused=True)
-        if gradient is None:
-            raise ModelError(f"{self.name}: takes no part in its states; it cannot be probed")
+        (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
         self.found.append(self._by_token(gradient)[:_TOKENS].ne(0).any(-1).cpu())
-        self._input = None
-        return (states.detach(), *others) if isinstance(output, tuple) else states.detach()
+        torch.set_grad_enabled(self._had_gradients)
+        if isinstance(output, Tensor):
+            return states.detach()
+        return type(output)([states.detach(), *others])
 
     def _by_token(self, states: Tensor) -> Tensor:
-        """Return states as [rows, row_length, width]; a few families keep them in other orders."""
-        sizes = list(states.shape)
-        if not all(size in sizes for size in self._shape):
+        """Return states as [rows, row_length, width].
+
+        A few families keep axes in another order, have one more, or add padding of their own.
+        """
+        sizes, (num_rows, row_length) = list(states.shape), self._shape
+        rows = sizes.index(num_rows) if num_rows in sizes else None
+        tokens = (axis for axis, size in enumerate(sizes) if axis != rows and size >= row_length)
+        if rows is None or len(sizes) < 3:
             raise ModelError(f"{self.name}: has states of shape {sizes}; it cannot be probed")
-        return states.movedim([sizes.index(size) for size in self._shape], (0, 1)).flatten(2)
+        return states.movedim((rows, next(tokens)), (0, 1)).flatten(2)
 
 
 def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:

@@ -27,9 +27,8 @@ from biphasic.seeds import stream
 
 _TOLERANCE = 1e-3
 """Of a token's states, in fp32: rounding stays far below, and a wrong window far above."""
-_ROWS = [[0], [1, 2]]
-_LENGTHS = (12, 5, 3)
-_ROW_LENGTH = 14  # both rows end in padding
+_LENGTHS = (4, 12)
+_ROW_LENGTH = 18  # both documents, and padding
 _WINDOW = 4
 # ModernBERT's `local_attention` follows from its `sliding_window`; Llama 4 scales its queries anew
 # every `floor_scale` positions.
@@ -59,9 +58,13 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
             f"{type(model).__name__}: padding changes hidden states, or other documents of a row "
             f"do, by {difference:.1e} of their size{ways}"
         )
-    theirs, causal = _own_forward(model, causal=causal)
+    theirs, own_causal = _own_forward(model, causal=causal)
+    if own_causal and batching_of(model) == "padded":
+        raise ModelError(
+            f"{type(model).__name__}: stays causal; this model family cannot be used as an encoder"
+        )
     ours = _rebuilt(model, model.config._attn_implementation)
-    difference = _difference(ours, theirs, causal=causal)
+    difference = _difference(ours, theirs, causal=own_causal)
     if not difference <= _TOLERANCE:
         short = [name for name in _WINDOWS if getattr(model.config, name, None) is not None]
         windows = f" beyond a window ({', '.join(short)})" if short else ""
@@ -87,7 +90,7 @@ def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArra
 
 def pad_id(model: PreTrainedModel) -> int:
     """Return the token that fills the rows of a probe."""
-    return model.config.pad_token_id or 0
+    return getattr(model.config, "pad_token_id", None) or 0
 
 
 def _difference(ours: PreTrainedModel, theirs: PreTrainedModel, *, causal: bool) -> float:
@@ -108,11 +111,11 @@ def _difference(ours: PreTrainedModel, theirs: PreTrainedModel, *, causal: bool)
 
 
 def _documents(model: PreTrainedModel, draw: int) -> Documents:
-    """Draw documents, two of which hold the mask token in different shares."""
+    """Draw two documents that hold the mask token in different shares."""
     tokens = probe_tokens(model, sum(_LENGTHS), draw=draw)
     mask_id = getattr(model.config, "mask_token_id", None)
-    if mask_id is not None:
-        tokens[[1, 4, -2]] = mask_id
+    if mask_id is not None and mask_id < model.config.vocab_size:
+        tokens[[1, 6, 9]] = mask_id
     return np.split(tokens, np.cumsum(_LENGTHS)[:-1])
 
 
@@ -120,7 +123,7 @@ def _together(model: PreTrainedModel, documents: Documents, *, causal: bool) -> 
     if batching_of(model) == "padded":
         states, spans = padded_states(model, documents, pad_id=pad_id(model))
     else:
-        batch = lay_out(documents, _ROWS, row_length=_ROW_LENGTH, pad_id=pad_id(model))
+        batch = lay_out(documents, [[0, 1]], row_length=_ROW_LENGTH, pad_id=pad_id(model))
         states, spans = hidden_states(model, batch, causal=causal), batch.spans
     return torch.cat([states[slice(*span)] for span in spans.tolist()])
 
@@ -141,7 +144,7 @@ def _own_forward(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedMod
 
 
 def _is_causal(theirs: PreTrainedModel) -> bool:
-    document = _documents(theirs, 0)[0]
+    document = _documents(theirs, 0)[-1]
     changed = document.copy()
     changed[-1] = probe_tokens(theirs, 1, draw=_DRAWS)[0]
     before, after = (_alone(theirs, each, causal=False)[:-1] for each in (document, changed))
