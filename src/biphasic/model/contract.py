@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.data.packing import lay_out
 from biphasic.errors import ModelError
@@ -226,13 +227,17 @@ class _LayerProbe:
 
 
 def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    """Return the transformer layers: the members of the longest module list of the body."""
-    lists = {
-        name: module
-        for name, module in model.base_model.named_modules()
-        if isinstance(module, nn.ModuleList)
-    }
-    if not lists:
+    """Return the transformer layers: those that transformers marks, or the longest module list."""
+    modules = dict(model.base_model.named_modules())
+    marked = [
+        name for name, each in modules.items() if isinstance(each, GradientCheckpointingLayer)
+    ]
+    # Groups of layers may be marked too.
+    names = [name for name in marked if not any(name.startswith(f"{each}.") for each in marked)]
+    lists = {name: each for name, each in modules.items() if isinstance(each, nn.ModuleList)}
+    if not names and lists:
+        longest = max(lists, key=lambda name: len(lists[name]))
+        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
+    if not names:
         raise ModelError(f"{type(model).__name__}: no list of layers was found to probe")
-    name = max(lists, key=lambda key: len(lists[key]))
-    return [(f"layer {name}.{index}", layer) for index, layer in enumerate(lists[name])]
+    return [(f"layer {name}", modules[name]) for name in names]
