@@ -38,11 +38,17 @@ Written by `.venv/bin/python tests/record_families.py` from a run of the tests, 
 Any Hugging Face decoder or encoder whose layers take an attention function can be trained, adapted
 and exported. These families are tested, each on a small random model that is saved in the hub's
 format and read back. A number is the largest absolute difference from the reference, in fp32 on a
-CPU; a test fails where it is over the limit. A family that is not listed is probed when it is
-loaded, its layers and its head, and refused by name where it does not pass.
+CPU; a test fails where it is over the limit.
+
+A family that is not listed is probed when it is loaded, before any work, and refused by name where
+it does not pass: its layers, its head, and its hidden states, which must be those of each document
+alone and those of transformers' own forward, on texts longer than every window. So windows that a
+family makes by masks alone (PhiMoE, Qwen2-MoE, Llama 4's chunks) are refused on packed rows, and so
+is what counts over a row (ESM's token dropout). `encode` and `export` read such a model on padded
+rows; fine-tuning does with `batching: padded`.
 
 - **contract**: with CLM no layer sees later tokens, with MLM every layer does, and in both no
-  token sees another document of its row, or padding (`kept`).
+  token sees another document of its row, or padding; hidden states are transformers' own (`kept`).
 - **CLM**: mean loss on a fixed batch, against transformers' own causal loss of the same weights
   (EuroBERT: `LlamaForCausalLM`; BERT and RoBERTa: their classes with `is_decoder`; ModernBERT: its
   own class with causal masks). Gradients of all weights are compared too. Limit 1e-5.

@@ -102,9 +102,10 @@ def check_before(
     model = on_compute_device(load_encoder(folder, batching=batching)).eval()
     with torch.inference_mode():
         ours, spans = Encoder(model, tokenizer.pad_id).states(sequences)
-        del model
-        alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
-        check_contract(alone, causal=False)
+    del model
+    alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
+    check_contract(alone, causal=False)
+    with torch.inference_mode():
         theirs = [padded_states(alone, [each], pad_id=tokenizer.pad_id)[0] for each in sequences]
     ours = torch.cat([ours[slice(*span)] for span in spans.tolist()])
     difference = _difference(ours, torch.cat(theirs))

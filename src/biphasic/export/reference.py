@@ -12,12 +12,10 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import ModelError
 from biphasic.export.source import Source
 from biphasic.export.tokenizer import pair_ids
-from biphasic.model.build import load_encoder
-from biphasic.model.contract import check_contract
-from biphasic.model.forward import Batching
+from biphasic.model.contract import load_checked_encoder
+from biphasic.model.forward import Batching, batching_of
 from biphasic.seeds import stream
 from biphasic.tasks.encoding import Encoder, encode_texts
 
@@ -85,7 +83,7 @@ def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> 
     Raises:
         ModelError: It cannot be an encoder; the layer that stays causal is named.
     """
-    model, batching = _load(source)
+    model = load_checked_encoder(source.folder)
     round_weights(model, dtype)
     if is_double:
         model.double()
@@ -98,7 +96,7 @@ def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> 
     cut, _ = encode_texts(embedded, tokenizer, max_seqlen=source.limits.longest_input)
     spelt = f"a {tokenizer.special_tokens['mask']} b"
     return Reference(
-        batching=batching,
+        batching=batching_of(model),
         hidden_size=hidden.shape[1],
         sequences=[sequence.tolist() for sequence in sequences],
         alone=[_part(*encoder.states([sequence]), 0) for sequence in sequences],
@@ -126,26 +124,6 @@ def _part(hidden: Tensor, spans: NDArray[np.int64], number: int) -> Tensor:
     """Return the states of one of several sequences."""
     start, end = spans[number].tolist()
     return hidden[start:end].clone()
-
-
-def _load(source: Source) -> tuple[PreTrainedModel, Batching]:
-    """Load a model for packed rows; one that cannot read them, for padded ones."""
-    try:
-        return _load_checked(source, "packed"), "packed"
-    except ModelError as error:
-        first = str(error)
-    try:
-        return _load_checked(source, "padded"), "padded"
-    except ModelError as error:
-        # Both: either may be the one that names the layer.
-        both = first if str(error) == first else f"{error}; on packed rows: {first}"
-        raise ModelError(both) from None
-
-
-def _load_checked(source: Source, batching: Batching) -> PreTrainedModel:
-    model = load_encoder(source.folder, batching=batching)
-    check_contract(model, causal=False)
-    return model
 
 
 def _sequences(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import PackedBatch
+from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, attention_arguments
 
 Batching = Literal["packed", "padded"]
@@ -22,6 +24,26 @@ longest, behind the attention that a model has of its own."""
 def batching_of(model: PreTrainedModel) -> Batching:
     """Return how a model was loaded to read sequences."""
     return "packed" if model.config._attn_implementation == ATTENTION_NAME else "padded"
+
+
+@contextmanager
+def first_pass(model: PreTrainedModel) -> Iterator[None]:
+    """Name the model where its code cannot take what it is called with.
+
+    Raises:
+        ModelError: In place of what the model's code raised.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(
+            f"{type(model).__name__}: cannot read {batching_of(model)} rows ({reason})"
+        ) from error
 
 
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:

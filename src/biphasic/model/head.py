@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.forward import hidden_states, packed_arguments
+from biphasic.model.forward import first_pass, hidden_states, packed_arguments
 from biphasic.seeds import stream
 
 _PROBE_TOKENS = 6
@@ -71,16 +71,23 @@ def check_head(model: PreTrainedModel) -> None:
         model: In fp32, as loaded: with weights in two precisions only our head can be applied.
 
     Raises:
-        ModelError: They differ: the family's head does more (Granite and Cohere scale logits).
+        ModelError: They differ: the family's head does more (Granite and Cohere scale logits). Or
+            the model has no body of its own, or cannot read packed rows.
     """
+    if model.base_model is model:
+        raise ModelError(
+            f"{type(model).__name__}: transformers keeps its body and its language-model head in "
+            "one, so this family cannot be trained here"
+        )
     was_training = model.training
     model.eval()
     try:
         draws = stream("head", 0).random_raw(_PROBE_TOKENS) % np.uint64(model.config.vocab_size)
         tokens = [draws.astype(np.int64)]
         batch = pack_sequences(tokens, row_length=_PROBE_TOKENS, pad_id=0)
-        theirs = model(**packed_arguments(model, batch, causal=True)).logits.flatten(0, 1)
-        ours = _logits(language_model_head(model), hidden_states(model, batch, causal=True))
+        with first_pass(model):
+            theirs = model(**packed_arguments(model, batch, causal=True)).logits.flatten(0, 1)
+            ours = _logits(language_model_head(model), hidden_states(model, batch, causal=True))
     finally:
         model.train(was_training)
     difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
@@ -107,7 +114,7 @@ def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
         except AttributeError:
             continue
     layer = getattr(model, "lm_head", None)  # RoBERTa
-    if isinstance(dense := getattr(layer, "dense", None), nn.Module):
-        norm = layer.layer_norm  # type: ignore[union-attr]
+    dense, norm = getattr(layer, "dense", None), getattr(layer, "layer_norm", None)
+    if isinstance(dense, nn.Module) and isinstance(norm, nn.Module):
         return lambda states: norm(functional.gelu(dense(states)))
     return None

@@ -46,7 +46,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(input, weight)
-        return _by_onednn(input, weight, bias)
+        output = _by_onednn(input, weight, bias)
+        # oneDNN's result is a view, which autograd lets no layer change in place (Longformer does).
+        return torch.ops.aten._unsafe_view(output, output.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ class ModelShape:
     """What an update costs, in weights and widths.
 
     Attributes:
-        body: Weights that every token is multiplied with.
+        body: Weights that a token is multiplied with: of experts those that it is sent to, of
+            shared layers as often as they run.
         head: Weights that every supervised token is multiplied with.
         attention_width: Query heads times their dimension, in each layer.
         reaches: How many tokens a layer sees on a side of each, None for all; and how many layers
@@ -72,11 +74,11 @@ def config_shape(config: PretrainedConfig) -> ModelShape:
 
 def model_shape(model: PreTrainedModel) -> ModelShape:
     """Return the shape of a model with its language-model head."""
-    body = _matrix_weights(model.base_model)
+    config = model.config
+    body = _matrix_weights(model.base_model, config)
     output = model.get_output_embeddings()
     # A tied head is a module of its own that shares a weight: it is counted once, here.
-    head = _matrix_weights(model) - body
-    config = model.config
+    head = _matrix_weights(model, config) - body
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
         body=body,
@@ -86,15 +88,31 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
     )
 
 
-def _matrix_weights(module: nn.Module) -> int:
-    """Count the entries of all matrices that states are multiplied with; tables are looked up."""
-    return sum(
-        parameter.numel()
-        for part in module.modules()
-        if not isinstance(part, nn.Embedding)
-        for parameter in part.parameters(recurse=False)
-        if parameter.ndim == 2
-    )
+def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
+    """Count the entries of the matrices that a token is multiplied with; tables are looked up."""
+    total = 0
+    for name, part in module.named_modules():
+        parameters = [] if isinstance(part, nn.Embedding) else part.parameters(recurse=False)
+        shapes = [parameter.shape for parameter in parameters]
+        num_experts = getattr(part, "num_experts", None)
+        stacks = [shape for shape in shapes if len(shape) == 3 and shape[0] == num_experts]
+        if stacks:  # biases of experts are matrices too
+            active = _experts_per_token(config, num_experts)
+            weights = sum(active * math.prod(shape[1:]) for shape in stacks)
+        else:
+            weights = sum(math.prod(shape) for shape in shapes if len(shape) == 2)
+        if "albert_layer_groups" in name:
+            weights = weights * config.num_hidden_layers / config.num_hidden_groups
+        total += weights
+    return round(total)
+
+
+def _experts_per_token(config: PretrainedConfig, num_experts: int) -> int:
+    """Return how many experts a router sends each token to; all where none is known to choose."""
+    for name in ("num_experts_per_tok", "moe_topk"):
+        if isinstance(count := getattr(config, name, None), int):
+            return count
+    return num_experts
 
 
 def _layer_reaches(config: PretrainedConfig) -> list[int | None]:
@@ -105,7 +123,8 @@ def _layer_reaches(config: PretrainedConfig) -> list[int | None]:
     """
     window = getattr(config, "sliding_window", None)
     if window is None:
-        return [None] * config.num_hidden_layers
+        # ALBERT's groups of shared layers hold several.
+        return [None] * (config.num_hidden_layers * getattr(config, "inner_group_num", 1))
     reach = window - 1 if is_decoder(config) and not is_open(config) else window
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     return [reach if kind == "sliding_attention" else None for kind in kinds]

@@ -21,12 +21,11 @@ from biphasic.config import nearest
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
 from biphasic.files import read_json
-from biphasic.model.build import load_encoder
-from biphasic.model.contract import check_contract
+from biphasic.model.contract import load_checked_encoder
 from biphasic.model.device import on_compute_device
 from biphasic.model.directions import is_decoder, is_open
 from biphasic.model.hub import ModelLimits, fetch_model, model_limits
-from biphasic.model.reading import body_class, read_config
+from biphasic.model.reading import read_config
 from biphasic.tasks.encoding import TokenIds, WatchedEncoder
 from biphasic.training.optimizer import set_precision
 
@@ -317,13 +316,9 @@ def load_embedder(
     Raises:
         ModelError: The model cannot be an encoder.
     """
-    folder = settings.folder
-    body = body_class(folder, read_config(folder))
-    batching = "packed" if body._supports_attention_backend else "padded"
-    model = on_compute_device(load_encoder(folder, batching=batching))
-    check_contract(model, causal=False)
+    model = load_checked_encoder(settings.folder, on_compute_device)
     set_precision(model, "bf16" if precision == "bfloat16" else "fp32")
-    tokenizer = TextTokenizer.load(folder)
+    tokenizer = TextTokenizer.load(settings.folder)
     if batch_tokens is None and model.device.type != "cpu":
         batch_tokens = _GPU_BATCH_TOKENS
     return Embedder(

@@ -83,16 +83,13 @@ class Run:
 
         Raises:
             ConfigError: A pattern of frozen parameters fits none, or fits all.
-            ModelError: The model breaks the attention contract, or cannot read rows as long.
+            ModelError: The model cannot read rows as long.
         """
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
         freeze(self.model, phase.phase.freeze)
         self.sums.lay_out()
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
-        with self._uncompiled():
-            for causal in sorted(phase.phase.directions):
-                check_contract(self.model, causal=causal)
 
     def record(self, steps: Sequence[MeasuredStep]) -> None:
         """Write down updates that have been read back, as far as they are finite.
@@ -193,7 +190,7 @@ def resume_or_start(
         CheckpointError: What is to be loaded is missing or damaged.
         ConfigError: Some phase freezes what the model does not have, or all that it has.
         ModelError: The model cannot be loaded, not be computed as wanted, or not read the rows of
-            some phase.
+            some phase; or it breaks the attention contract in the direction of one.
         TrainingError: Ranks begin with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
@@ -209,7 +206,10 @@ def resume_or_start(
         snapshot = Snapshot(weights={}, moments={}, details={}, metrics="")
     model = first_model(recipe, data) if folder is None else _saved_model(folder, snapshot)
     _check_phases(model, recipe)
-    weights = set_precision(on_compute_device(model), recipe.precision)
+    _check_directions(on_compute_device(model), recipe)
+    weights = set_precision(model, recipe.precision)
+    if recipe.precision != "fp32":  # other kernels serve it
+        _check_directions(model, recipe)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     optimizer.load_state_tensors(snapshot.moments)
     if compute.activation_checkpointing:
@@ -256,12 +256,17 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
         extend_config(config, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
 
 
+def _check_directions(model: PreTrainedModel, recipe: Recipe) -> None:
+    """Probe the attention of all phases before the first: none is to end a run in the middle."""
+    for causal in sorted({way for phase in recipe.phases for way in phase.directions}):
+        check_contract(model, causal=causal)
+
+
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     """Return the model that a recipe begins with, in fp32.
 
     Raises:
-        ModelError: The finished model cannot be loaded, or breaks the attention contract of one of
-            the phases.
+        ModelError: The finished model cannot be loaded.
     """
     if recipe.architecture is not None:
         config = architecture_config(
@@ -273,12 +278,7 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
         return new_model(config, init_seed=recipe.seeds.init_seed)
     if data.pretrained is None:
         raise ModelError("the recipe begins with a finished model, but none was opened for it")
-    model = load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
-    # All now: a decoder that cannot look back must not be found out after its causal phase.
-    directions = (phase.directions for phase in recipe.phases)
-    for causal in sorted(frozenset[bool]().union(*directions)):
-        check_contract(model, causal=causal)
-    return model
+    return load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
 
 
 def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:

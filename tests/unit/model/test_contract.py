@@ -18,6 +18,7 @@ from biphasic.model.attention import attention_arguments, register_attention
 from biphasic.model.build import load_encoder, new_model, preset_config
 from biphasic.model.contract import check_contract
 from biphasic.training.optimizer import set_precision
+from families import tiny_config
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 Change = Callable[[dict[str, Any], Tensor], None]
@@ -90,6 +91,28 @@ def test_a_sound_model_passes(precision: Any, causal: bool, model: PreTrainedMod
     assert not any(layer._forward_hooks for layer in model.base_model.layers)
     check_contract(model.eval(), causal=causal)
     assert not model.training
+
+
+@CAUSAL
+@pytest.mark.parametrize("share", [1e-3, 1e-6])
+def test_influence_that_bf16_rounds_away_is_influence(
+    share: float, causal: bool, model: PreTrainedModel
+) -> None:
+    """Trained layers may hardly attend to what the probe holds."""
+    for layer in model.base_model.layers:
+        layer.self_attn.o_proj.weight.data.mul_(share)
+    set_precision(model, "bf16")
+    check_contract(model, causal=causal)
+
+
+@CAUSAL
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_windows_under_the_probes_length(window: int, causal: bool) -> None:
+    check_contract(
+        new_model(tiny_config("mistral", sliding_window=window), init_seed=0), causal=causal
+    )
+    local = tiny_config("modernbert", local_attention=2 * window)
+    check_contract(new_model(local, init_seed=0), causal=causal)
 
 
 def test_a_layer_that_stays_causal(
@@ -209,6 +232,12 @@ def test_a_decoder_that_is_causal_without_padding_alone_is_refused(padded: Padde
     """A mask makes it two-sided; without one its kernel is causal."""
     model = padded(transformers.StableLmConfig(**SMALL, num_key_value_heads=2, num_hidden_layers=2))
     with pytest.raises(ModelError, match=r"layer layers\.0: stays causal where no row is padded"):
+        check_contract(model, causal=False)
+
+
+def test_layers_that_cannot_be_probed_are_refused(padded: Padded) -> None:
+    model = padded(transformers.SqueezeBertConfig(**SMALL, num_hidden_layers=2, embedding_size=32))
+    with pytest.raises(ModelError, match=r"layer encoder\.layers\.0: was not run"):
         check_contract(model, causal=False)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -72,6 +73,48 @@ def test_weights_are_those_that_torch_multiplies(family: str) -> None:
     # The loss makes the head's gradients at once: two more products of the same size.
     gradients = 2 * 2 * 97 * 32 * 5
     assert products - gradients == 2 * (shape.body * 16 + shape.head * 5)
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+}
+EXPERTS = {**SMALL, "num_key_value_heads": 2, "num_experts_per_tok": 2}
+SPARSE = {
+    "mixtral": transformers.MixtralConfig(**EXPERTS, num_local_experts=8),
+    "olmoe": transformers.OlmoeConfig(**EXPERTS, num_experts=8),
+    "qwen2_moe": transformers.Qwen2MoeConfig(
+        **EXPERTS, num_experts=8, moe_intermediate_size=24, shared_expert_intermediate_size=24
+    ),
+    "qwen3_moe": transformers.Qwen3MoeConfig(
+        **EXPERTS, num_experts=8, moe_intermediate_size=24, head_dim=8, mlp_only_layers=[1]
+    ),
+    "jetmoe": transformers.JetMoeConfig(**EXPERTS, num_local_experts=8, kv_channels=8),
+    "albert": transformers.AlbertConfig(
+        **SMALL, embedding_size=16, num_hidden_groups=2, inner_group_num=2
+    ),
+}
+
+
+@pytest.mark.parametrize("family", SPARSE)
+def test_experts_count_where_tokens_go_and_shared_layers_as_often_as_they_run(
+    family: str, calls: list[tuple[int, int | None]]
+) -> None:
+    config = SPARSE[family]
+    config._experts_implementation = "eager"  # products that torch counts
+    model = new_model(config, init_seed=0).double()
+    batch = pack_sequences([np.arange(4, 20)], row_length=16, pad_id=0)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        hidden_states(model, batch, causal=False)
+    counted = counter.get_flop_counts()["Global"]
+    products = sum(counted.get(name, 0) for name in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    shape = model_shape(model)
+    assert products == 2 * shape.body * 16
+    assert Counter(reach for _, reach in calls) == Counter(dict(shape.reaches))
+    assert config_shape(config) == shape
 
 
 @EVERY

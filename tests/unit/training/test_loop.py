@@ -221,19 +221,45 @@ def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe
     assert seen == [True] * 3 + [False] * 3
 
 
-def test_contract_is_probed_at_each_phase_switch(tmp_path, training_data, make_recipe, monkeypatch):
-    seen: list[bool] = []
-
+@pytest.mark.parametrize("refused", [True, False], ids=["first", "second"])
+def test_the_contract_of_each_phase_is_probed_before_any_step(
+    tmp_path, training_data, make_recipe, monkeypatch, refused
+):
     def refuse(model, *, causal):
-        seen.append(causal)
-        if not causal:
-            raise ModelError("layer 0: stays causal")
+        if causal == refused:
+            raise ModelError("layer 0: sees what it must not")
 
     monkeypatch.setattr(run, "check_contract", refuse)
-    with pytest.raises(ModelError, match="stays causal"):
+    with pytest.raises(ModelError, match="sees what it must not"):
         train(make_recipe(CLM, MLM), training_data, tmp_path)
-    assert seen == [True, False]
-    assert not (tmp_path / "states").exists()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "probes"),
+    [("fp32", [("fp32", 0)] * 2), ("bf16", [("fp32", 0)] * 2 + [("bf16", 0)] * 2)],
+)
+def test_no_probe_can_end_a_run_in_the_middle(
+    tmp_path, training_data, make_recipe, monkeypatch, precision, probes
+):
+    """Both directions are probed in fp32 and as they are computed; then no step is in between."""
+    steps, seen = [], []
+    original_update, original_check = loop._update, run.check_contract
+
+    def check(model, *, causal):
+        halved = model.base_model.layers[0].self_attn.o_proj.weight.dtype == torch.bfloat16
+        seen.append(("bf16" if halved else "fp32", len(steps)))
+        original_check(model, causal=causal)
+
+    def update(*arguments):
+        steps.append(arguments)
+        return original_update(*arguments)
+
+    monkeypatch.setattr(run, "check_contract", check)
+    monkeypatch.setattr(loop, "_update", update)
+    train(make_recipe(CLM, MLM, precision=precision), training_data, tmp_path)
+    assert len(steps) == 6
+    assert seen == probes
 
 
 def test_loss_is_divided_once_by_the_supervised_tokens(

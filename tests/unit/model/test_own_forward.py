@@ -1,0 +1,206 @@
+"""Models whose states on packed rows are not transformers' own are refused, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import PretrainedConfig, PreTrainedModel
+
+from biphasic.errors import ModelError
+from biphasic.model import attention
+from biphasic.model.attention import register_attention
+from biphasic.model.build import load_encoder, new_model
+from biphasic.model.contract import check_contract, load_checked_encoder
+from biphasic.model.forward import batching_of, padded_states
+from biphasic.model.own_forward import probe_tokens
+from families import tiny_config, with_head
+
+CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+SHARED: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.2,
+}
+GROUPED = {**SHARED, "num_key_value_heads": 2}
+SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
+
+
+def moe_config(name: str, **changes: Any) -> PretrainedConfig:
+    """Return the configuration of a small mixture of experts."""
+    settings = {
+        "Mixtral": {"num_local_experts": 8},
+        "Olmoe": {"num_experts": 8},
+        "Phimoe": {"num_local_experts": 8},
+        "Qwen2Moe": {
+            "num_experts": 8, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
+        },
+        "Qwen3Moe": {"num_experts": 8, "moe_intermediate_size": 24, "head_dim": 8},
+    }[name]  # fmt: skip
+    kind = getattr(transformers, f"{name}Config")
+    return kind(**GROUPED, num_experts_per_tok=2, **settings, **changes)
+
+
+def esm_config() -> PretrainedConfig:
+    return transformers.EsmConfig(
+        **{**SHARED, "pad_token_id": 1}, mask_token_id=5, token_dropout=True,
+        position_embedding_type="rotary", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def save(config: PretrainedConfig, folder: Path) -> Path:
+    with_head(config).save_pretrained(folder)
+    return folder
+
+
+@CAUSAL
+@pytest.mark.parametrize(
+    "config",
+    [
+        moe_config("Phimoe", sliding_window=7),
+        moe_config("Qwen2Moe", use_sliding_window=True, sliding_window=7, **SLIDING),
+        # Longer than any probe, as the windows of published models are.
+        moe_config("Phimoe", sliding_window=50),
+    ],
+    ids=["phimoe", "qwen2_moe", "long"],
+)
+def test_a_window_made_by_masks_alone_is_refused(config: PretrainedConfig, causal: bool) -> None:
+    model = new_model(config, init_seed=0)
+    wanted = "hidden states of texts longer than sliding_window differ from those of transformers'"
+    with pytest.raises(ModelError, match=rf"{type(model).__name__}: {wanted}"):
+        check_contract(model, causal=causal)
+
+
+@CAUSAL
+@pytest.mark.parametrize("name", ["Mixtral", "Olmoe", "Phimoe", "Qwen2Moe", "Qwen3Moe"])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_in_experts_refuses_no_mixture(name: str, seed: int, causal: bool) -> None:
+    check_contract(new_model(moe_config(name), init_seed=seed), causal=causal)
+
+
+def test_chunks_are_refused() -> None:
+    config = transformers.Llama4TextConfig(
+        **GROUPED, intermediate_size_mlp=48, num_local_experts=4, head_dim=8, attention_chunk_size=7
+    )
+    register_attention()
+    model = transformers.Llama4TextModel._from_config(config, attn_implementation="biphasic")
+    with pytest.raises(ModelError, match="texts longer than attention_chunk_size"):
+        check_contract(model, causal=True)
+
+
+def test_what_counts_over_rows_is_read_padded(tmp_path: Path) -> None:
+    """ESM scales the embeddings of a row by its share of mask tokens."""
+    folder = save(esm_config(), tmp_path)
+    with pytest.raises(ModelError, match="EsmModel: padding changes hidden states, or other"):
+        check_contract(load_encoder(folder), causal=False)
+    assert batching_of(load_checked_encoder(folder)) == "padded"
+
+
+def test_an_encoder_with_masked_windows_is_read_padded(tmp_path: Path) -> None:
+    folder = save(moe_config("Phimoe", sliding_window=7), tmp_path)
+    model = load_checked_encoder(folder)
+    assert batching_of(model) == "padded"
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.is_causal, config.sliding_window = False, 6  # it is counted without the token itself
+    theirs = transformers.AutoModel.from_pretrained(
+        folder, config=config, attn_implementation="eager"
+    )
+    tokens = probe_tokens(model, 20)
+    with torch.no_grad():
+        states, _ = padded_states(model.eval(), [tokens, tokens[:9]], pad_id=0)
+        alone = theirs.eval()(input_ids=torch.from_numpy(tokens)[None]).last_hidden_state[0]
+    assert_close(states[:20], alone, atol=1e-5, rtol=0)
+
+
+def test_both_ways_are_named_where_neither_is_right(tmp_path: Path) -> None:
+    config = transformers.StableLmConfig(**GROUPED)
+    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* of its own"):
+        load_checked_encoder(save(config, tmp_path))
+
+
+@pytest.fixture
+def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
+    """Let our attention work with another window than it is given."""
+    original = attention.packed_attention
+
+    def install(change: Callable[[int], int | None]) -> None:
+        def changed(
+            module: nn.Module, *states: Any, sliding_window: int | None = None, **options: Any
+        ) -> Any:
+            window = None if sliding_window is None else change(sliding_window)
+            return original(module, *states, sliding_window=window, **options)
+
+        attention.packed_attention = changed
+        register_attention()
+
+    yield install
+    attention.packed_attention = original
+    register_attention()
+
+
+@CAUSAL
+@pytest.mark.parametrize("family", ["mistral", "gemma3", "modernbert"])
+@pytest.mark.parametrize(
+    "change", [lambda _: None, lambda window: window + 1], ids=["ignored", "one-wider"]
+)
+def test_windows_are_compared_to_the_token(
+    family: str, change: Callable[[int], int | None], causal: bool,
+    change_window: Callable[[Callable[[int], int | None]], None],
+) -> None:  # fmt: skip
+    # As wide as those of published models, and as weakly attending as before any training.
+    wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
+    model = new_model(tiny_config(family, initializer_range=0.02, **wide), init_seed=0)
+    check_contract(model, causal=causal)
+    change_window(change)
+    with pytest.raises(ModelError, match="hidden states of texts longer than sliding_window"):
+        check_contract(model, causal=causal)
+
+
+def test_the_probe_leaves_random_numbers_and_weights_alone() -> None:
+    model = new_model(tiny_config("gemma3"), init_seed=0)
+    config = model.config.to_dict()
+    before: list[Tensor] = [weight.clone() for weight in model.state_dict().values()]
+    state = torch.get_rng_state()
+    check_contract(model, causal=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(weight.grad is None for weight in model.parameters())
+    assert model.config.to_dict() == config
+    assert batching_of(model) == "packed"
+
+
+def gemma3n(**changes: Any) -> PreTrainedModel:
+    config = transformers.Gemma3nTextConfig(
+        **GROUPED, **SLIDING, head_dim=8, num_kv_shared_layers=0, vocab_size_per_layer_input=97,
+        hidden_size_per_layer_input=8, laurel_rank=4, altup_num_inputs=4, sliding_window=5,
+        activation_sparsity_pattern=[0.0, 0.0], **changes,
+    )  # fmt: skip
+    return new_model(config, init_seed=0)
+
+
+@CAUSAL
+def test_states_with_an_axis_more_are_probed(causal: bool) -> None:
+    """Gemma 3n's layers take several versions of every token's state."""
+    check_contract(gemma3n(), causal=causal)
+
+
+@CAUSAL
+def test_states_with_an_axis_more_hide_no_leak(causal: bool) -> None:
+    model = gemma3n()
+    layer = model.base_model.layers[1]
+    layer.register_forward_hook(lambda _m, _i, output: output + output.mean(2, keepdim=True))
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+        check_contract(model, causal=causal)
