@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.examples import ExampleReader, ResampledCell
+from biphasic.analysis.examples import CellInfluences, ExampleReader
 from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
 from biphasic.records import Convention
@@ -122,7 +122,7 @@ class Scores:
         num_pretraining_runs: Pretraining runs behind each model, at least; replicates are models
             of their own, unless `over_pretraining` has put them together.
         examples: Reads scores of single test examples; None where there are none to read.
-        resampled: Cells whose examples have been resampled already; see `example_compare.py`.
+        influences: Cells whose examples have been read already; see `example_compare.py`.
     """
 
     source: str
@@ -132,9 +132,14 @@ class Scores:
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
     examples: ExampleReader | None = field(default=None, compare=False)
-    resampled: dict[tuple[str, str], ResampledCell | DataError] = field(
+    influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+
+    @cached_property
+    def is_published(self) -> bool:
+        """Tell whether only means and half-widths are known, as of a published table."""
+        return all(score.by_seed is None for score in self.cells.values())
 
     @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:

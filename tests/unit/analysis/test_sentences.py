@@ -93,7 +93,7 @@ def test_examples_are_told_or_why_not():
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
     by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
     found = compare(by_model, reader=example_reader(matrices))
-    assert "Over 3 seeds and 50 test examples together, by bootstrap:" in examples_sentence(found)
+    assert "Over 3 seeds and 50 test examples together, 95 % interval:" in examples_sentence(found)
     assert examples_sentence(compare(by_model)) == (
         "Not known over test examples: there are no scores of single examples."
     )

@@ -30,8 +30,8 @@ _MOST_TITLES = 4
 _MOST_TIED = 2
 _MOST_WINNERS = 4
 """Arms that the headline has a sentence for."""
-_MOST_DRAWS = 150_000
-"""Test examples times comparisons that a page may resample: about half a minute."""
+_MOST_EXAMPLES = 5_000_000
+"""Scores of single examples that a page may read, of all arms and seeds: about half a minute."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Verdict:
 def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence]:
     """Compare the best arm with every other on each dataset and average.
 
-    Single test examples are resampled, on the smallest test sets first, as far as that takes no
-    more than half a minute.
+    Scores of single test examples are read, of the smallest test sets first, as far as that takes
+    no more than half a minute.
     """
     with_examples = _affordable(records, scores)
     return {
@@ -82,16 +82,15 @@ def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence
 
 
 def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
-    sizes = {task.name: task.num_test for task in records.tasks}
-    for average in scores.averages:
-        sizes[average.name] = sum(sizes[part.name] for part in scores.members(average))
+    num_runs = len(scores.models) * max(len(records.study.seeds), 1)
     chosen: set[str] = set()
-    left = _MOST_DRAWS
-    for name, size in sorted(sizes.items(), key=lambda item: item[1]):
-        left -= size * max(len(scores.models) - 1, 0)
+    left = _MOST_EXAMPLES
+    for task in sorted(records.tasks, key=lambda task: task.num_test):
+        left -= task.num_test * num_runs
         if left >= 0:
-            chosen.add(name)
-    return chosen
+            chosen.add(task.name)
+    averages = [a.name for a in scores.averages if {m.name for m in scores.members(a)} <= chosen]
+    return chosen.union(averages)
 
 
 def verdict(scores: Scores, found: Evidence) -> Verdict:
@@ -237,9 +236,9 @@ def caveats(scores: Scores) -> list[str]:
         found.append(pretraining_sentence(scores))
     if seeds:
         found.append(
-            "“Clear” means p below 0.05 in a paired test over seeds, corrected for all pairs of "
-            "arms on the task, and, where single examples were read, an interval over seeds and "
-            "examples without zero. Arms that cannot be told apart are not thereby equal."
+            "“Clear” means p of at most 0.05, corrected for all pairs of arms on the task: in a "
+            "paired test over seeds and, where single examples were read, also in a test over "
+            "seeds and test examples. Arms that cannot be told apart are not thereby equal."
         )
     return found
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.compare import Comparison
+from biphasic.analysis.crossed import ExampleInterval
 from biphasic.analysis.load import Segment, StudyRecords
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
 from biphasic.analysis.palette import ArmStyle
 from biphasic.analysis.power import EffectSize
 from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.resample import ExampleInterval
 from biphasic.analysis.score_table import Score, Scores
 from biphasic.analysis.sentences import number, probability
 from biphasic.analysis.stats import Cell
