@@ -78,12 +78,14 @@ class DatasetInfo:
         task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
         metric: What scores are.
         is_average: Whether it stands for all datasets of its category.
+        trained_on: Set that models were fine-tuned on, where it is another one.
     """
 
     name: str
     task: str
     metric: str
     is_average: bool = False
+    trained_on: str = ""
 
 
 @dataclass(frozen=True)
