@@ -43,16 +43,46 @@ def compare_examples(
     """
     if not differences:
         raise DataError("no seeds in common")
-    parts = []
-    for member in scores.members(dataset):
-        one, other = (influences(scores, model, member.name) for model in (first, second))
-        if one.ids_sha256 != other.ids_sha256:
-            raise DataError(f"{member.name}: the models were scored on different examples")
-        if lost := differences.keys() - (one.by_seed.keys() & other.by_seed.keys()):
-            raise DataError(f"{member.name}: no examples of seed {min(lost)}")
-        tables = [_table([cell], differences) for cell in (one, other)]
-        parts.append((*squared_errors(*tables), tables[0].shape[2]))
-    return example_interval([*differences.values()], _of_mean(parts))
+    weights = {(first, dataset.name): 1.0, (second, dataset.name): -1.0}
+    return example_interval([*differences.values()], contrast_errors(scores, weights, differences))
+
+
+def contrast_errors(
+    scores: Scores, weights: Mapping[tuple[str, str], float], seeds: Collection[int]
+) -> CrossedErrors:
+    """Return the errors over test examples of a weighted sum of scores.
+
+    Args:
+        scores: With a reader of single examples.
+        weights: By names of model and dataset, or average.
+        seeds: Over which the sum is averaged.
+
+    Raises:
+        DataError: Examples are missing or do not belong together; the reason.
+    """
+    by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for (model, dataset), weight in weights.items():
+        members = scores.members(scores.dataset(dataset))
+        for member in members:
+            by_dataset[member.name][model] += weight / len(members)
+    parts = [_summed(scores, name, by_model, seeds) for name, by_model in by_dataset.items()]
+    tables = [(*squared_errors(table, np.zeros_like(table)), table.shape[2]) for table in parts]
+    return _of_sum(tables)
+
+
+def _summed(
+    scores: Scores, dataset: str, weights: Mapping[str, float], seeds: Collection[int]
+) -> NDArray[np.float64]:
+    """Return a weighted sum of models' influences, [1, num_seeds, num_examples]."""
+    cells = {model: influences(scores, model, dataset) for model in weights}
+    if len({cell.ids_sha256 for cell in cells.values()}) > 1:
+        raise DataError(f"{dataset}: the models were scored on different examples")
+    if lost := {seed for seed in seeds for cell in cells.values() if seed not in cell.by_seed}:
+        raise DataError(f"{dataset}: no examples of seed {min(lost)}")
+    return sum(
+        (weight * _table([cells[model]], seeds) for model, weight in weights.items()),
+        start=np.zeros(()),
+    )
 
 
 def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> CrossedErrors:
@@ -68,20 +98,19 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
     Returns:
         In the order of `itertools.combinations`; NaN where examples of a pair are not known.
     """
-    parts = [_member_errors(scores, models, dataset, one.name) for one in scores.members(dataset)]
-    return _of_mean(parts)
+    members = scores.members(dataset)
+    found = _of_sum([_member_errors(scores, models, dataset, each.name) for each in members])
+    examples, shared = (part / len(members) ** 2 for part in (found.examples, found.shared))
+    return CrossedErrors(examples, shared, found.num_examples)
 
 
 _Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
 """Errors over the examples of one dataset, and the number of these."""
 
 
-def _of_mean(parts: Sequence[_Part]) -> CrossedErrors:
-    """Return the errors of a mean over datasets, whose examples are drawn independently."""
-    examples, shared = (
-        np.sum([part[which] for part in parts], axis=0).ravel() / len(parts) ** 2
-        for which in (0, 1)
-    )
+def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
+    """Return the errors of a sum over datasets, whose examples are drawn independently."""
+    examples, shared = (np.sum([part[at] for part in parts], axis=0).ravel() for at in (0, 1))
     return CrossedErrors(examples, shared, sum(part[2] for part in parts))
 
 

@@ -16,6 +16,7 @@ from biphasic.analysis.page.evidence import (
     gather_evidence,
     headline,
     verdict,
+    within_budget,
 )
 from biphasic.analysis.page.figures import (
     choice_sentence,
@@ -89,12 +90,12 @@ def render(records: StudyRecords, *, links: Links) -> str:
         records: The study's.
         links: How the page reaches the records that it was made from.
     """
-    table, scores = cells(records), study_scores(records)
+    table, scores = cells(records), within_budget(records, study_scores(records))
     few = few_arms(records, scores)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
     paper = ReferenceValues(scores, paper_scores())
     cards = task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(records, scores), study_claims(scores)
+    evidence, claims = gather_evidence(scores), study_claims(scores)
     charts, skipped = factor_figures(records, scores)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)

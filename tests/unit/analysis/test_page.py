@@ -63,7 +63,7 @@ def test_one_score_alone_still_has_an_axis():
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
-    found = gather_evidence(records, scores)["pydocs-tc"]
+    found = gather_evidence(scores)["pydocs-tc"]
     by_seed = {arm[0]: [*scores.get(arm[0], "pydocs-tc").by_seed.values()] for arm in ARMS}
     best = max(by_seed, key=lambda name: statistics.fmean(by_seed[name]))
     p_values = {
@@ -104,7 +104,7 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, gather_evidence(found, table), titles) == [
+    assert headline(table, gather_evidence(table), titles) == [
         "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
     ]
 
@@ -119,7 +119,7 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:2], learning_rates=(1e-4,),
                    seeds=(0, 1), scores=scores)  # fmt: skip
     table = study_scores(found)
-    evidence = gather_evidence(found, table)
+    evidence = gather_evidence(table)
     titles = {task.name: task.title for task in found.tasks}
     assert headline(table, evidence, titles) == [
         "On all 2 tasks several arms share the highest mean."
@@ -160,7 +160,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
     monkeypatch.setattr(matrix, "_MOST_COMPARISONS", 2)
-    evidence = gather_evidence(records, scores)
+    evidence = gather_evidence(scores)
     (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, arm_labels(scores))
     others = evidence["pydocs-sc"].comparisons
     assert [row.other for row in table.rows] == [arm_labels(scores)[c.second] for c in others[:2]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.compare import Comparison, compare_with_best
-from biphasic.analysis.estimate import overlap
+from biphasic.analysis.compare import Comparison, Family, family_of
+from biphasic.analysis.examples import ExampleScores
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import UNTRAINED, best_of, ranked, score_text
 from biphasic.analysis.score_table import DatasetInfo, Scores
@@ -23,6 +24,7 @@ from biphasic.analysis.sentences import (
 )
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import VarianceSplit, variance_split
+from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
 
 _MOST_TITLES = 4
@@ -39,11 +41,14 @@ class Evidence:
     """What is known of one dataset."""
 
     dataset: DatasetInfo
-    comparisons: tuple[Comparison, ...]
-    """The best arm with every other, best first."""
+    family: Family
+    """All pairs of arms."""
     split: VarianceSplit
-    has_examples: bool
-    """Whether scores of single examples were asked for."""
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The best arm with every other, best first."""
+        return self.family.with_best
 
     @property
     def is_clear(self) -> bool:
@@ -63,25 +68,28 @@ class Verdict:
     """What else is known."""
 
 
-def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence]:
+def gather_evidence(scores: Scores) -> dict[str, Evidence]:
     """Compare the best arm with every other on each dataset and average.
 
-    Scores of single test examples are read, of the smallest test sets first, as far as that takes
-    no more than half a minute.
+    Args:
+        scores: With single examples as far as a page reads them (`within_budget`).
     """
-    with_examples = _affordable(records, scores)
     return {
         dataset.name: Evidence(
             dataset,
-            compare_with_best(scores, dataset.name, with_examples=dataset.name in with_examples),
-            variance_split(scores, dataset.name, with_examples=dataset.name in with_examples),
-            dataset.name in with_examples,
+            family_of(scores, dataset.name),
+            variance_split(scores, dataset.name),
         )
         for dataset in scores.datasets
     }
 
 
-def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
+def within_budget(records: StudyRecords, scores: Scores) -> Scores:
+    """Return scores that read single test examples as far as it takes about half a minute.
+
+    The smallest test sets come first.
+    """
+    read_all = scores.examples
     num_runs = len(scores.models) * max(len(records.study.seeds), 1)
     chosen: set[str] = set()
     left = _MOST_EXAMPLES
@@ -89,8 +97,13 @@ def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
         left -= task.num_test * num_runs
         if left >= 0:
             chosen.add(task.name)
-    averages = [a.name for a in scores.averages if {m.name for m in scores.members(a)} <= chosen]
-    return chosen.union(averages)
+
+    def read(model: str, dataset: str) -> ExampleScores:
+        if read_all is None or dataset not in chosen:
+            raise DataError(f"{dataset}: more test examples than a page reads")
+        return read_all(model, dataset)
+
+    return dataclasses.replace(scores, examples=read_all and read)
 
 
 def verdict(scores: Scores, found: Evidence) -> Verdict:
@@ -139,32 +152,31 @@ def _lead(found: Evidence, labels: Mapping[str, str]) -> str:
 
 
 def _details(scores: Scores, found: Evidence) -> list[str]:
-    sentences = _against_floor(scores, found.dataset.name)
+    sentences = _against_floor(scores, found)
     if found.comparisons:
         closest = found.comparisons[0]
         sentences += [detectable_sentence(closest), floor_sentence(closest)]
-        if found.has_examples:
-            sentences.append(examples_sentence(closest))
+        sentences.append(examples_sentence(closest))
     sentences.append(selection_sentence(scores, found.dataset.name))
     return [sentence for sentence in sentences if sentence]
 
 
-def _against_floor(scores: Scores, dataset: str) -> list[str]:
+def _against_floor(scores: Scores, found: Evidence) -> list[str]:
     """Count the trained arms that are clearly above the untrained encoder."""
-    found = dict(ranked(scores, dataset))
-    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in found]
-    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in found]
-    if not floors or not trained or found[floors[0]].half_width is None:
+    there = {name for name, _ in ranked(scores, found.dataset.name)}
+    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in there]
+    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in there]
+    if not floors:
         return []
-    floor = found[floors[0]]
-    clear = [
-        name for name in trained
-        if overlap(found[name], floor) is False and found[name].mean > floor.mean
-    ]  # fmt: skip
-    verb = "is" if len(clear) == 1 else "are"
+    tests = [found.family.compare(name, floors[0]) for name in trained]
+    known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
+    if not known:
+        return []
+    clear = known.count("higher")
+    verb = "is" if clear == 1 else "are"
     return [
-        f"{len(clear)} of {count(len(trained), 'trained arm')} {verb} above the untrained encoder "
-        "without overlap of intervals."
+        f"{clear} of {count(len(trained), 'trained arm')} {verb} clearly above the untrained "
+        "encoder."
     ]
 
 
