@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.analysis.compare import Comparison, compare_with_best, ranked
+from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.score_table import DatasetInfo, Score, Scores
 from biphasic.analysis.sentences import (
@@ -66,6 +67,7 @@ def notes(scores: Scores) -> list[str]:
         found.append("A mean without an interval rests on one seed.")
     found += training_sentences(scores)
     found.append(pretraining_sentence(scores))
+    found += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
         found.append("†: runs are missing or were left out, so the number is provisional.")
     return found

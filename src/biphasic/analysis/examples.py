@@ -27,10 +27,12 @@ class RunExamples:
     Attributes:
         terms: [num_terms, num_examples]; what each example adds to the sums.
         combine: From sums [num_terms, ...] to values of the metric [...], as a share.
+        blank: What predictions lack, where they say nothing of single examples.
     """
 
     terms: Array
     combine: Combine
+    blank: str = ""
 
     @property
     def value(self) -> float:
@@ -143,7 +145,8 @@ def _entity_f1(
     expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any]
 ) -> RunExamples:
     terms = np.stack([_numbers(column) for column in (expected, predicted, right)])
-    return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]))
+    blank = "" if terms[1].any() else "no entity was predicted"
+    return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]), blank)
 
 
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
@@ -161,7 +164,11 @@ def _macro_f1(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
         present = true + guessed > 0
         return _ratio((_ratio(2 * right, true + guessed) * present).sum(0), present.sum(0))
 
-    return RunExamples(_confusion(labels, predicted), combine)
+    return RunExamples(_confusion(labels, predicted), combine, _blank_labels(predicted))
+
+
+def _blank_labels(predicted: Sequence[Any]) -> str:
+    return "" if len(set(predicted)) > 1 else "every example got the same label"
 
 
 def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
@@ -172,7 +179,7 @@ def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
         spread = (total**2 - (true**2).sum(0)) * (total**2 - (guessed**2).sum(0))
         return _ratio(both, np.sqrt(np.maximum(spread, 0.0)))
 
-    return RunExamples(_confusion(labels, predicted), combine)
+    return RunExamples(_confusion(labels, predicted), combine, _blank_labels(predicted))
 
 
 def _pearson(values: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:

@@ -234,7 +234,7 @@ def score_of_grid(
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     return Score(
-        estimate=_in_percent(estimate([run.test for run in chosen], convention=convention)),
+        estimate=in_percent(estimate([run.test for run in chosen], convention=convention)),
         by_seed={run.seed: PERCENT * run.test for run in chosen},
         is_complete=is_complete,
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
@@ -243,7 +243,8 @@ def score_of_grid(
     )
 
 
-def _in_percent(found: Estimate | None) -> Estimate | None:
+def in_percent(found: Estimate | None) -> Estimate | None:
+    """Return an estimate of shares in percent points."""
     if found is None:
         return None
     half_width = None if found.half_width is None else PERCENT * found.half_width

@@ -8,7 +8,7 @@ from biphasic.analysis.compare import Comparison
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.exact import ExactTest
 from biphasic.analysis.power import LEVEL
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.score_table import PERCENT, Scores
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import Source
 from biphasic.records import Convention
@@ -39,6 +39,8 @@ def _interval(found: Comparison) -> str:
     half_width = found.difference.half_width
     if half_width is None:
         return ""
+    if half_width > PERCENT:
+        return "its 95 % interval is wider than the scale"
     low, high = found.difference.low, found.difference.high
     over = count(found.num_pairs, "paired seed") if found.num_pairs else "seeds not paired"
     return f"95 % interval {number(low)} to {number(high)}, {over}"

@@ -22,9 +22,11 @@ from biphasic.analysis.page.runs import record_links, run_data
 from biphasic.analysis.page.strips import axis, strip
 from biphasic.analysis.palette import ArmStyle, arm_styles
 from biphasic.analysis.reference_values import ReferenceValues
+from biphasic.analysis.report import render
 from biphasic.analysis.score_table import Score
 from biphasic.analysis.scores import paper_scores, study_scores
 from biphasic.analysis.stats import cells
+from biphasic.analysis.tables import format_table
 
 STYLE = ArmStyle("#0b62a8", "series-1", "o", "-")
 
@@ -107,6 +109,38 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
     assert headline(table, gather_evidence(table), titles) == [
         "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
     ]
+
+
+def test_a_star_stands_only_on_what_is_clearly_above_all_others(tmp_path):
+    scores = {}
+    for seed in range(5):
+        for arm, task, level in (
+            ("untrained", "pydocs-sc", 0.40), ("mlm", "pydocs-sc", 0.60),
+            ("untrained", "pydocs-tc", 0.40), ("mlm", "pydocs-tc", 0.4001 + 0.02 * (seed % 2)),
+        ):  # fmt: skip
+            test = level + 0.001 * seed * (1 if arm == "mlm" else -1)
+            scores[arm, task, 1e-4, seed] = (test, test)
+    found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
+    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    assert html.count('<span class="star"') == 1
+    assert "★ marks a score that is clearly above all others" in html
+
+
+def test_scores_that_are_no_results_say_so(tmp_path):
+    """Taggers that find nothing, and two seeds whose interval is wider than the scale."""
+    scores = {("mlm", "pydocs-sc", 1e-4, seed): (0.5, 0.4 + 0.5 * seed) for seed in (0, 1)}
+    scores |= {("mlm", "pydocs-tc", 1e-4, seed): (0.0, 0.0) for seed in (0, 1)}
+    found = loaded(
+        tmp_path, arms=ARMS[1:2], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0, 1),
+        scores=scores, provenance={"data": {"held-out corpus": {"documents": 2}}},
+    )  # fmt: skip
+    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    # Once in the chart and once in the table.
+    assert html.count("<small>no entity was right</small>") == 2
+    assert html.count("<small>the interval is wider than the scale</small>") == 2
+    assert "Held-out losses are of 2 documents only, and say little of other text." in html
+    shown = format_table(found).caption.plain
+    assert "No result, as no entity was right: MLM on pydocs-tc." in shown
 
 
 def test_arms_that_are_level_have_no_winner(tmp_path):
