@@ -21,6 +21,8 @@ ZERO_SHOT = "zs"
 """The kind of tasks that encoders are scored on as they are."""
 ZERO_SHOT_SEED = 0
 """A zero-shot task has one run; nothing in it is random."""
+FEW_HELDOUT = 20
+"""Documents; held-out losses of fewer say little of other text."""
 
 
 class Record(BaseModel):

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.analysis.compare import Comparison, compare_with_best, ranked
+from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.score_table import DatasetInfo, Score, Scores
 from biphasic.analysis.sentences import (
@@ -22,7 +23,7 @@ from biphasic.analysis.sentences import (
     source_sentence,
 )
 from biphasic.analysis.sheets import score_text
-from biphasic.analysis.text import plain
+from biphasic.analysis.text import flat, listing, plain
 from biphasic.analysis.variance import variance_split
 
 _PROVISIONAL = " †"
@@ -64,10 +65,22 @@ def notes(scores: Scores) -> list[str]:
         found.append(coverage_sentence(scores.convention, min(seeds)))
     if len(seeds) < len(estimates):
         found.append("A mean without an interval rests on one seed.")
+    found += training_sentences(scores)
     found.append(pretraining_sentence(scores))
+    found += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
         found.append("†: runs are missing or were left out, so the number is provisional.")
     return found
+
+
+def training_sentences(scores: Scores) -> Iterator[str]:
+    """Yield which datasets were tested on after fine-tuning on another set."""
+    by_set: dict[str, list[str]] = {}
+    for dataset in scores.datasets:
+        if dataset.trained_on:
+            by_set.setdefault(dataset.trained_on, []).append(dataset.name)
+    for trained_on, names in by_set.items():
+        yield f"Fine-tuned on {flat(trained_on)}: {listing([flat(name) for name in names])}."
 
 
 def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
@@ -120,6 +133,7 @@ def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]
         "model": model,
         "task": dataset.task,
         "dataset": dataset.name,
+        "trained_on": dataset.trained_on or None,
         "mean": found.mean if score.estimate else None,
         "half_width": found.half_width,
         "num_seeds": found.num_seeds,

@@ -1,29 +1,30 @@
 """Two models on one dataset: by how much they differ, and how sure that is.
 
 Seeds are paired: a seed draws the same head and the same batches for both models, so what it adds
-to both drops out of the difference. A difference counts as clear where a paired t test over seeds
-finds it, corrected for the family of comparisons it belongs to, and where an interval over test
-examples as well excludes zero, if there are examples to look at. Where only means and half-widths
-are known, as in a published table, Welch's test stands in.
+to both drops out of the difference. A difference counts as clear where it is larger than other
+seeds and other test examples explain, corrected for the family of comparisons it belongs to. Two p
+values are asked, of a paired t test over seeds and of a test over seeds and test examples together,
+if there are examples to look at; the larger one is corrected. Where only means and half-widths are
+known, as in a published table, Welch's test stands in.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from biphasic.analysis.crossed import ExampleInterval, joint_p_values
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.exact import ExactTest, sign_flip_test, wilcoxon_test
-from biphasic.analysis.example_compare import compare_examples
+from biphasic.analysis.example_compare import compare_examples, family_errors
 from biphasic.analysis.multiple import holm
-from biphasic.analysis.pairs import Pair, all_p_values, pair_of
+from biphasic.analysis.pairs import Pair, all_pairs, pair_of
 from biphasic.analysis.power import LEVEL, EffectSize, detectable_difference, effect_size
-from biphasic.analysis.resample import ExampleInterval
 from biphasic.analysis.score_table import DatasetInfo, Scores
 from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
@@ -47,9 +48,11 @@ class Comparison:
         p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
             where the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
             over test examples.
-        p_adjusted: The same, corrected for the family: by Holm, zero-shot by Bonferroni.
+        p_adjusted: The larger of `p_value` and that over seeds and test examples, corrected for the
+            family: by Holm, zero-shot by Bonferroni.
+        p_over_seeds: `p_value` alone, corrected likewise.
         family_size: Comparisons it was corrected for.
-        examples: Interval over seeds and test examples.
+        examples: Interval over seeds and test examples; not corrected.
         examples_missing: Why there is none; empty where there is.
     """
 
@@ -61,6 +64,7 @@ class Comparison:
     differences: tuple[float, ...]
     p_value: float | None
     p_adjusted: float | None
+    p_over_seeds: float | None
     family_size: int
     examples: ExampleInterval | None
     examples_missing: str
@@ -95,8 +99,7 @@ class Comparison:
         """Whether the first is higher: `undecided` if data cannot tell, `unknown` if untested."""
         if self.p_adjusted is None:
             return "unknown"
-        is_lasting = self.examples is None or self.examples.excludes_zero
-        if self.p_adjusted > LEVEL or not is_lasting or self.difference.mean == 0:
+        if self.p_adjusted > LEVEL or self.difference.mean == 0:
             return "undecided"
         return "higher" if self.difference.mean > 0 else "lower"
 
@@ -130,13 +133,8 @@ def compare_arms(
     """
     for name in (first, second):
         scores.model(name)
-    about = scores.dataset(dataset)
-    pair = pair_of(scores, first, second, dataset)
-    if pair is None:
-        return None
-    return _compare(
-        scores, pair, about, p_adjusted=pair.p_value, family_size=1, examples=with_examples
-    )
+    family = family_of(scores, dataset, models=(first, second), with_examples=with_examples)
+    return family.compare(first, second)
 
 
 def compare_with_best(
@@ -159,27 +157,104 @@ def compare_with_best(
     Raises:
         DataError: There is no such dataset.
     """
+    return family_of(scores, dataset, models=models, with_examples=with_examples).with_best
+
+
+@dataclass(frozen=True)
+class Family:
+    """All pairs of some models on a dataset, whose p values are corrected together.
+
+    Attributes:
+        scores: Of the models.
+        dataset: A dataset or average.
+        order: Names of the models that have a score, best first.
+        p_adjusted: Of each pair, as in `Comparison`; NaN where there is no test.
+        p_over_seeds: Likewise.
+        size: Pairs that were corrected for.
+        with_examples: Whether scores of single examples were asked for.
+    """
+
+    scores: Scores
+    dataset: DatasetInfo
+    order: tuple[str, ...]
+    p_adjusted: NDArray[np.float64]
+    p_over_seeds: NDArray[np.float64]
+    size: int
+    with_examples: bool
+
+    @cached_property
+    def with_best(self) -> tuple[Comparison, ...]:
+        """The best model against every other, in order of their means."""
+        found = (self.compare(self.order[0], other) for other in self.order[1:])
+        return tuple(comparison for comparison in found if comparison is not None)
+
+    def compare(self, first: str, second: str) -> Comparison | None:
+        """Compare two models; None where one has no score."""
+        pair = pair_of(self.scores, first, second, self.dataset.name)
+        if pair is None:
+            return None
+        low, high = sorted((self._places[first], self._places[second]))
+        # Where the pair stands among `itertools.combinations`.
+        place = low * len(self.order) - low * (low + 1) // 2 + high - low - 1
+        return _comparison(self, pair, place)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.order)}
+
+
+def family_of(
+    scores: Scores,
+    dataset: str,
+    *,
+    models: Sequence[str] | None = None,
+    with_examples: bool = True,
+) -> Family:
+    """Test all pairs of models on a dataset and correct the p values together.
+
+    Args:
+        scores: Of the models.
+        dataset: Name of a dataset or average.
+        models: Names of those that take part; all when None.
+        with_examples: Whether to read scores of single examples, where there are any.
+
+    Raises:
+        DataError: There is no such dataset.
+    """
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
-    p_values = all_p_values(scores, order, dataset)
-    is_known = ~np.isnan(p_values)
-    adjusted = np.full(len(p_values), np.nan)
-    adjusted[is_known] = holm(p_values[is_known])
-    family = len(p_values) if about.task == _NOTHING_RANDOM else int(is_known.sum())
-    # The first pairs are those with the best.
-    pairs = [pair_of(scores, order[0], other, dataset) for other in order[1:]]
-    return tuple(
-        _compare(
-            scores,
-            pair,
-            about,
-            p_adjusted=None if pair.p_value is None else float(value),
-            family_size=max(family, 1),
-            examples=with_examples,
-        )
-        for pair, value in zip(pairs, adjusted, strict=False)
-        if pair is not None
+    tests = all_pairs(scores, order, dataset)
+    is_zero_shot = about.task == _NOTHING_RANDOM
+    larger = tests.p_values
+    if with_examples and scores.examples is not None:
+        errors = family_errors(scores, order, about)
+        # Never below the p value over seeds alone.
+        joint = joint_p_values(tests.means, tests.squared_errors, tests.num_seeds, errors)
+        larger = np.where(np.isnan(joint), tests.p_values, joint)
+        if not is_zero_shot:
+            larger[np.isnan(tests.p_values)] = np.nan
+    size = len(larger) if is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
+    correct = _bonferroni if is_zero_shot else _holm
+    return Family(
+        scores=scores,
+        dataset=about,
+        order=tuple(order),
+        p_adjusted=correct(larger),
+        p_over_seeds=correct(tests.p_values),
+        size=size,
+        with_examples=with_examples,
     )
+
+
+def _holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    is_known = ~np.isnan(p_values)
+    adjusted = p_values.copy()
+    adjusted[is_known] = holm(p_values[is_known])
+    return adjusted
+
+
+def _bonferroni(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.minimum(p_values * len(p_values), 1.0)
 
 
 def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None) -> list[str]:
@@ -200,14 +275,14 @@ def indistinguishable(
     """Return the models that the data cannot tell from the best, the best itself left out.
 
     By convention `paper`, those whose interval overlaps with the best one's; else those whose
-    comparison with it is not clear over seeds. Without an interval nothing can be told: such models
-    are among them.
+    comparison with it is not clear. Without an interval nothing can be told: such models are among
+    them.
     """
     order = ranked(scores, dataset, models=models)
     if not order:
         return set()
     if scores.convention != "paper":
-        found = compare_with_best(scores, dataset, models=models, with_examples=False)
+        found = compare_with_best(scores, dataset, models=models)
         return {comparison.second for comparison in found if not comparison.is_clear}
     best = _estimate(scores, order[0], dataset)
     others = ((name, _estimate(scores, name, dataset)) for name in order[1:])
@@ -225,37 +300,31 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     return best.low > other.high
 
 
-def _compare(
-    scores: Scores,
-    pair: Pair,
-    about: DatasetInfo,
-    *,
-    p_adjusted: float | None,
-    family_size: int,
-    examples: bool,
-) -> Comparison:
-    values = tuple(pair.by_seed.values())
-    plain = Comparison(
+def _comparison(family: Family, pair: Pair, place: int) -> Comparison:
+    about, values = family.dataset, tuple(pair.by_seed.values())
+    found, missing = None, "scores of single examples were not asked for"
+    if family.with_examples:
+        try:
+            found = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)
+            missing = ""
+        except DataError as error:
+            missing = str(error)
+    over_examples = found.p_value if found and about.task == _NOTHING_RANDOM else None
+    return Comparison(
         first=pair.first,
         second=pair.second,
         dataset=about.name,
         kind="paired" if values else "unpaired",
         difference=pair.difference,
         differences=values,
-        p_value=pair.p_value,
-        p_adjusted=p_adjusted,
-        family_size=family_size,
-        examples=None,
-        examples_missing="scores of single examples were not asked for",
+        p_value=pair.p_value if over_examples is None else over_examples,
+        p_adjusted=_known(family.p_adjusted[place]),
+        p_over_seeds=_known(family.p_over_seeds[place]),
+        family_size=family.size,
+        examples=found,
+        examples_missing=missing,
     )
-    if not examples:
-        return plain
-    try:
-        found = compare_examples(scores, pair.first, pair.second, about, pair.by_seed)
-    except DataError as error:
-        return dataclasses.replace(plain, examples_missing=str(error))
-    whole = dataclasses.replace(plain, examples=found, examples_missing="")
-    if about.task != _NOTHING_RANDOM:
-        return whole
-    adjusted = min(1.0, found.p_value * family_size)
-    return dataclasses.replace(whole, p_value=found.p_value, p_adjusted=adjusted)
+
+
+def _known(p_value: float) -> float | None:
+    return None if np.isnan(p_value) else float(p_value)

@@ -1,14 +1,22 @@
-"""The difference of two models over test examples, from the scores of single ones."""
+"""Differences of models over test examples, from the scores of single ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.examples import ResampledCell
-from biphasic.analysis.resample import ExampleInterval, example_interval, resampled_values
+from biphasic.analysis.crossed import (
+    CrossedErrors,
+    ExampleInterval,
+    example_interval,
+    squared_errors,
+)
+from biphasic.analysis.examples import CellInfluences
 from biphasic.analysis.score_table import PERCENT, DatasetInfo, Scores
 from biphasic.errors import DataError
 from biphasic.files import digest
@@ -35,57 +43,146 @@ def compare_examples(
     """
     if not differences:
         raise DataError("no seeds in common")
-    seeds = tuple(differences)
-    members = scores.members(dataset)
-    parts = [_resampled(scores, first, second, member.name, seeds) for member in members]
-    return example_interval(
-        [*differences.values()],
-        np.mean([resampled for resampled, _ in parts], axis=0),
-        num_examples=sum(count for _, count in parts),
+    weights = {(first, dataset.name): 1.0, (second, dataset.name): -1.0}
+    return example_interval([*differences.values()], contrast_errors(scores, weights, differences))
+
+
+def contrast_errors(
+    scores: Scores, weights: Mapping[tuple[str, str], float], seeds: Collection[int]
+) -> CrossedErrors:
+    """Return the errors over test examples of a weighted sum of scores.
+
+    Args:
+        scores: With a reader of single examples.
+        weights: By names of model and dataset, or average.
+        seeds: Over which the sum is averaged.
+
+    Raises:
+        DataError: Examples are missing or do not belong together; the reason.
+    """
+    by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for (model, dataset), weight in weights.items():
+        members = scores.members(scores.dataset(dataset))
+        for member in members:
+            by_dataset[member.name][model] += weight / len(members)
+    parts = [_summed(scores, name, by_model, seeds) for name, by_model in by_dataset.items()]
+    tables = [(*squared_errors(table, np.zeros_like(table)), table.shape[2]) for table in parts]
+    return _of_sum(tables)
+
+
+def _summed(
+    scores: Scores, dataset: str, weights: Mapping[str, float], seeds: Collection[int]
+) -> NDArray[np.float64]:
+    """Return a weighted sum of models' influences, [1, num_seeds, num_examples]."""
+    cells = {model: influences(scores, model, dataset) for model in weights}
+    if len({cell.ids_sha256 for cell in cells.values()}) > 1:
+        raise DataError(f"{dataset}: the models were scored on different examples")
+    if lost := {seed for seed in seeds for cell in cells.values() if seed not in cell.by_seed}:
+        raise DataError(f"{dataset}: no examples of seed {min(lost)}")
+    return sum(
+        (weight * _table([cells[model]], seeds) for model, weight in weights.items()),
+        start=np.zeros(()),
     )
 
 
-def _resampled(
-    scores: Scores, first: str, second: str, dataset: str, seeds: tuple[int, ...]
-) -> tuple[NDArray[np.float64], int]:
-    """Return differences on resamples, [num_seeds, num_resamples], and the number of examples."""
-    one, other = (resampled_cell(scores, model, dataset) for model in (first, second))
-    if one.ids_sha256 != other.ids_sha256:
-        raise DataError(f"{dataset}: the models were scored on different examples")
-    lost = [seed for seed in seeds if seed not in one.by_seed or seed not in other.by_seed]
-    if lost:
-        raise DataError(f"{dataset}: no examples of seed {lost[0]}")
-    differences = [one.by_seed[seed] - other.by_seed[seed] for seed in seeds]
-    return PERCENT * np.stack(differences), one.num_examples
+def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> CrossedErrors:
+    """Return the errors over test examples of every pair of models, over the seeds of both.
+
+    All at once, since pairs grow with the square of the models.
+
+    Args:
+        scores: Of the models.
+        models: Names of models that have a score.
+        dataset: A dataset, or an average.
+
+    Returns:
+        In the order of `itertools.combinations`; NaN where examples of a pair are not known.
+    """
+    members = scores.members(dataset)
+    found = _of_sum([_member_errors(scores, models, dataset, each.name) for each in members])
+    examples, shared = (part / len(members) ** 2 for part in (found.examples, found.shared))
+    return CrossedErrors(examples, shared, found.num_examples)
 
 
-def resampled_cell(scores: Scores, model: str, dataset: str) -> ResampledCell:
-    """Return a model's scores on resamples of a dataset's test examples.
+_Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
+"""Errors over the examples of one dataset, and the number of these."""
 
-    Files are read and resampled once for a table of scores, since every average and every
-    comparison with the best asks again; what is kept is 16 KB for each run.
+
+def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
+    """Return the errors of a sum over datasets, whose examples are drawn independently."""
+    examples, shared = (np.sum([part[at] for part in parts], axis=0).ravel() for at in (0, 1))
+    return CrossedErrors(examples, shared, sum(part[2] for part in parts))
+
+
+class _Kind(NamedTuple):
+    """What models must share for their pairs to be computed together."""
+
+    ids_sha256: str
+    seeds: frozenset[int]
+    """With a score."""
+    read: frozenset[int]
+    """With single examples."""
+
+
+def _member_errors(
+    scores: Scores, models: Sequence[str], dataset: DatasetInfo, member: str
+) -> _Part:
+    kinds: dict[_Kind, list[int]] = defaultdict(list)
+    cells: dict[int, CellInfluences] = {}
+    for index, model in enumerate(models):
+        try:
+            cells[index] = cell = influences(scores, model, member)
+        except DataError:
+            continue
+        score = scores.get(model, dataset.name)
+        seeds = frozenset((score.by_seed or {}) if score is not None else {})
+        kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
+    found = np.full((2, len(models), len(models)), np.nan)
+    num_examples = 0
+    for one, other in combinations_with_replacement(kinds, 2):
+        common = one.seeds & other.seeds
+        if not common or one.ids_sha256 != other.ids_sha256 or not common <= one.read & other.read:
+            continue
+        tables = [_table([cells[index] for index in kinds[kind]], common) for kind in (one, other)]
+        num_examples = tables[0].shape[2]
+        errors = np.stack(squared_errors(*tables))
+        found[:, np.array(kinds[one])[:, None], kinds[other]] = errors
+        found[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
+    examples, shared = found[:, *np.triu_indices(len(models), 1)]
+    return examples, shared, num_examples
+
+
+def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[np.float64]:
+    """Return influences as [num_models, num_seeds, num_examples]."""
+    return np.stack([np.stack([cell.by_seed[seed] for seed in sorted(seeds)]) for cell in cells])
+
+
+def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
+    """Return how much each test example of a dataset adds to a model's score, for each seed.
+
+    Files are read once for a table of scores, since averages and comparisons ask again; what is
+    kept is eight bytes for each example of each run.
 
     Raises:
         DataError: There are no examples, or they are damaged; also where that was found before.
     """
     key = model, dataset
-    if key not in scores.resampled:
+    if key not in scores.influences:
         try:
-            scores.resampled[key] = _resample(scores, model, dataset)
+            scores.influences[key] = _read(scores, model, dataset)
         except DataError as error:
-            scores.resampled[key] = error
-    found = scores.resampled[key]
+            scores.influences[key] = error
+    found = scores.influences[key]
     if isinstance(found, DataError):
         raise DataError(str(found))
     return found
 
 
-def _resample(scores: Scores, model: str, dataset: str) -> ResampledCell:
+def _read(scores: Scores, model: str, dataset: str) -> CellInfluences:
     if scores.examples is None:
         raise DataError("there are no scores of single examples")
     examples = scores.examples(model, dataset)
     if len(examples.ids) < 2:
         raise DataError(f"{dataset}: a spread needs two examples or more")
-    values = resampled_values(examples.by_seed.values(), dataset=dataset)
-    by_seed = dict(zip(examples.by_seed, values, strict=True))
-    return ResampledCell(digest([*examples.ids]), len(examples.ids), by_seed)
+    by_seed = {seed: PERCENT * run.influences for seed, run in examples.by_seed.items()}
+    return CellInfluences(digest([*examples.ids]), by_seed)

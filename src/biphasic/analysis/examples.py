@@ -1,7 +1,7 @@
-"""Scores of single test examples, from which a metric over any of them can be computed again.
+"""Scores of single test examples, from which a metric over any of them can be computed.
 
-A metric is a function of sums over examples: accuracy of one sum, entity F1 of three. Sums weighted
-by how often a resample drew each example give the metric of that resample.
+A metric is a function of sums over examples: accuracy of one sum, entity F1 of three. Sums without
+an example give the metric without it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,27 @@ class RunExamples:
     Attributes:
         terms: [num_terms, num_examples]; what each example adds to the sums.
         combine: From sums [num_terms, ...] to values of the metric [...], as a share.
+        blank: What predictions lack, where they say nothing of single examples.
     """
 
     terms: Array
     combine: Combine
+    blank: str = ""
 
     @property
     def value(self) -> float:
         """The metric over all examples."""
         return float(self.combine(self.terms.sum(axis=1)))
+
+    @property
+    def influences(self) -> Array:
+        """How far each example moves the metric from its mean, [num_examples]; their mean is zero.
+
+        Of a mean of scores, each score less the mean. In general by leaving out each example once
+        (the jackknife; Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 11).
+        """
+        without = self.combine(self.terms.sum(axis=1, keepdims=True) - self.terms)
+        return (len(without) - 1) * (without.mean() - without)
 
 
 @dataclass(frozen=True)
@@ -52,17 +64,15 @@ class ExampleScores:
 
 
 @dataclass(frozen=True)
-class ResampledCell:
-    """A model's scores on resamples of a dataset's test examples.
+class CellInfluences:
+    """How much each test example of a dataset adds to a model's score.
 
     Attributes:
         ids_sha256: Hash of the names of the examples, in order.
-        num_examples: Their number.
-        by_seed: By seed, the metric on each resample, as a share: [num_resamples].
+        by_seed: By seed, `RunExamples.influences` in percent points, [num_examples].
     """
 
     ids_sha256: str
-    num_examples: int
     by_seed: Mapping[int, Array]
 
 
@@ -91,6 +101,17 @@ def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExa
     if build is None:
         return mean_examples(_numbers(columns[metric]))
     return build(*(columns[name] for name in needed))
+
+
+def mean_of_runs(runs: Sequence[RunExamples]) -> RunExamples:
+    """Return examples of the mean of the metrics of several runs over the same examples."""
+    borders = np.cumsum([len(run.terms) for run in runs])[:-1]
+
+    def combine(sums: Array) -> Array:
+        parts = np.split(sums, borders)
+        return np.mean([run.combine(part) for run, part in zip(runs, parts, strict=True)], axis=0)
+
+    return RunExamples(np.concatenate([run.terms for run in runs]), combine)
 
 
 def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
@@ -124,7 +145,8 @@ def _entity_f1(
     expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any]
 ) -> RunExamples:
     terms = np.stack([_numbers(column) for column in (expected, predicted, right)])
-    return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]))
+    blank = "" if terms[1].any() else "no entity was predicted"
+    return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]), blank)
 
 
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
@@ -142,7 +164,11 @@ def _macro_f1(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
         present = true + guessed > 0
         return _ratio((_ratio(2 * right, true + guessed) * present).sum(0), present.sum(0))
 
-    return RunExamples(_confusion(labels, predicted), combine)
+    return RunExamples(_confusion(labels, predicted), combine, _blank_labels(predicted))
+
+
+def _blank_labels(predicted: Sequence[Any]) -> str:
+    return "" if len(set(predicted)) > 1 else "every example got the same label"
 
 
 def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
@@ -153,7 +179,7 @@ def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
         spread = (total**2 - (true**2).sum(0)) * (total**2 - (guessed**2).sum(0))
         return _ratio(both, np.sqrt(np.maximum(spread, 0.0)))
 
-    return RunExamples(_confusion(labels, predicted), combine)
+    return RunExamples(_confusion(labels, predicted), combine, _blank_labels(predicted))
 
 
 def _pearson(values: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:

@@ -1,5 +1,9 @@
 """Other people's results: `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
 
+Where a model was trained on another set than it is tested on, as in retrieval, the run's folder
+begins with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs that were trained on the same set are
+compared.
+
 This is how the reference study's public evaluation code leaves its runs: for each split a score and
 the scores of single examples, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares
 between 0 and 1. Whatever cannot be read is named and left out; it is never averaged in.
@@ -26,7 +30,8 @@ from biphasic.errors import DataError
 from biphasic.records import Convention
 
 RESULTS = "results.json"
-_RUN = re.compile(r"lr([^_]+)_sd(\d+)")
+RUN_FOLDER = "MODEL/TASK/DATASET/[TRAINSET_]lrX_sdS"
+_RUN = re.compile(r"(?:(?P<trained_on>.+)_)?lr(?P<rate>[^_]+)_sd(?P<seed>\d+)")
 _METRIC = "score"
 Cell = tuple[str, str]
 """Names of model and dataset."""
@@ -109,31 +114,21 @@ def read_layout(folder: Path) -> Layout:
         raise DataError(f"{folder}: no such folder")
     problems: list[Problem] = []
     found: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
-    tasks: dict[str, set[str]] = defaultdict(set)
     places = [*_places(root, problems)]
-    for place in places:
-        tasks[place.dataset].add(place.task)
+    columns = _columns(places)
     for place in places:
         run = _read_run(place, root, problems)
         if run is not None:
-            cell = place.model, _dataset_name(place, tasks)
+            cell = place.model, columns[place.column].name
             found[cell].setdefault((run.rate, run.seed), []).append(run)
     runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in found.items()}
     runs = {cell: kept for cell, kept in sorted(runs.items()) if kept}
     if not runs:
         told = f"; {problems[0].text}" if problems else ""
-        raise DataError(
-            f"{folder}: no results; expected MODEL/TASK/DATASET/lrX_sdS/{RESULTS}{told}"
-        )
+        raise DataError(f"{folder}: no results; expected {RUN_FOLDER}/{RESULTS}{told}")
     problems += _missing(runs)
-    datasets = {
-        _dataset_name(place, tasks): DatasetInfo(
-            _dataset_name(place, tasks), place.task.upper(), _METRIC
-        )
-        for place in sorted(places, key=lambda place: (place.task, place.dataset))
-    }
     used = {dataset for _, dataset in runs}
-    kept = {name: info for name, info in datasets.items() if name in used}
+    kept = {about.name: about for about in columns.values() if about.name in used}
     return Layout(root, kept, runs, tuple(problems))
 
 
@@ -145,8 +140,15 @@ class _Place:
     model: str
     task: str
     dataset: str
+    trained_on: str
+    """Empty where it is the dataset itself."""
     rate: float
     seed: int
+
+    @property
+    def column(self) -> tuple[str, str, str]:
+        """What runs must share to be compared."""
+        return self.task, self.dataset, self.trained_on
 
 
 def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
@@ -155,21 +157,21 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
         parts = folder.relative_to(root).parts
         where = folder.relative_to(root).as_posix()
         match = _RUN.fullmatch(folder.name)
-        rate = _rate(match[1]) if match else None
+        rate = _rate(match["rate"]) if match else None
         if match is None or rate is None or len(parts) < 4:
-            problems.append(
-                Problem("damaged", f"{where}: not named MODEL/TASK/DATASET/lrX_sdS; left out")
-            )
+            problems.append(Problem("damaged", f"{where}: not named {RUN_FOLDER}; left out"))
             continue
         *model, task, dataset, _ = parts
-        yield _Place(folder, "/".join(model), task, dataset, rate, int(match[2]))
+        trained_on, seed = match["trained_on"] or "", int(match["seed"])
+        yield _Place(folder, "/".join(model), task, dataset, trained_on, rate, seed)
 
 
 def _run_folders(root: Path) -> set[Path]:
     """Return folders that hold results, and those that are named as if they should."""
     with_results = {path.parent for path in root.rglob(RESULTS)}
-    named = {path for path in root.rglob("lr*_sd*") if path.is_dir()}
-    return with_results | named
+    above = {parent for path in with_results for parent in path.parents}
+    named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
+    return with_results | {path for path in named - above if path.is_dir()}
 
 
 def _rate(text: str) -> float | None:
@@ -180,9 +182,28 @@ def _rate(text: str) -> float | None:
     return rate if math.isfinite(rate) else None
 
 
-def _dataset_name(place: _Place, tasks: Mapping[str, set[str]]) -> str:
-    """Return a dataset's name; with its task where two tasks have one of that name."""
-    return place.dataset if len(tasks[place.dataset]) == 1 else f"{place.task}/{place.dataset}"
+def _columns(places: Iterable[_Place]) -> dict[tuple[str, str, str], DatasetInfo]:
+    """Return what each dataset and training set is called, in order.
+
+    A name says the task where two tasks have a dataset of that name. Where a task has a dataset
+    that models were trained on different sets for, each training set makes a task of its own, so
+    that no average or comparison mixes them.
+    """
+    keys = sorted({place.column for place in places})
+    tasks: dict[str, set[str]] = defaultdict(set)
+    sets: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for task, dataset, trained_on in keys:
+        tasks[dataset].add(task)
+        sets[task, dataset].add(trained_on)
+    mixed = {task for (task, _), trained_on in sets.items() if len(trained_on) > 1}
+    columns = {}
+    for task, dataset, trained_on in keys:
+        name = dataset if len(tasks[dataset]) == 1 else f"{task}/{dataset}"
+        suffix = f" ({trained_on})" if task in mixed and trained_on else ""
+        columns[task, dataset, trained_on] = DatasetInfo(
+            f"{name}{suffix}", f"{task.upper()}{suffix}", _METRIC, trained_on=trained_on
+        )
+    return dict(sorted(columns.items(), key=lambda item: item[1].task))
 
 
 def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[Path] | None:

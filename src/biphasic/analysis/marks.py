@@ -36,7 +36,7 @@ def marks_note(scores: Scores) -> str:
     """Say what the marks mean, under the convention of a table."""
     how = {
         "paper": "their intervals overlap",
-        "standard": "a paired t test over seeds, Holm-corrected for all pairs, "
-        "does not separate them",
+        "standard": "a paired t test over seeds, and over test examples where these are known, "
+        "Holm-corrected for all pairs, does not separate them",
     }[scores.convention]
     return f"Bold: the best. ≈: not told apart from it, as {how} or one of them has no interval."

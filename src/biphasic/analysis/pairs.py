@@ -1,4 +1,4 @@
-"""Two models' scores on a dataset before any test that takes time, and p values of all pairs."""
+"""Two models' scores on a dataset and their test over seeds; such tests of all pairs at once."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ class Pair:
     p_value: float | None
 
 
+@dataclass(frozen=True)
+class PairTests:
+    """Tests over seeds of every pair of models, in the order of `itertools.combinations`.
+
+    Attributes:
+        p_values: As in `Pair`; NaN where there is none. [num_pairs]
+        means: Mean differences of paired seeds, in percent points; NaN without common seeds.
+        squared_errors: Squared standard errors of these means over seeds; 0 with one seed.
+        num_seeds: Common seeds.
+    """
+
+    p_values: NDArray[np.float64]
+    means: NDArray[np.float64]
+    squared_errors: NDArray[np.float64]
+    num_seeds: NDArray[np.float64]
+
+
 def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | None:
     """Return two models' scores on a dataset; None where one of them has none."""
     one, other = scores.get(first, dataset), scores.get(second, dataset)
@@ -55,8 +72,8 @@ def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | Non
     return Pair(first, second, by_seed, difference, p_value)
 
 
-def all_p_values(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
-    """Return the p value of every pair of models, NaN where there is none.
+def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
+    """Test every pair of models over seeds.
 
     All at once, since pairs grow with the square of the models.
 
@@ -64,18 +81,16 @@ def all_p_values(scores: Scores, models: Sequence[str], dataset: str) -> NDArray
         scores: Of the models.
         models: Names of models that have a score.
         dataset: Name of the dataset.
-
-    Returns:
-        [num_pairs], in the order of `itertools.combinations`.
     """
-    found = np.concatenate(
-        [np.empty(0), *_paired_p_values(_by_seed_table(scores, models, dataset))]
-    )
+    parts = [np.empty((4, 0)), *_paired_tests(_by_seed_table(scores, models, dataset))]
+    found = PairTests(*np.concatenate(parts, axis=1))
+    if found.num_seeds.all():
+        return found
     for index, (first, second) in enumerate(combinations(models, 2)):
-        if np.isinf(found[index]):  # nothing is paired
+        if not found.num_seeds[index]:  # nothing is paired
             pair = pair_of(scores, first, second, dataset)
-            is_known = pair is not None and pair.p_value is not None
-            found[index] = pair.p_value if pair is not None and is_known else np.nan
+            if pair is not None and pair.p_value is not None:
+                found.p_values[index] = pair.p_value
     return found
 
 
@@ -88,23 +103,23 @@ def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArr
     return np.array(table, dtype=np.float64).reshape(len(models), len(seeds))
 
 
-def _paired_p_values(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """Yield p values of pairs of rows; infinite where no seed is common, NaN where none says."""
+def _paired_tests(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """Yield what `PairTests` holds of pairs of rows, [4, num_pairs] at a time."""
     first, second = np.triu_indices(len(table), 1)
     for start in range(0, len(first), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         differences = table[first[part]] - table[second[part]]
         is_there = ~np.isnan(differences)
-        num = is_there.sum(axis=1)
+        num = is_there.sum(axis=1).astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(is_there, differences, 0.0).sum(axis=1) / num
             squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
             spread = np.sqrt(squares / (num - 1))
             t_value = np.abs(mean) / spread * np.sqrt(num)
-            p_value = 2 * stdtr(num - 1.0, -t_value)
+            p_value = 2 * stdtr(num - 1, -t_value)
+            errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
         p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
-        p_value[num == 0] = np.inf
-        yield p_value
+        yield np.stack([p_value, mean, errors, num])
 
 
 def _differences(one: Score, other: Score) -> dict[int, float]:

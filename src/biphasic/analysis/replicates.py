@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 from biphasic.analysis.estimate import estimate
+from biphasic.analysis.examples import ExampleReader, ExampleScores, mean_of_runs
 from biphasic.analysis.score_table import ModelInfo, Score, Scores
 from biphasic.errors import DataError
 
@@ -44,8 +46,37 @@ def over_pretraining(scores: Scores) -> Scores:
         models=tuple(_recipe(group) for group in groups),
         cells=cells,
         num_pretraining_runs=min(map(len, groups)),
-        examples=None,
+        examples=_reader(scores, groups, numbers),
     )
+
+
+def _reader(
+    scores: Scores,
+    groups: Sequence[tuple[ModelInfo, ...]],
+    numbers: Mapping[tuple[int, ...], int],
+) -> ExampleReader | None:
+    """Return what reads test examples of recipes: of each run the mean of its fine-tunings."""
+    read_one = scores.examples
+    if read_one is None:
+        return None
+    members = {group[0].name: group for group in groups}
+
+    def read(recipe: str, dataset: str) -> ExampleScores:
+        ids: tuple[str, ...] | None = None
+        by_run = {}
+        for model in members.get(recipe, ()):
+            score = scores.get(model.name, dataset)
+            if score is None or not score.by_seed:
+                continue
+            found = read_one(model.name, dataset)
+            if ids is not None and found.ids != ids:
+                raise DataError(f"{dataset}: the runs of {recipe} have different test examples")
+            ids = found.ids
+            runs = [*found.by_seed.values()]
+            by_run[numbers[model.pretraining_seeds]] = mean_of_runs(runs)
+        return ExampleScores(ids or (), by_run)
+
+    return read
 
 
 def _recipe(group: tuple[ModelInfo, ...]) -> ModelInfo:
@@ -57,7 +88,7 @@ def _pooled(
     scores: Scores,
     group: tuple[ModelInfo, ...],
     dataset: str,
-    numbers: dict[tuple[int, ...], int],
+    numbers: Mapping[tuple[int, ...], int],
 ) -> Score:
     by_run: dict[int, float] = {}
     is_complete = True

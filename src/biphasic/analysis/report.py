@@ -16,6 +16,7 @@ from biphasic.analysis.page.evidence import (
     gather_evidence,
     headline,
     verdict,
+    within_budget,
 )
 from biphasic.analysis.page.figures import (
     choice_sentence,
@@ -38,7 +39,7 @@ from biphasic.analysis.palette import VARIABLES
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.scores import Scores, paper_scores, study_scores
 from biphasic.analysis.stats import cells
-from biphasic.analysis.summary import cost_sentence, loss_sentences, rows_statement
+from biphasic.analysis.summary import cost_sentence, heldout_note, loss_sentences, rows_statement
 from biphasic.analysis.tables import results_csv, seeds_note, table_csv
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
 from biphasic.files import write_text
@@ -89,12 +90,12 @@ def render(records: StudyRecords, *, links: Links) -> str:
         records: The study's.
         links: How the page reaches the records that it was made from.
     """
-    table, scores = cells(records), study_scores(records)
+    table, scores = cells(records), within_budget(records, study_scores(records))
     few = few_arms(records, scores)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
     paper = ReferenceValues(scores, paper_scores())
     cards = task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(records, scores), study_claims(scores)
+    evidence, claims = gather_evidence(scores), study_claims(scores)
     charts, skipped = factor_figures(records, scores)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
@@ -106,14 +107,28 @@ def render(records: StudyRecords, *, links: Links) -> str:
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
         headline=headline(scores, evidence, titles),
-        findings=[s for s in (*loss_sentences(records), cost_sentence(records)) if s],
+        findings=[
+            s
+            for s in (*loss_sentences(records), heldout_note(records), cost_sentence(records))
+            if s
+        ],
         caveats=caveats(scores),
         cards=[(card, verdict(scores, evidence[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
         objectives=[objective_name(name) for name in objectives],
-        score_rows=list(score_rows(records, table, scores, styles, paper, objectives=objectives)),
+        score_rows=list(
+            score_rows(
+                records,
+                table,
+                scores,
+                styles,
+                paper,
+                objectives=objectives,
+                clear={name for name, found in evidence.items() if found.is_clear},
+            )
+        ),
         comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(scores))),
         claims=claims,
         most_comparisons=MOST_COMPARISONS,

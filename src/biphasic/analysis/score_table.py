@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.examples import ExampleReader, ResampledCell
+from biphasic.analysis.examples import CellInfluences, ExampleReader
 from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
 from biphasic.records import Convention
@@ -78,12 +78,14 @@ class DatasetInfo:
         task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
         metric: What scores are.
         is_average: Whether it stands for all datasets of its category.
+        trained_on: Set that models were fine-tuned on, where it is another one.
     """
 
     name: str
     task: str
     metric: str
     is_average: bool = False
+    trained_on: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Scores:
         num_pretraining_runs: Pretraining runs behind each model, at least; replicates are models
             of their own, unless `over_pretraining` has put them together.
         examples: Reads scores of single test examples; None where there are none to read.
-        resampled: Cells whose examples have been resampled already; see `example_compare.py`.
+        influences: Cells whose examples have been read already; see `example_compare.py`.
     """
 
     source: str
@@ -132,9 +134,14 @@ class Scores:
     cells: Mapping[tuple[str, str], Score]
     num_pretraining_runs: int = 1
     examples: ExampleReader | None = field(default=None, compare=False)
-    resampled: dict[tuple[str, str], ResampledCell | DataError] = field(
+    influences: dict[tuple[str, str], CellInfluences | DataError] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+
+    @cached_property
+    def is_published(self) -> bool:
+        """Tell whether only means and half-widths are known, as of a published table."""
+        return all(score.by_seed is None for score in self.cells.values())
 
     @cached_property
     def _by_name(self) -> dict[str, ModelInfo]:
@@ -227,7 +234,7 @@ def score_of_grid(
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     return Score(
-        estimate=_in_percent(estimate([run.test for run in chosen], convention=convention)),
+        estimate=in_percent(estimate([run.test for run in chosen], convention=convention)),
         by_seed={run.seed: PERCENT * run.test for run in chosen},
         is_complete=is_complete,
         at_one_rate={run.seed: PERCENT * run.test for run in at_one} or None,
@@ -236,7 +243,8 @@ def score_of_grid(
     )
 
 
-def _in_percent(found: Estimate | None) -> Estimate | None:
+def in_percent(found: Estimate | None) -> Estimate | None:
+    """Return an estimate of shares in percent points."""
     if found is None:
         return None
     half_width = None if found.half_width is None else PERCENT * found.half_width

@@ -8,7 +8,7 @@ from biphasic.analysis.compare import Comparison
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.exact import ExactTest
 from biphasic.analysis.power import LEVEL
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.score_table import PERCENT, Scores
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import Source
 from biphasic.records import Convention
@@ -39,6 +39,8 @@ def _interval(found: Comparison) -> str:
     half_width = found.difference.half_width
     if half_width is None:
         return ""
+    if half_width > PERCENT:
+        return "its 95 % interval is wider than the scale"
     low, high = found.difference.low, found.difference.high
     over = count(found.num_pairs, "paired seed") if found.num_pairs else "seeds not paired"
     return f"95 % interval {number(low)} to {number(high)}, {over}"
@@ -56,8 +58,7 @@ def _verdict(found: Comparison) -> str:
     if found.is_clear:
         return "the difference is clear"
     if found.verdict == "undecided":
-        sure_over_seeds = found.p_adjusted is not None and found.p_adjusted <= LEVEL
-        if sure_over_seeds and found.examples is not None and found.difference.mean:
+        if found.p_over_seeds is not None and found.p_over_seeds <= LEVEL and found.difference.mean:
             return "clear over seeds, but other test examples could turn it round"
         return "the data cannot tell them apart"
     if found.num_pairs > 1:
@@ -73,7 +74,9 @@ def examples_sentence(found: Comparison) -> str:
     over = count(each.num_examples, "test example")
     if each.num_seeds > 1:
         over = f"{count(each.num_seeds, 'seed')} and {over}"
-    return f"Over {over} together, by bootstrap: {number(each.low)} to {number(each.high)} points."
+    family = ", not corrected for other comparisons" if found.family_size > 1 else ""
+    low, high = number(each.low), number(each.high)
+    return f"Over {over} together, 95 % interval{family}: {low} to {high} points."
 
 
 def floor_sentence(found: Comparison) -> str:

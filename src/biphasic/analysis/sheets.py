@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.marks import Mark, marks, marks_note
 from biphasic.analysis.plots.choose import percent, sizes
@@ -117,6 +118,7 @@ def _sheet(scores: Scores, key: tuple[str, str], values: ReferenceValues | None)
     notes = (
         *([f"All models: {', '.join(constant)}."] if constant else []),
         *_notes(scores, blocks, has_reference=values is not None),
+        *doubt_notes(scores, models=models, datasets=datasets),
     )
     return Sheet(_slug(f"{group}-{task}"), title, notes, columns, datasets, blocks)
 

@@ -19,7 +19,7 @@ from biphasic.analysis.text import (
     short,
     truncations,
 )
-from biphasic.records import ZERO_SHOT, ResultRecord, TaskRecord
+from biphasic.records import FEW_HELDOUT, ZERO_SHOT, ResultRecord, TaskRecord
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ def loss_sentences(records: StudyRecords) -> list[str]:
     """Say which arm ends with the lowest held-out loss, for each objective."""
     sentences = [_lowest_sentence(records, objective) for objective in OBJECTIVES]
     return [sentence for sentence in sentences if sentence]
+
+
+def heldout_note(records: StudyRecords) -> str:
+    """Say where held-out losses rest on very few documents; empty elsewhere."""
+    data = records.study.provenance.get("data")
+    corpus = data.get("held-out corpus") if isinstance(data, dict) else None
+    number = corpus.get("documents") if isinstance(corpus, dict) else None
+    if not isinstance(number, int) or number >= FEW_HELDOUT:
+        return ""
+    return f"Held-out losses are of {count(number, 'document')} only, and say little of other text."
 
 
 def _lowest_sentence(records: StudyRecords, objective: str) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.load import Outcome, StudyRecords
+from biphasic.analysis.scores import study_scores
 from biphasic.analysis.stats import cells, estimate, ranking, scores_on_test
 from biphasic.analysis.text import (
     OBJECTIVES,
@@ -84,7 +86,7 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
     convention = convention or records.study.convention
     table = cells(records, convention=convention)
     title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
-    rich_table = Table(title=Text(title), caption=Text(seeds_note(records, convention=convention)))
+    rich_table = Table(title=Text(title), caption=Text(_caption(records, convention)))
     rich_table.add_column("Arm", overflow="fold")
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     for objective in objectives:
@@ -107,6 +109,11 @@ def format_table(records: StudyRecords, *, convention: Convention | None = None)
             row.append(Text(text, style="bold" if arm.name in best[task.name] else ""))
         rich_table.add_row(*row)
     return rich_table
+
+
+def _caption(records: StudyRecords, convention: Convention) -> str:
+    doubts = doubt_notes(study_scores(records, convention))
+    return " ".join([seeds_note(records, convention=convention), *doubts])
 
 
 def _paper_intervals(num_seeds: int) -> str:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from biphasic.analysis.example_compare import resampled_cell
-from biphasic.analysis.score_table import PERCENT, DatasetInfo, Score, Scores
+from biphasic.analysis.example_compare import influences
+from biphasic.analysis.score_table import DatasetInfo, Score, Scores
 from biphasic.analysis.text import count
 from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
@@ -161,11 +161,11 @@ def _examples(
 
 
 def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:
-    means = []
-    for member in scores.members(dataset):
-        values = [*resampled_cell(scores, model, member.name).by_seed.values()]
-        means.append(PERCENT * np.mean(values, axis=0))
-    return float(np.mean(means, axis=0).var())
+    """Return the squared standard error over test examples of a mean over seeds."""
+    members = scores.members(dataset)
+    parts = [influences(scores, model, member.name).by_seed.values() for member in members]
+    means = [np.mean([*part], axis=0) for part in parts]
+    return math.fsum(float(mean.var(ddof=1)) / len(mean) for mean in means) / len(members) ** 2
 
 
 def _variance(values: Sequence[float], *, of_mean: bool = False) -> float | None:

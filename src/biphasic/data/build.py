@@ -42,6 +42,7 @@ from biphasic.data.tokenizer import (
 )
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import is_complete, read_json, remove_partials, write_json
+from biphasic.records import FEW_HELDOUT
 
 BUILD_VERSION = 1
 """Raised by hand whenever the same description would give another corpus."""
@@ -252,6 +253,12 @@ def _assemble(
         counts = {source.name: source.counts(split) for source in sources}
         if split == "heldout" and not any(count.documents for count in counts.values()):
             raise DataError("no document is held out; raise heldout_fraction, or give more text")
+        number = sum(count.documents for count in counts.values())
+        if split == "heldout" and number < FEW_HELDOUT:
+            say(
+                f"warning: documents held out: {number}. Held-out losses will say little of other "
+                "text; raise heldout_fraction, or give more text"
+            )
         by_source = {name: asdict(count) for name, count in counts.items()}
         assemble_corpus(
             folder,

@@ -10,11 +10,15 @@ from typing import Any
 def write_run(
     root: Path, place: str, rate: str, seed: int, validation: float, test: Any, **extra: Any
 ) -> Path:
-    """Write `PLACE/lrRATE_sdSEED/results.json`; `test` may be scores of single examples."""
+    """Write `PLACE/lrRATE_sdSEED/results.json`; `test` may be scores of single examples.
+
+    A place that ends with `/TRAINSET_` has a training set before the rate.
+    """
     scores = {"score": test}
     if isinstance(test, list):
         scores = {"score": sum(test) / len(test), "scores_i": test}
-    path = root / place / f"lr{rate}_sd{seed}" / "results.json"
+    folder = f"{place}lr{rate}_sd{seed}" if place.endswith("_") else f"{place}/lr{rate}_sd{seed}"
+    path = root / folder / "results.json"
     path.parent.mkdir(parents=True)
     content = {"validation": {"score": validation, "scores_i": []}, "test": scores, **extra}
     path.write_text(json.dumps(content), encoding="utf-8")

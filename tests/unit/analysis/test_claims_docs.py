@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.analysis.claims import claims_report, claims_schema, restated
+from biphasic.analysis.claims import claims_report, claims_schema, paper_claims, restated
 from biphasic.analysis.claims import selection as words
 from biphasic.analysis.scores import paper_scores
 from biphasic.cli.main import main
@@ -46,6 +46,14 @@ def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
     found = re.search(r"<!-- verdicts -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
     assert found[1].splitlines() == rows
+
+
+def test_the_page_says_how_arguable_sentences_are_read() -> None:
+    rows = [f"| {claim.id} | {claim.reading} |" for claim in paper_claims() if claim.reading]
+    found = re.search(r"<!-- readings -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    assert found[1].splitlines() == rows
+    assert {row.split()[1] for row in rows} == {"C05", "C09", "C12", "C17"}
 
 
 def test_the_page_names_every_factor() -> None:

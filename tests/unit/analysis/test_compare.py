@@ -10,7 +10,7 @@ from made_scores import DATASET, example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms, compare_with_best, indistinguishable, ranked
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.pairs import all_p_values
+from biphasic.analysis.pairs import all_pairs
 from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
 from biphasic.analysis.scores import paper_scores
 from biphasic.errors import DataError
@@ -73,7 +73,7 @@ def test_rounding_is_no_spread():
     scores = made_scores({"a": first, "b": second})
     for found in (compare_arms(scores, "a", "b", "d"), *compare_with_best(scores, "d")):
         assert (found.verdict, found.p_value, found.effect) == ("unknown", None, None)
-    assert np.isnan(all_p_values(scores, ["a", "b"], "d")).all()
+    assert np.isnan(all_pairs(scores, ["a", "b"], "d").p_values).all()
 
 
 def test_p_values_of_all_pairs_are_those_of_each():
@@ -85,7 +85,7 @@ def test_p_values_of_all_pairs_are_those_of_each():
     scores = made_scores(by_model)
     order = ranked(scores, "d")
     pairs = list(combinations(order, 2))
-    for (first, second), found in zip(pairs, all_p_values(scores, order, "d"), strict=True):
+    for (first, second), found in zip(pairs, all_pairs(scores, order, "d").p_values, strict=True):
         alone = compare_arms(scores, first, second, "d").p_value
         assert found == pytest.approx(np.nan if alone is None else alone, rel=1e-9, nan_ok=True)
     # One seed in common says nothing; none in common is judged unpaired.

@@ -1,12 +1,13 @@
-"""Metrics from sums over examples, against the libraries that define them; the bootstrap."""
+"""Metrics from sums over examples, against the libraries that define them; their errors."""
 
 import math
 
 import numpy as np
 import pytest
+from scipy.special import stdtr
 
-from biphasic.analysis.examples import check_value, mean_examples, metric_examples
-from biphasic.analysis.resample import example_interval, resampled_values
+from biphasic.analysis.crossed import CrossedErrors, example_interval, squared_errors
+from biphasic.analysis.examples import check_value, mean_examples, mean_of_runs, metric_examples
 from biphasic.errors import DataError
 
 
@@ -68,61 +69,86 @@ def test_examples_that_do_not_give_the_recorded_score_are_refused():
             check_value(run, wrong, where="run")
 
 
-def test_resamples_are_the_same_for_all_runs_and_each_time():
-    draw = np.random.default_rng(2)
-    runs = [mean_examples(draw.random(40)) for _ in range(3)]
-    together = resampled_values(runs, dataset="d", num_resamples=50)
-    alone = [resampled_values([run], dataset="d", num_resamples=50)[0] for run in runs]
-    assert np.array_equal(together, np.stack(alone))
-    other = resampled_values(runs, dataset="e", num_resamples=50)
-    assert not np.array_equal(together, other)
+def test_influences_on_a_mean_are_deviations_from_it():
+    scores = [0.0, 1.0, 1.0, 0.5]
+    assert mean_examples(scores).influences == pytest.approx([-0.625, 0.375, 0.375, -0.125])
+    # 1 of 2 right: without either example F1 is 0 or 1.
+    columns = {"num_entities": [1, 1], "num_predicted": [1, 1], "num_right": [1, 0]}
+    assert metric_examples("entity_f1", columns).influences == pytest.approx([0.5, -0.5])
 
 
-def test_resamples_spread_as_the_error_of_a_mean():
-    scores = np.random.default_rng(3).normal(0.5, 0.2, 400)
-    [values] = resampled_values([mean_examples(scores)], dataset="d", num_resamples=4_000)
-    assert values.mean() == pytest.approx(scores.mean(), abs=0.001)
-    assert values.std() == pytest.approx(scores.std() / 20, rel=0.05)
+@pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
+def test_influences_give_the_error_that_drawing_other_examples_does(metric):
+    labels, predicted = draw_labels()
+    run = metric_examples(metric, {"label": labels, "predicted": predicted})
+    draw = np.random.default_rng(6)
+    weights = draw.multinomial(300, [1 / 300] * 300, size=4_000)
+    resampled = run.combine(run.terms @ weights.T)
+    error = math.sqrt(run.influences.var(ddof=1) / 300)
+    assert error == pytest.approx(resampled.std(), rel=0.06)
 
 
-def test_many_examples_are_resampled_in_blocks():
-    # 3,000 examples and 2,000 resamples are six million weights: more than are held at once.
-    scores = np.random.default_rng(4).random(3_000)
-    [values] = resampled_values([mean_examples(scores)], dataset="d")
-    assert len(values) == 2_000
-    assert len(np.unique(values)) > 1_900
-    assert values.std() == pytest.approx(scores.std() / math.sqrt(3_000), rel=0.06)
+def test_a_mean_of_runs_moves_as_the_mean_of_their_influences():
+    labels, predicted = draw_labels()
+    runs = [
+        metric_examples("macro_f1", {"label": labels, "predicted": guess})
+        for guess in (predicted, labels, predicted[::-1])
+    ]
+    together = mean_of_runs(runs)
+    assert together.value == pytest.approx(np.mean([run.value for run in runs]))
+    expected = np.mean([run.influences for run in runs], axis=0)
+    assert together.influences == pytest.approx(expected, abs=1e-12)
+
+
+def errors(examples, shared=0.0, num_examples=100):
+    return CrossedErrors(np.array([examples]), np.array([shared]), num_examples)
 
 
 def test_the_interval_over_seeds_alone_is_student_s():
     # All examples alike, so that only seeds vary: 1..5 as in the tests of intervals.
-    differences = [1.0, 2.0, 3.0, 4.0, 5.0]
-    resampled = np.repeat(np.array(differences)[:, None], 2_000, axis=1)
-    found = example_interval(differences, resampled, num_examples=100)
+    found = example_interval([1.0, 2.0, 3.0, 4.0, 5.0], errors(0.0))
     assert found.example_error == 0.0
-    assert found.seed_error == pytest.approx(math.sqrt(0.5), rel=0.03)
-    assert (found.high - found.low) / 2 == pytest.approx(2.7764451 * math.sqrt(0.5), rel=0.03)
+    assert found.seed_error == pytest.approx(math.sqrt(0.5))
+    assert (found.high - found.low) / 2 == pytest.approx(2.7764451 * math.sqrt(0.5))
+    assert found.p_value == pytest.approx(0.0132, abs=1e-4)
 
 
 def test_the_interval_over_examples_alone_is_normal():
-    draw = np.random.default_rng(5)
-    resampled = 2 + 0.5 * draw.normal(size=(1, 2_000))
-    found = example_interval([2.0], resampled, num_examples=10_000)
+    found = example_interval([2.0], errors(0.25, num_examples=10_000))
     assert found.seed_error == 0.0
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 0.5, rel=0.05)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 0.5, rel=0.001)
     assert found.excludes_zero
-    assert found.p_value == pytest.approx(6.3e-5, rel=0.9)
+    assert found.p_value == pytest.approx(6.3e-5, rel=0.02)
 
 
 def test_examples_never_make_an_interval_narrower_than_seeds_alone_do():
     # Two seeds, 0 and 10: error 5, half-width 12.706 * 5; the joint freedom would be above one.
-    resampled = np.array([[0.0], [10.0]]) + 3 * np.random.default_rng(6).normal(size=(1, 2_000))
-    found = example_interval([0.0, 10.0], resampled, num_examples=50)
-    assert (found.high - found.low) / 2 >= 12.7 * found.seed_error > 12.7 * 4.5
-    assert found.p_value > 0.3
+    found = example_interval([0.0, 10.0], errors(9.0, num_examples=50))
+    assert (found.high - found.low) / 2 == pytest.approx(12.7062 * 5)
+    assert found.p_value == pytest.approx(0.5)
+
+
+def test_errors_of_a_table_by_hand():
+    # Differences of two seeds on three examples: rows 2 and 4 on average, columns 2, 3 and 4.
+    # Examples: variance of the columns 1, over 3. What is left: all 0.
+    one = np.array([[[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]]])
+    one -= one.mean(axis=2, keepdims=True)
+    examples, shared = squared_errors(one, np.zeros_like(one))
+    assert (examples.item(), shared.item()) == (pytest.approx(1 / 3), pytest.approx(0.0))
+    # Left of rows (1, -1, 0) and (-1, 1, 0) of a table without columns: 4 / 2 freedoms / 2 / 3.
+    one = np.array([[[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0]]])
+    examples, shared = squared_errors(one, np.zeros_like(one))
+    assert (examples.item(), shared.item()) == (0.0, pytest.approx(1 / 3))
+
+
+def test_what_seeds_and_examples_do_together_counts_once():
+    seeds = np.array([1.0, 3.0, 2.0, 2.0, 2.0])  # squared error 0.1
+    found = example_interval(seeds, errors(0.4, 0.05))
+    freedom = 0.45**2 / (0.1**2 / 4 + 0.4**2 / 99 + 0.05**2 / 396)
+    assert found.p_value == pytest.approx(2 * stdtr(freedom, -2 / math.sqrt(0.45)))
 
 
 def test_an_interval_without_any_error_is_a_point():
-    found = example_interval([1.0], np.ones((1, 2_000)), num_examples=50)
-    assert (found.low, found.high) == (1.0, 1.0)
-    assert example_interval([0.0], np.zeros((1, 20)), num_examples=50).p_value == 1.0
+    found = example_interval([1.0], errors(0.0))
+    assert (found.low, found.high, found.p_value) == (1.0, 1.0, 0.0)
+    assert example_interval([0.0], errors(0.0)).p_value == 1.0

@@ -3,9 +3,11 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from made_layout import write_cell, write_run
 
+from biphasic.analysis.analysis_text import notes
 from biphasic.analysis.compare import compare_arms
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.layout import layout_scores, read_layout
@@ -169,3 +171,60 @@ def test_examples_that_do_not_fit_are_not_used(tmp_path, scores_i, reason):
     assert found.examples is None
     assert reason in found.examples_missing
     assert "b/sc/x/lr1e-4_sd1" in found.examples_missing
+
+
+def test_every_kind_of_task_of_the_public_layout_has_means_and_intervals(tmp_path):
+    """Retrieval runs name the set that they were trained on before the learning rate."""
+    draw = np.random.default_rng(0)
+    for model, skill in (("610m-clm-42k", 0.6), ("610m-mlm40-42k", 0.8)):
+        for place in (
+            "SC/SST-2/", "SC/QQP/", "TC/CoNLL/", "QA/SQuAD/", "IR/NQ/msmarco_pairs_",
+            "IR/MLDR/msmarco_pairs_", "IR/msmarco/msmarco_pairs_",
+        ):  # fmt: skip
+            for rate, validation in (("1e-04", 0.5), ("2e-05", 0.4)):
+                for seed in range(5):
+                    answers = (draw.random(60) < skill).astype(float).tolist()
+                    where = f"results/{model}/{place}"
+                    write_run(tmp_path, where, rate, seed, validation, answers)
+    layout = read_layout(tmp_path)
+    assert layout.problems == ()
+    scores = layout.scores("standard")
+    assert [(d.name, d.task, d.trained_on) for d in scores.datasets] == [
+        ("MLDR", "IR", "msmarco_pairs"), ("NQ", "IR", "msmarco_pairs"),
+        ("msmarco", "IR", "msmarco_pairs"), ("IR Average", "IR", ""),
+        ("SQuAD", "QA", ""), ("QQP", "SC", ""), ("SST-2", "SC", ""), ("SC Average", "SC", ""),
+        ("CoNLL", "TC", ""),
+    ]  # fmt: skip
+    assert len(scores.cells) == 2 * 9
+    for score in scores.cells.values():
+        assert (score.estimate.num_seeds, score.is_complete) == (5, True)
+        assert score.estimate.half_width > 0
+    assert "Fine-tuned on msmarco_pairs: MLDR, NQ and msmarco." in notes(scores)
+    found = compare_arms(scores, "610m-mlm40-42k", "610m-clm-42k", "IR Average")
+    assert (found.examples.num_examples, found.verdict) == (180, "higher")
+
+
+def test_runs_trained_on_different_sets_are_not_compared(tmp_path):
+    for model in ("a", "b"):
+        write_cell(tmp_path, f"{model}/IR/NQ/msmarco_pairs_", {"1e-4": [0.4, 0.5]})
+        write_cell(tmp_path, f"{model}/IR/MLDR/msmarco_pairs_", {"1e-4": [0.3, 0.2]})
+    write_cell(tmp_path, "a/IR/NQ/nq_pairs_", {"1e-4": [0.9, 0.8]})
+    write_cell(tmp_path, "b/IR/NQ", {"1e-4": [0.7, 0.6]})
+    layout = read_layout(tmp_path)
+    scores = layout.scores("standard")
+    assert [(d.name, d.task) for d in scores.datasets] == [
+        ("NQ", "IR"), ("MLDR (msmarco_pairs)", "IR (msmarco_pairs)"),
+        ("NQ (msmarco_pairs)", "IR (msmarco_pairs)"),
+        ("IR (msmarco_pairs) Average", "IR (msmarco_pairs)"), ("NQ (nq_pairs)", "IR (nq_pairs)"),
+    ]  # fmt: skip
+    assert scores.get("a", "NQ (msmarco_pairs)").estimate.mean == pytest.approx(45.0)
+    assert compare_arms(scores, "a", "b", "NQ (nq_pairs)") is None
+    assert compare_arms(scores, "a", "b", "IR (msmarco_pairs) Average").difference.mean == 0
+    assert "b has no results on NQ (nq_pairs)" in texts(layout)
+
+
+def test_a_model_named_like_a_run_is_no_run(tmp_path):
+    write_cell(tmp_path, "bert_lr1e-4_sd3/SC/MNLI", {"1e-4": [0.6, 0.8]})
+    layout = read_layout(tmp_path)
+    assert layout.problems == ()
+    assert layout.scores("paper").get("bert_lr1e-4_sd3", "MNLI").estimate.num_seeds == 2

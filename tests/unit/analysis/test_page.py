@@ -22,9 +22,11 @@ from biphasic.analysis.page.runs import record_links, run_data
 from biphasic.analysis.page.strips import axis, strip
 from biphasic.analysis.palette import ArmStyle, arm_styles
 from biphasic.analysis.reference_values import ReferenceValues
+from biphasic.analysis.report import render
 from biphasic.analysis.score_table import Score
 from biphasic.analysis.scores import paper_scores, study_scores
 from biphasic.analysis.stats import cells
+from biphasic.analysis.tables import format_table
 
 STYLE = ArmStyle("#0b62a8", "series-1", "o", "-")
 
@@ -63,7 +65,7 @@ def test_one_score_alone_still_has_an_axis():
 
 def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     scores = study_scores(records)
-    found = gather_evidence(records, scores)["pydocs-tc"]
+    found = gather_evidence(scores)["pydocs-tc"]
     by_seed = {arm[0]: [*scores.get(arm[0], "pydocs-tc").by_seed.values()] for arm in ARMS}
     best = max(by_seed, key=lambda name: statistics.fmean(by_seed[name]))
     p_values = {
@@ -104,9 +106,41 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
-    assert headline(table, gather_evidence(found, table), titles) == [
+    assert headline(table, gather_evidence(table), titles) == [
         "MLM scores highest on all 2 tasks, clearly ahead of every other arm on “Which library”."
     ]
+
+
+def test_a_star_stands_only_on_what_is_clearly_above_all_others(tmp_path):
+    scores = {}
+    for seed in range(5):
+        for arm, task, level in (
+            ("untrained", "pydocs-sc", 0.40), ("mlm", "pydocs-sc", 0.60),
+            ("untrained", "pydocs-tc", 0.40), ("mlm", "pydocs-tc", 0.4001 + 0.02 * (seed % 2)),
+        ):  # fmt: skip
+            test = level + 0.001 * seed * (1 if arm == "mlm" else -1)
+            scores[arm, task, 1e-4, seed] = (test, test)
+    found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
+    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    assert html.count('<span class="star"') == 1
+    assert "★ marks a score that is clearly above all others" in html
+
+
+def test_scores_that_are_no_results_say_so(tmp_path):
+    """Taggers that find nothing, and two seeds whose interval is wider than the scale."""
+    scores = {("mlm", "pydocs-sc", 1e-4, seed): (0.5, 0.4 + 0.5 * seed) for seed in (0, 1)}
+    scores |= {("mlm", "pydocs-tc", 1e-4, seed): (0.0, 0.0) for seed in (0, 1)}
+    found = loaded(
+        tmp_path, arms=ARMS[1:2], tasks=TASKS[:2], learning_rates=(1e-4,), seeds=(0, 1),
+        scores=scores, provenance={"data": {"held-out corpus": {"documents": 2}}},
+    )  # fmt: skip
+    html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
+    # Once in the chart and once in the table.
+    assert html.count("<small>no entity was right</small>") == 2
+    assert html.count("<small>the interval is wider than the scale</small>") == 2
+    assert "Held-out losses are of 2 documents only, and say little of other text." in html
+    shown = format_table(found).caption.plain
+    assert "No result, as no entity was right: MLM on pydocs-tc." in shown
 
 
 def test_arms_that_are_level_have_no_winner(tmp_path):
@@ -119,7 +153,7 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:2], learning_rates=(1e-4,),
                    seeds=(0, 1), scores=scores)  # fmt: skip
     table = study_scores(found)
-    evidence = gather_evidence(found, table)
+    evidence = gather_evidence(table)
     titles = {task.name: task.title for task in found.tasks}
     assert headline(table, evidence, titles) == [
         "On all 2 tasks several arms share the highest mean."
@@ -160,7 +194,7 @@ def test_of_many_arms_the_page_shows_the_best_and_the_untrained(tmp_path, monkey
     assert shorter.more == card.more[:3]
     assert shorter.num_elsewhere == len(card.more) - 3
     monkeypatch.setattr(matrix, "_MOST_COMPARISONS", 2)
-    evidence = gather_evidence(records, scores)
+    evidence = gather_evidence(scores)
     (table,) = comparison_tables(evidence.values(), {"pydocs-sc": "A"}, arm_labels(scores))
     others = evidence["pydocs-sc"].comparisons
     assert [row.other for row in table.rows] == [arm_labels(scores)[c.second] for c in others[:2]]

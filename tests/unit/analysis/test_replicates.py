@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
-from made_scores import made_scores
+from made_scores import example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms
 from biphasic.analysis.estimate import Estimate
@@ -80,3 +81,28 @@ def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():
         "Intervals: 95 % over 2 to 3 pretraining runs (Student's t), each of them the mean of its "
         "fine-tuning seeds."
     )
+
+
+def test_recipes_have_the_test_examples_of_their_runs():
+    """Six fine-tunings of three pretraining runs each; models differ by test examples alone."""
+    draw = np.random.default_rng(4)
+    members = {r: [(f"{r}{seed}", seed) for seed in range(3)] for r in "ab"}
+    matrices = {}
+    for names in members.values():
+        answers = draw.random(60) < 0.7
+        for name, _ in names:
+            flipped = draw.random((2, 60)) < 0.01
+            matrices[name] = np.where(flipped, ~answers, answers).astype(float)
+    by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
+    scores = made_scores(by_model, reader=example_reader(matrices), **infos(**members))
+    found = compare_arms(over_pretraining(scores), "a0", "b0", "d")
+    assert (found.num_pairs, found.examples.num_examples) == (3, 60)
+    # An example's part is its mean over all fine-tunings of the recipe.
+    means = [np.mean([matrices[name].mean(axis=0) for name, _ in members[r]], axis=0) for r in "ab"]
+    error = 100 * np.std(means[0] - means[1], ddof=1) / np.sqrt(60)
+    assert found.examples.example_error == pytest.approx(error)
+    assert found.p_adjusted == found.examples.p_value > found.p_over_seeds
+    alone = dict(matrices, b2=matrices["b2"][:, :50])
+    shorter = made_scores(by_model, reader=example_reader(alone), **infos(**members))
+    found = compare_arms(over_pretraining(shorter), "a0", "b0", "d")
+    assert found.examples_missing == "d: the runs of b0 have different test examples"

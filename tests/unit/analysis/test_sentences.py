@@ -93,7 +93,7 @@ def test_examples_are_told_or_why_not():
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
     by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
     found = compare(by_model, reader=example_reader(matrices))
-    assert "Over 3 seeds and 50 test examples together, by bootstrap:" in examples_sentence(found)
+    assert "Over 3 seeds and 50 test examples together, 95 % interval:" in examples_sentence(found)
     assert examples_sentence(compare(by_model)) == (
         "Not known over test examples: there are no scores of single examples."
     )
@@ -171,3 +171,12 @@ def test_zero_shot_is_told_over_examples():
     )
     assert "the difference is clear" in comparison_sentence(found)
     assert "Over 300 test examples together" in examples_sentence(found)
+
+
+def test_an_interval_wider_than_the_scale_is_no_number():
+    found = compare({"a": [40.0, 90.0], "b": [60.0, 61.0]})
+    assert found.difference.half_width > 100
+    assert comparison_sentence(found) == (
+        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.89): the data "
+        "cannot tell them apart."
+    )

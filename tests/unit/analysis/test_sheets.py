@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from grid_scores import DATASETS, grid_models, grid_scores, model
+from made_scores import example_reader, made_scores
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.marks import marks
@@ -179,3 +181,14 @@ def test_the_papers_value_stands_in_the_table():
     [row] = [row for block in sheet.blocks for row in block if row.model.name == "b"]
     assert score_text(row.cells[3].reference) == "87.85 (0.13)"
     assert any("arXiv:2507.00994" in note for note in sheet.notes)
+
+
+def test_other_test_examples_can_take_a_mark_back():
+    """Seeds alone would tell b from a; two test examples of forty say little."""
+    rows = {"a": np.zeros((5, 40)), "b": np.zeros((5, 40))}
+    rows["a"][:, :11] = 1
+    rows["b"][:, 20:30] = 1
+    rows["a"][0, 12] = 1
+    by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
+    assert marked(made_scores(by_model)) == {"a": "best"}
+    assert marked(made_scores(by_model, reader=example_reader(rows))) == {"a": "best", "b": "level"}

@@ -407,6 +407,14 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
     assert total == len(kept)
 
 
+def test_few_documents_held_out_are_told(tmp_path, files, configure):
+    said = []
+    folders = build(configure(files / "small.jsonl"), tmp_path / "c", say=said.append)
+    number = len(Corpus(folders.heldout))
+    assert number < 20
+    assert any(f"warning: documents held out: {number}." in line for line in said)
+
+
 def test_nothing_held_out_says_what_to_do(tmp_path, configure):
     (tmp_path / "a.txt").write_text("the array of rows")
     with pytest.raises(DataError, match="no document is held out; raise heldout_fraction"):

@@ -92,7 +92,8 @@ class Compare(Config):
     second: Selection
     """What it is compared with."""
     expect: Outcome
-    """What the first must be. A difference is significant where the intervals do not overlap."""
+    """What the first must be. Scores of single seeds are tested, so that any difference must be
+    clear. Of a published table, a difference is significant where the intervals do not overlap."""
 
 
 class Trend(Config):
@@ -280,6 +281,8 @@ class Claim(Config):
     """The sentence."""
     source: str = ""
     """Where it is said."""
+    reading: str = ""
+    """How the checks read the sentence, where it can be read in several ways."""
     checks: NotEmpty[Check]
     """All must hold for the claim to be true."""
     weaker: tuple[Check, ...] = ()

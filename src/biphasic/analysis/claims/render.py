@@ -54,6 +54,8 @@ def claims_lines(
 
 def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
     """Write the numbers of one claim."""
+    if result.reading:
+        yield f"reading: {result.reading}"
     if result.scope:
         yield f"{result.numbers}; {result.scope}"
     if result.bound:
@@ -94,11 +96,21 @@ def closing_lines(
     counts = [f"{number} {verdict}" for verdict, number in tally(results).items() if number]
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
     yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {_change_sentence(changes)}"
-    yield (
-        "A star marks intervals that do not overlap, the paper's rule for significance; nothing is "
-        "corrected for the number of comparisons."
-    )
-    if any("not significantly" in check.text for result in results for check in result.checks):
+    if not scores.is_published:
+        yield (
+            "A star marks a clear difference: a paired test over seeds, and over test examples "
+            "where these are known, corrected for all pairs of models on the dataset, as in the "
+            "report. What the tests cannot tell leaves a claim open."
+        )
+    else:
+        yield (
+            "A star marks intervals that do not overlap, the paper's rule for significance, since "
+            "only means and half-widths are known; nothing is corrected for the number of "
+            "comparisons."
+        )
+    if scores.is_published and any(
+        "not significantly" in check.text for result in results for check in result.checks
+    ):
         yield (
             "Where a claim asks for no significant difference, wide intervals make it true: that "
             "is no evidence of equality."

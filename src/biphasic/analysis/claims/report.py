@@ -51,7 +51,7 @@ class ComparisonResult:
     where: str
     """What it is of, such as `SC, 210M`; empty where there is but one."""
     text: str
-    """The numbers; a star marks intervals that do not overlap."""
+    """The numbers; a star marks a clear difference, or intervals that do not overlap."""
     holds: bool | None
 
 
@@ -77,6 +77,8 @@ class ClaimResult:
     """The sentence."""
     source: str
     """Where it is said."""
+    reading: str
+    """How the checks read the sentence, where it can be read in several ways."""
     verdict: Verdict
     numbers: str
     """How many comparisons hold, in one line."""
@@ -126,6 +128,8 @@ def changed_verdicts(
     scores: Scores, *, claims: Sequence[Claim] | None = None
 ) -> dict[str, tuple[Verdict, Verdict]]:
     """Return the claims whose verdict differs between the conventions: `paper`, `standard`."""
+    if not scores.is_published:
+        return {}  # tests over seeds are those of Student in either
     paper = claims_report(restated(scores, "paper"), claims=claims)
     standard = claims_report(restated(scores, "standard"), claims=claims)
     return {
@@ -142,6 +146,7 @@ def _result(judged: JudgedClaim) -> ClaimResult:
         id=claim.id,
         text=claim.text,
         source=claim.source,
+        reading=claim.reading,
         verdict=judged.verdict,
         numbers="; ".join(_count(check) for check in judged.checks),
         support=_examples(judged.checks, speak_for=True),

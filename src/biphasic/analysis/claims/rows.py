@@ -6,11 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from biphasic.analysis.claims.selection import AVERAGE
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.errors import DataError
+
+if TYPE_CHECKING:
+    from biphasic.analysis.claims.differences import Differences
 
 Level = str | float | bool
 _SHARE_GRID = 20  # shares of CLM are told apart in steps of 5 %
@@ -32,6 +35,8 @@ class Row:
     missing: str = ""
     """Why there is no mean, or why it may still change."""
     kind: Literal["score", "difference", "level"] = "score"
+    terms: tuple[tuple[float, str, str], ...] = ()
+    """Weight, model and dataset of each score that was summed; empty of levels."""
 
     @property
     def number(self) -> float:
@@ -65,6 +70,9 @@ class Table:
     """Smallest first."""
     has_size_order: bool
     """False where numbers of parameters are unknown: then sizes have no order."""
+    differences: Differences | None = None
+    """Tests of the scores; None of a published table, of which only means and half-widths are
+    known."""
 
     def rank(self, factor: str, level: Level | None) -> float:
         """Return a number that orders the levels of a factor."""
@@ -73,7 +81,12 @@ class Table:
         return float(level) if isinstance(level, int | float) else math.nan
 
 
-def table_of(scores: Scores, *, groups: Sequence[str] | None = None) -> Table:
+def table_of(
+    scores: Scores,
+    *,
+    groups: Sequence[str] | None = None,
+    differences: Differences | None = None,
+) -> Table:
     """Return every model on every dataset as a row, also where there is no score.
 
     A model under several names counts once. Models alike in all factors, such as runs that differ
@@ -82,6 +95,7 @@ def table_of(scores: Scores, *, groups: Sequence[str] | None = None) -> Table:
     Args:
         scores: The table.
         groups: Headings that models must stand under; None for all.
+        differences: Tests of the scores, if they can be tested.
     """
     longest = max(
         (_own_steps(m) for m in scores.models if m.is_final and not m.continued_steps), default=0
@@ -97,7 +111,7 @@ def table_of(scores: Scores, *, groups: Sequence[str] | None = None) -> Table:
                 _row(scores, model, dataset, {**factors, "task": dataset.task, "dataset": name})
                 for name in _dataset_names(dataset, single)
             ]
-    return Table(tuple(rows), sizes, has_order)
+    return Table(tuple(rows), sizes, has_order, differences)
 
 
 def _numbered(
@@ -190,4 +204,5 @@ def _row(
         return Row(factors, None, None, model.name, reason)
     unfinished = "" if score is None or score.is_complete else "some runs are missing"
     note = unfinished and f"{model.name} on {dataset.name}: {unfinished}"
-    return Row(factors, found.mean, found.half_width, model.name, note)
+    terms = ((1.0, model.name, dataset.name),)
+    return Row(factors, found.mean, found.half_width, model.name, note, terms=terms)

@@ -121,7 +121,9 @@ def _difference(row: Row, partner: Row, held: Sequence[str]) -> Row:
     missing = "; ".join(dict.fromkeys(filter(None, (row.missing, partner.missing))))
     if row.mean is None or partner.mean is None:
         return Row(factors, None, name=name, missing=missing, kind="difference")
-    return Row(factors, row.mean - partner.mean, None, name, missing, kind="difference")
+    terms = row.terms + tuple((-weight, *of) for weight, *of in partner.terms)
+    value = row.mean - partner.mean
+    return Row(factors, value, None, name, missing, kind="difference", terms=terms)
 
 
 def _best_levels(rows: Sequence[Row], factor: str, table: Table, notes: Notes) -> list[Row]:
@@ -136,8 +138,21 @@ def _best_levels(rows: Sequence[Row], factor: str, table: Table, notes: Notes) -
         best = max(
             levelled, key=lambda row: (row.mean or 0.0, -table.rank(factor, row.factors[factor]))
         )
+        if not _is_clearly_best(best, levelled, table):
+            reason = f"the data cannot tell which {factor_name(factor)} is best"
+            found.append(Row(shared, None, missing=reason, kind="level"))
+            continue
         level = table.rank(factor, best.factors[factor])
         found.append(Row(shared, level, None, best.name, kind="level"))
     if rows and not found:
         notes.lack(f"no models that differ in {factor_name(factor)} alone")
     return found
+
+
+def _is_clearly_best(best: Row, rows: Sequence[Row], table: Table) -> bool:
+    """Tell whether a row is above all others; always where they cannot be tested."""
+    tests = table.differences
+    return tests is None or all(
+        row is best or tests.relation(best, row, num_comparisons=len(rows)) == "higher"
+        for row in rows
+    )

@@ -20,6 +20,7 @@ from biphasic.analysis.claims.answers import (
     answer_trend,
     answer_varies,
 )
+from biphasic.analysis.claims.differences import Differences
 from biphasic.analysis.claims.language import (
     Check,
     Claim,
@@ -77,12 +78,15 @@ class Tables:
 
     def __init__(self, scores: Scores) -> None:
         self._scores = scores
+        self._differences = None if scores.is_published else Differences(scores)
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def under(self, groups: tuple[str, ...]) -> Table:
         """Return the rows of models under some headings; under any where none is given."""
         if groups not in self._tables:
-            self._tables[groups] = table_of(self._scores, groups=groups or None)
+            self._tables[groups] = table_of(
+                self._scores, groups=groups or None, differences=self._differences
+            )
         return self._tables[groups]
 
 
@@ -128,7 +132,7 @@ def _ask(check: Check, rows: Sequence[Row], table: Table, notes: Notes) -> list[
     if isinstance(question, Trend):
         return answer_trend(question, rows, table, notes)
     if isinstance(question, Varies):
-        return answer_varies(question, rows, notes)
+        return answer_varies(question, rows, table, notes)
     return answer_extreme(question, rows, table, notes, is_best=check.best is not None)
 
 

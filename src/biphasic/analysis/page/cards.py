@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.strips import Axis, Strip, axis, strip
@@ -38,6 +39,8 @@ class CardRow:
     """The paper's value, or empty."""
     is_best: bool
     is_complete: bool
+    doubt: str
+    """Why it is no result, or empty."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
                 paper=paper_text(reference),
                 is_best=model.name in best,
                 is_complete=score is None or score.is_complete,
+                doubt=cell_doubt(column.scores, model.name, column.dataset),
             )
         )
     return rows

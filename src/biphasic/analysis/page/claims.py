@@ -21,6 +21,7 @@ class ClaimRow:
     id: str
     text: str
     source: str
+    reading: str
     verdict: str
     otherwise: str
     """What the other convention would say, where that is something else."""
@@ -74,6 +75,7 @@ def _row(result: ClaimResult, scores: Scores, changed: Mapping[str, tuple[str, s
         id=result.id,
         text=result.text,
         source=result.source,
+        reading=result.reading,
         verdict=result.verdict,
         otherwise=otherwise,
         numbers=result.numbers,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.compare import Comparison, compare_with_best
-from biphasic.analysis.estimate import overlap
+from biphasic.analysis.compare import Comparison, Family, family_of
+from biphasic.analysis.examples import ExampleScores
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import UNTRAINED, best_of, ranked, score_text
 from biphasic.analysis.score_table import DatasetInfo, Scores
@@ -23,6 +24,7 @@ from biphasic.analysis.sentences import (
 )
 from biphasic.analysis.text import count, listing, short
 from biphasic.analysis.variance import VarianceSplit, variance_split
+from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
 
 _MOST_TITLES = 4
@@ -30,8 +32,8 @@ _MOST_TITLES = 4
 _MOST_TIED = 2
 _MOST_WINNERS = 4
 """Arms that the headline has a sentence for."""
-_MOST_DRAWS = 150_000
-"""Test examples times comparisons that a page may resample: about half a minute."""
+_MOST_EXAMPLES = 5_000_000
+"""Scores of single examples that a page may read, of all arms and seeds: about half a minute."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,14 @@ class Evidence:
     """What is known of one dataset."""
 
     dataset: DatasetInfo
-    comparisons: tuple[Comparison, ...]
-    """The best arm with every other, best first."""
+    family: Family
+    """All pairs of arms."""
     split: VarianceSplit
-    has_examples: bool
-    """Whether scores of single examples were asked for."""
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The best arm with every other, best first."""
+        return self.family.with_best
 
     @property
     def is_clear(self) -> bool:
@@ -63,35 +68,42 @@ class Verdict:
     """What else is known."""
 
 
-def gather_evidence(records: StudyRecords, scores: Scores) -> dict[str, Evidence]:
+def gather_evidence(scores: Scores) -> dict[str, Evidence]:
     """Compare the best arm with every other on each dataset and average.
 
-    Single test examples are resampled, on the smallest test sets first, as far as that takes no
-    more than half a minute.
+    Args:
+        scores: With single examples as far as a page reads them (`within_budget`).
     """
-    with_examples = _affordable(records, scores)
     return {
         dataset.name: Evidence(
             dataset,
-            compare_with_best(scores, dataset.name, with_examples=dataset.name in with_examples),
-            variance_split(scores, dataset.name, with_examples=dataset.name in with_examples),
-            dataset.name in with_examples,
+            family_of(scores, dataset.name),
+            variance_split(scores, dataset.name),
         )
         for dataset in scores.datasets
     }
 
 
-def _affordable(records: StudyRecords, scores: Scores) -> set[str]:
-    sizes = {task.name: task.num_test for task in records.tasks}
-    for average in scores.averages:
-        sizes[average.name] = sum(sizes[part.name] for part in scores.members(average))
+def within_budget(records: StudyRecords, scores: Scores) -> Scores:
+    """Return scores that read single test examples as far as it takes about half a minute.
+
+    The smallest test sets come first.
+    """
+    read_all = scores.examples
+    num_runs = len(scores.models) * max(len(records.study.seeds), 1)
     chosen: set[str] = set()
-    left = _MOST_DRAWS
-    for name, size in sorted(sizes.items(), key=lambda item: item[1]):
-        left -= size * max(len(scores.models) - 1, 0)
+    left = _MOST_EXAMPLES
+    for task in sorted(records.tasks, key=lambda task: task.num_test):
+        left -= task.num_test * num_runs
         if left >= 0:
-            chosen.add(name)
-    return chosen
+            chosen.add(task.name)
+
+    def read(model: str, dataset: str) -> ExampleScores:
+        if read_all is None or dataset not in chosen:
+            raise DataError(f"{dataset}: more test examples than a page reads")
+        return read_all(model, dataset)
+
+    return dataclasses.replace(scores, examples=read_all and read)
 
 
 def verdict(scores: Scores, found: Evidence) -> Verdict:
@@ -140,32 +152,31 @@ def _lead(found: Evidence, labels: Mapping[str, str]) -> str:
 
 
 def _details(scores: Scores, found: Evidence) -> list[str]:
-    sentences = _against_floor(scores, found.dataset.name)
+    sentences = _against_floor(scores, found)
     if found.comparisons:
         closest = found.comparisons[0]
         sentences += [detectable_sentence(closest), floor_sentence(closest)]
-        if found.has_examples:
-            sentences.append(examples_sentence(closest))
+        sentences.append(examples_sentence(closest))
     sentences.append(selection_sentence(scores, found.dataset.name))
     return [sentence for sentence in sentences if sentence]
 
 
-def _against_floor(scores: Scores, dataset: str) -> list[str]:
+def _against_floor(scores: Scores, found: Evidence) -> list[str]:
     """Count the trained arms that are clearly above the untrained encoder."""
-    found = dict(ranked(scores, dataset))
-    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in found]
-    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in found]
-    if not floors or not trained or found[floors[0]].half_width is None:
+    there = {name for name, _ in ranked(scores, found.dataset.name)}
+    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in there]
+    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in there]
+    if not floors:
         return []
-    floor = found[floors[0]]
-    clear = [
-        name for name in trained
-        if overlap(found[name], floor) is False and found[name].mean > floor.mean
-    ]  # fmt: skip
-    verb = "is" if len(clear) == 1 else "are"
+    tests = [found.family.compare(name, floors[0]) for name in trained]
+    known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
+    if not known:
+        return []
+    clear = known.count("higher")
+    verb = "is" if clear == 1 else "are"
     return [
-        f"{len(clear)} of {count(len(trained), 'trained arm')} {verb} above the untrained encoder "
-        "without overlap of intervals."
+        f"{clear} of {count(len(trained), 'trained arm')} {verb} clearly above the untrained "
+        "encoder."
     ]
 
 
@@ -237,9 +248,9 @@ def caveats(scores: Scores) -> list[str]:
         found.append(pretraining_sentence(scores))
     if seeds:
         found.append(
-            "“Clear” means p below 0.05 in a paired test over seeds, corrected for all pairs of "
-            "arms on the task, and, where single examples were read, an interval over seeds and "
-            "examples without zero. Arms that cannot be told apart are not thereby equal."
+            "“Clear” means p of at most 0.05, corrected for all pairs of arms on the task: in a "
+            "paired test over seeds and, where single examples were read, also in a test over "
+            "seeds and test examples. Arms that cannot be told apart are not thereby equal."
         )
     return found
 

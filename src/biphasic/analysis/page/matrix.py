@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.compare import Comparison
+from biphasic.analysis.crossed import ExampleInterval
+from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.load import Segment, StudyRecords
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
 from biphasic.analysis.palette import ArmStyle
 from biphasic.analysis.power import EffectSize
 from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.resample import ExampleInterval
 from biphasic.analysis.score_table import Score, Scores
 from biphasic.analysis.sentences import number, probability
 from biphasic.analysis.stats import Cell
@@ -34,9 +35,13 @@ class ScoreCell:
     cell: int
     """Its place among the cells of the page's data."""
     is_best: bool
+    is_clear: bool
+    """Best, and clearly above every other arm."""
     paper: str
     gaps: str
     """What is missing, or empty."""
+    doubt: str
+    """Why it is no result, or empty."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,12 @@ def score_rows(
     paper: ReferenceValues,
     *,
     objectives: Sequence[str],
+    clear: Collection[str] = (),
 ) -> Iterator[ScoreRow]:
-    """Yield a row per arm, with held-out losses and the scores on all datasets and averages."""
+    """Yield a row per arm, with held-out losses and the scores on all datasets and averages.
+
+    `clear` names the datasets on which the best arm is clearly ahead of every other.
+    """
     lowest = {name: lowest_loss(records, name) for name in objectives}
     best = {dataset.name: best_of(scores, dataset.name) for dataset in scores.datasets}
     for index, arm in enumerate(records.arms):
@@ -92,6 +101,8 @@ def score_rows(
                     mean=found.mean if found else None,
                     cell=index * len(scores.datasets) + place,
                     is_best=arm.name in best[dataset.name],
+                    is_clear=arm.name in best[dataset.name] and dataset.name in clear,
+                    doubt=cell_doubt(scores, arm.name, dataset),
                     paper=paper_text(paper.get(*key)),
                     gaps=_gaps(table.get(key), score),
                 )

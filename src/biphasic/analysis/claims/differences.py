@@ -1,0 +1,77 @@
+"""Which of two values is higher, where scores of single seeds can be tested.
+
+Two models on one dataset get the verdict of the report: the same test, corrected for all pairs of
+models there. Values that are computed of several scores, such as differences between models, are
+tested the same way, over seeds and test examples, and corrected for the comparisons of their check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from biphasic.analysis.claims.rows import Row
+from biphasic.analysis.compare import Family, family_of
+from biphasic.analysis.crossed import CrossedErrors, joint_p_values
+from biphasic.analysis.example_compare import contrast_errors
+from biphasic.analysis.power import LEVEL, deviation
+from biphasic.analysis.score_table import Scores
+from biphasic.errors import DataError
+
+
+class Differences:
+    """Tests of a table of scores; each family of models on a dataset is tested once."""
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
+        self._families: dict[str, Family] = {}
+
+    def relation(
+        self, row: Row, other: Row, *, num_comparisons: int
+    ) -> Literal["higher", "lower"] | None:
+        """Tell how one value stands to another; None where the data cannot tell.
+
+        Args:
+            row: A score, or a value that was computed of scores.
+            other: The same.
+            num_comparisons: How many are made together, where they are no plain scores.
+        """
+        weights: dict[tuple[str, str], float] = defaultdict(float)
+        for sign, terms in ((1.0, row.terms), (-1.0, other.terms)):
+            for weight, *key in terms:
+                weights[key[0], key[1]] += sign * weight
+        if len(row.terms) == len(other.terms) == 1 and len({d for _, d in weights}) == 1:
+            (_, first, dataset), (_, second, _) = row.terms[0], other.terms[0]
+            found = self._family(dataset).compare(first, second)
+            return found.verdict if found and found.verdict in {"higher", "lower"} else None  # type: ignore[return-value]
+        mean, p_value = _tested(self._scores, weights)
+        if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
+            return None
+        return "higher" if mean > 0 else "lower"
+
+    def _family(self, dataset: str) -> Family:
+        if dataset not in self._families:
+            self._families[dataset] = family_of(self._scores, dataset)
+        return self._families[dataset]
+
+
+def _tested(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:
+    """Return a weighted sum of scores and the p value of its being zero; None without a spread."""
+    cells = [(weight, scores.get(*key)) for key, weight in weights.items()]
+    parts = [(weight, cell.by_seed or {}) for weight, cell in cells if cell is not None]
+    seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))
+    values = [math.fsum(weight * by_seed[seed] for weight, by_seed in parts) for seed in seeds]
+    spread = deviation(values)
+    if not spread:
+        return 0.0, None
+    mean = math.fsum(values) / len(values)
+    try:
+        errors = contrast_errors(scores, weights, seeds)
+    except DataError:
+        errors = CrossedErrors(np.zeros(1), np.zeros(1), 0)
+    squared = np.array([spread**2 / len(values)])
+    return mean, float(joint_p_values(mean, squared, len(values), errors)[0])

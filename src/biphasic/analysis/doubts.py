@@ -1,0 +1,78 @@
+"""Scores that look certain and are no results: what to say beside them."""
+
+from __future__ import annotations
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.power import NO_SPREAD
+from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.text import count, flat, listing
+from biphasic.errors import DataError
+
+_SIGNED = {"matthews", "pearson", "spearman"}
+"""Metrics from -100 to 100 percent points; all others begin at 0."""
+_MOST_PLACES = 5
+
+
+def doubt(found: Estimate | None, metric: str, *, blank: str = "") -> str:
+    """Say why a mean with an interval is no result; empty where nothing speaks against it.
+
+    Args:
+        found: In percent points.
+        metric: As records name it.
+        blank: What is known of empty predictions.
+    """
+    if found is None or found.half_width is None:
+        return ""
+    if found.half_width > NO_SPREAD:
+        is_wide = 2 * found.half_width > (200 if metric in _SIGNED else 100)
+        return "the interval is wider than the scale" if is_wide else ""
+    if blank or found.mean:
+        return blank or "every seed has the same score"
+    return "no entity was right" if metric == "entity_f1" else "every seed scores 0"
+
+
+def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
+    """Say why a score is no result, with what its predictions tell; empty of others.
+
+    Published means and half-widths are taken as they are.
+    """
+    score = scores.get(model, dataset.name)
+    if score is None or score.by_seed is None:
+        return ""
+    text = doubt(score.estimate, dataset.metric)
+    if not text or scores.examples is None or len(set(score.by_seed.values())) > 1:
+        return text
+    try:
+        runs = scores.examples(model, dataset.name).by_seed.values()
+    except DataError:
+        return text
+    blanks = {run.blank for run in runs}
+    return doubt(score.estimate, dataset.metric, blank=blanks.pop() if len(blanks) == 1 else "")
+
+
+def doubt_notes(
+    scores: Scores,
+    *,
+    models: tuple[ModelInfo, ...] | None = None,
+    datasets: tuple[DatasetInfo, ...] | None = None,
+) -> list[str]:
+    """List the scores of a table that are no results, one sentence for each reason.
+
+    Args:
+        scores: The table.
+        models: Those that are shown; all when None.
+        datasets: Likewise.
+    """
+    places: dict[str, list[str]] = {}
+    for dataset in scores.datasets if datasets is None else datasets:
+        for model in scores.models if models is None else models:
+            if text := cell_doubt(scores, model.name, dataset):
+                places.setdefault(text, []).append(f"{flat(model.label)} on {flat(dataset.name)}")
+    return [f"No result, as {text}: {_listed(found)}." for text, found in places.items()]
+
+
+def _listed(places: list[str]) -> str:
+    shown = places[:_MOST_PLACES]
+    if len(places) > len(shown):
+        shown.append(count(len(places) - len(shown), "other"))
+    return listing(shown)
