@@ -60,7 +60,7 @@ def save_state(
         write_json(partial / "config.json", config)
         write_json(partial / "state.json", snapshot.details)
         (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
-        tokenizer.save(partial)
+        tokenizer.save_with_model(partial)
 
 
 def load_state(folder: Path, *, identity: str) -> Snapshot:
