@@ -12,6 +12,7 @@ from typing import Literal
 from biphasic.claim import Claim
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
 from biphasic.files import is_complete, remove_partials, verify_folder
@@ -309,7 +310,9 @@ class FinetuneJob(Config):
 
     def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
         """Return what gives a task as token sequences, each made once in a process."""
-        content = TextTokenizer.load(self.tokenizer).sha256
+        is_of_corpus = self.tokenizer != self.encoder
+        load = read_tokenizer if is_of_corpus else TextTokenizer.load
+        content = load(self.tokenizer).sha256
 
         def encode(task: TaskInput) -> EncodedTask:
             return _encoded(task.folder, self.tokenizer, content, task.protocol.model_dump_json())

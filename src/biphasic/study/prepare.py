@@ -22,7 +22,7 @@ from biphasic.data.pydocs import (
     installed_versions,
     load_documents,
 )
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
 from biphasic.model.hub import LocalModel
@@ -72,11 +72,13 @@ class DataPaths(Config):
 
         Raises:
             CheckpointError: A file is damaged.
+            DataError: The corpus was made with another tokenizer.
         """
+        corpus = Corpus(self.train)
         return TrainingData(
-            corpus=Corpus(self.train),
+            corpus=corpus,
             heldout=Corpus(self.heldout),
-            tokenizer=TextTokenizer.load(self.tokenizer),
+            tokenizer=verify_tokenizer(self.tokenizer, corpus),
             pretrained=self.pretrained,
             corpora={folder: Corpus(_training_part(folder)) for folder in self.corpora},
         )
@@ -85,19 +87,20 @@ class DataPaths(Config):
         """Return the paths with all that recipes read beside: corpora of phases, a model.
 
         Raises:
+            CheckpointError: A tokenizer is damaged.
             ConfigError: The recipes begin with different finished models, or an objective needs a
                 tokenizer of another kind.
             DataError: There is no such corpus or model, or it has another tokenizer.
             ModelError: The model cannot be gone on from as the recipes say.
         """
-        recipes = list(recipes)
+        recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         corpora = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
         for folder in sorted(corpora):
-            _check_phase_corpus(folder, self.tokenizer)
-        vocabulary = vocabulary_of(TextTokenizer.load(self.tokenizer))
+            _check_phase_corpus(folder, self.tokenizer, tokenizer.sha256)
+        vocabulary = vocabulary_of(tokenizer)
         for phase in (phase for recipe in recipes for phase in recipe.phases):
             phase.check_vocabulary(vocabulary)
-        pretrained = locate_pretrained(recipes, self.tokenizer)
+        pretrained = locate_pretrained(recipes, tokenizer)
         return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
 
 
@@ -174,13 +177,13 @@ def _training_part(folder: Path) -> Path:
     return folder / "train"
 
 
-def _check_phase_corpus(folder: Path, tokenizer: Path) -> None:
+def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
     if not is_built(folder):
         raise DataError(
             f"{folder}: no finished corpus here, though a phase reads one; make one with "
             "'biphasic corpus build'"
         )
-    if TextTokenizer.load(folder / "tokenizer").sha256 != TextTokenizer.load(tokenizer).sha256:
+    if read_tokenizer(folder / "tokenizer").sha256 != sha256:
         raise DataError(
             f"{folder}: made with another tokenizer than the run's corpus; build it with "
             f"'--tokenizer {tokenizer}'"
