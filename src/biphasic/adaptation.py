@@ -25,7 +25,7 @@ from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.continuation import Continuation, find_continuation, is_state
+from biphasic.study.continuation import Continuation, check_state, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
@@ -149,6 +149,7 @@ def adapt(
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
     local = fetch_model(model, revision=revision)
+    check_state(local, store, say=say)
     recipe = _first_run(local, settings, name=str(model))
     check_phases(recipe.placed_phases)
     say("checking the model")

@@ -21,6 +21,7 @@ from biphasic.files import read_json, verify_folder
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
+from biphasic.study.continuation import check_state
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import LocalEngine
 from biphasic.study.here import run_here
@@ -232,7 +233,8 @@ def plan_evaluation(
     """
     tune_allocator()
     store = Path(root).resolve() / STORE
-    encoder = fetch_model(model, revision=revision)
+    say, encoder = say_on(console), fetch_model(model, revision=revision)
+    check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
     finetuning = parse_config(
         FinetuningConfig,
@@ -252,7 +254,7 @@ def plan_evaluation(
             longest=limits.longest_input,
         ),
         is_paper=is_paper,
-        say=say_on(console),
+        say=say,
     )
     chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
     try:

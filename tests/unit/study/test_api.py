@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -16,11 +17,11 @@ from transformers import (
 
 import biphasic
 from biphasic.data.tokenizer import train_tokenizer
-from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.config import TaskConfig
-from biphasic.study.evaluation import evaluate, evaluate_all
+from biphasic.study.evaluation import evaluate, evaluate_all, plan_evaluation
 
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}
@@ -103,6 +104,36 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
     assert found.estimate.mean == pytest.approx(sum(tests) / 2)
+
+
+def test_a_state_that_was_changed_has_scores_of_its_own(ready, tmp_path, task, quiet):
+    settings = {"learning_rates": [1e-3], "seeds": [0], "protocol": PROTOCOL, "console": quiet}
+    settings["root"] = tmp_path / "root"
+    folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.embed_tokens.weight"] *= 3
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    [changed] = evaluate(copy, task, **settings).results  # first: its scores would be believed
+    [original] = evaluate(folder, task, **settings).results
+    assert original.state == folder.name
+    assert changed.state not in {folder.name, original.state}
+    assert changed.id != original.id
+    assert "a model of its own" in " ".join(quiet.file.getvalue().split())
+    [again] = evaluate(shutil.copytree(folder, tmp_path / "same"), task, **settings).results
+    assert again == original
+
+
+def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, tmp_path, task, quiet):
+    planned = plan_evaluation(
+        plain_model, [task], **GRID, protocol=PROTOCOL, libraries=None, revision=None,
+        root=tmp_path / "root", console=quiet,
+    )  # fmt: skip
+    job = planned.job(planned.group(planned.tasks))
+    settings = plain_model / "tokenizer_config.json"
+    settings.write_text(settings.read_text() + " ")
+    with pytest.raises(CheckpointError, match=r"holds another model than .*; run the command"):
+        job.run(lambda _: None)
 
 
 def test_a_plain_model_is_evaluated_once(plain_model, tmp_path, task, quiet):

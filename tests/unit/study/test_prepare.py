@@ -139,9 +139,7 @@ def test_a_tokenizer_is_checked_when_data_are_opened(loads, tmp_path):
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(rules))
     for read in (paths.open, lambda: paths.extended([])):
-        with pytest.raises(
-            CheckpointError, match=r"tokenizer\.json: .*; delete the folder"
-        ):
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: .*; delete the folder"):
             read()
     # Whole, but of another corpus.
     other = TextTokenizer.load(paths.tokenizer)
