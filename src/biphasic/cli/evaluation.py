@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.analysis.sentences import coverage_sentence
-from biphasic.analysis.text import count, metric_name, score_cell, truncations
+from biphasic.analysis.text import count, metric_name, points_cell, truncations
 from biphasic.config import parse_overrides
 from biphasic.records import Convention
 from biphasic.study.config import PAPER
@@ -65,7 +65,7 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     if evaluation.estimate is None:
         typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
-    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
+    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
         seeds = evaluation.estimate.num_seeds
         typer.echo(f"  {coverage_sentence(evaluation.convention, seeds)}")

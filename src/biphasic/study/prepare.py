@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from biphasic.config import Config
+from biphasic.config import Config, load_config, parse_config
 from biphasic.data.blend import Report
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.build_display import build_bar, say_on
@@ -102,6 +102,26 @@ class DataPaths(Config):
             phase.check_vocabulary(vocabulary)
         pretrained = locate_pretrained(recipes, tokenizer)
         return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
+
+
+def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None) -> CorpusConfig:
+    """Return the corpus that somebody means.
+
+    Args:
+        corpus: Its settings; a folder that `biphasic corpus build` made; a corpus file (YAML),
+            whose relative paths begin where it lies; or None for the built-in documentation.
+
+    Raises:
+        ConfigError: A setting is wrong, or there is no such folder or file.
+    """
+    if isinstance(corpus, CorpusConfig):
+        return corpus
+    if corpus is None or isinstance(corpus, Mapping):
+        return parse_config(CorpusConfig, corpus or {}, where="corpus")
+    path = Path(corpus).expanduser().resolve()
+    if path.is_dir():
+        return CorpusConfig(folder=path)
+    return load_config(CorpusConfig, path).anchored(path.parent)
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
