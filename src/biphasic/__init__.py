@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from biphasic.export.fitted import finetune
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
-    from biphasic.study.evaluation import evaluate
+    from biphasic.study.evaluation import evaluate, evaluate_all
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "adapt": "biphasic.adaptation",
     "evaluate": "biphasic.study.evaluation",
+    "evaluate_all": "biphasic.study.evaluation",
     "export_model": "biphasic.export.write",
     "finetune": "biphasic.export.fitted",
     "pretrain": "biphasic.study.api",
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "adapt",
     "evaluate",
+    "evaluate_all",
     "export_model",
     "finetune",
     "pretrain",

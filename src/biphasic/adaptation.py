@@ -25,8 +25,13 @@ from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.continuation import Continuation, find_continuation, is_state
-from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.continuation import Continuation, check_state, find_continuation, is_state
+from biphasic.study.prepare import (
+    DataPaths,
+    corpus_settings,
+    locate_corpus,
+    prepare_corpus,
+)
 from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
 from biphasic.study.run import DEFAULT_ROOT
@@ -101,7 +106,7 @@ def adapt(
     model: Path | str,
     out: Path | str,
     *,
-    corpus: CorpusConfig | Mapping[str, Any] | str,
+    corpus: CorpusConfig | Mapping[str, Any] | Path | str,
     settings: AdaptConfig | Mapping[str, Any] | None = None,
     format: Format = "sentence-transformers",
     revision: str | None = None,
@@ -119,7 +124,8 @@ def adapt(
         model: Folder of a decoder, an encoder or a state; or an id on the hub.
         out: Folder to write.
         corpus: Text: a source such as `hf:HuggingFaceFW/fineweb-edu` or a folder of files; a folder
-            that `biphasic corpus build` made for the model's tokenizer; or settings of a corpus.
+            that `biphasic corpus build` made for the model's tokenizer; a corpus file (YAML); or
+            settings of a corpus.
         settings: How to train.
         format: As in `export_model`.
         revision: Of a model on the hub.
@@ -144,11 +150,12 @@ def adapt(
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute = parse_compute(compute)
-    _check_source(corpus)
+    corpus = _corpus_settings(corpus)
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
     local = fetch_model(model, revision=revision)
+    check_state(local, store, say=say)
     recipe = _first_run(local, settings, name=str(model))
     check_phases(recipe.placed_phases)
     say("checking the model")
@@ -182,7 +189,7 @@ def adapt(
 
 
 def _text(
-    corpus: CorpusConfig | Mapping[str, Any] | str,
+    corpus: CorpusConfig,
     model: LocalModel,
     settings: AdaptConfig,
     store: Path,
@@ -190,11 +197,6 @@ def _text(
     console: Console,
 ) -> DataPaths:
     """Build the text, by the model's own tokenizer and no more of it than is read; or find it."""
-    if isinstance(corpus, str):
-        is_built = (Path(corpus).expanduser() / "train").is_dir()
-        corpus = {"folder" if is_built else "sources": corpus if is_built else [corpus]}
-    if not isinstance(corpus, CorpusConfig):
-        corpus = parse_config(CorpusConfig, corpus, where="corpus")
     if corpus.folder is None and corpus.vocab_size:
         raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
     if corpus.folder is None:
@@ -265,16 +267,22 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
     return parse_config(Recipe, {**raw, "phases": [*raw["phases"], phase]}, where="adapt")
 
 
-def _check_source(corpus: CorpusConfig | Mapping[str, Any] | str) -> None:
-    """Look for the text before a model is fetched.
+def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> CorpusConfig:
+    """Return the corpus that is meant; its text is looked for before a model is fetched.
 
     Raises:
-        DataError: There is none at the path.
+        ConfigError: A setting is wrong.
+        DataError: There is no text at the path.
     """
-    if isinstance(corpus, str):
-        path = SourceConfig(source=corpus).path if corpus.strip() else Path()
-        if path is not None and not path.exists():
-            raise DataError(f"{corpus}: no such file or folder; give text, or hf:DATASET")
+    if not isinstance(corpus, (str, Path)):
+        return corpus_settings(corpus)
+    path, source = Path(corpus).expanduser(), str(corpus)
+    if path.suffix in {".yaml", ".yml"} or (path / "train").is_dir():
+        return corpus_settings(path)
+    named = SourceConfig(source=source).path if source.strip() else Path()
+    if named is not None and not named.exists():
+        raise DataError(f"{source}: no such file or folder; give text, or hf:DATASET")
+    return corpus_settings({"sources": [source]})
 
 
 def _plan(recipe: Recipe, compute: ComputeConfig) -> str:

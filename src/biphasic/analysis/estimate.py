@@ -30,6 +30,12 @@ class Estimate:
     num_seeds: int
 
     @property
+    def in_points(self) -> Estimate:
+        """The estimate of shares, in percent points."""
+        half_width = None if self.half_width is None else 100 * self.half_width
+        return Estimate(100 * self.mean, half_width, self.num_seeds)
+
+    @property
     def low(self) -> float:
         """The interval's lower end, or the mean where there is no interval."""
         return self.mean - (self.half_width or 0.0)

@@ -197,6 +197,10 @@ class _StateReader:
             self._problems.append(Problem("missing", f"state {identity[:12]} has not been trained"))
             return None
         state = _read_or_note(StateRecord, path, self._problems)
+        if state is not None and state.identity != identity:
+            told = f"{identity[:12]}/state.json: belongs to state {state.identity[:12]}; left out"
+            self._problems.append(Problem("damaged", told))
+            return None
         if state is None or self._has_same_heldout(state):
             return state
         self._problems.append(

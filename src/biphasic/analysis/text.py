@@ -92,11 +92,13 @@ def points(score: float) -> str:
 
 def score_cell(estimate: Estimate | None) -> str:
     """Write `mean (±half-width)` in percent points; without an interval the mean alone."""
-    if estimate is None:
-        return "–"
-    if estimate.half_width is None:
-        return points(estimate.mean)
-    return f"{points(estimate.mean)} (±{points(estimate.half_width)})"
+    return "–" if estimate is None else points_cell(estimate.in_points)
+
+
+def points_cell(estimate: Estimate) -> str:
+    """Write an estimate that is in percent points already, as `score_cell` does."""
+    width = "" if estimate.half_width is None else f" (±{estimate.half_width:.2f})"
+    return f"{estimate.mean:.2f}{width}"
 
 
 def rate(learning_rate: float) -> str:

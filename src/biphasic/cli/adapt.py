@@ -75,8 +75,7 @@ def adapt_command(
     from typing import cast
 
     from biphasic.adaptation import adapt
-    from biphasic.config import load_config, parse_overrides
-    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.config import parse_overrides
     from biphasic.export.write import Format
 
     options: dict[str, Any] = {
@@ -92,13 +91,10 @@ def adapt_command(
         "precision": precision,
         "seed": seed,
     }
-    text: CorpusConfig | str = corpus
-    if Path(corpus).suffix in {".yaml", ".yml"}:
-        text = load_config(CorpusConfig, corpus).anchored(Path(corpus).resolve().parent)
     folder = adapt(
         model,
         out,
-        corpus=text,
+        corpus=corpus,
         settings={name: value for name, value in options.items() if value is not None},
         format=cast(Format, format),
         revision=revision,

@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from biphasic.analysis.doubts import doubt
-from biphasic.analysis.score_table import in_percent
 from biphasic.analysis.sentences import coverage_sentence
-from biphasic.analysis.text import count, metric_name, score_cell, truncations
+from biphasic.analysis.text import count, metric_name, points_cell, truncations
 from biphasic.config import parse_overrides
 from biphasic.records import Convention
 from biphasic.study.config import PAPER
@@ -67,8 +66,8 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     if evaluation.estimate is None:
         typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
-    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {score_cell(evaluation.estimate)}")
-    if told := doubt(in_percent(evaluation.estimate), evaluation.metric):
+    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
+    if told := doubt(evaluation.estimate, evaluation.metric):
         typer.echo(f"  no result, as {told}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
         seeds = evaluation.estimate.num_seeds

@@ -78,6 +78,12 @@ def pretrain_command(
     ] = None,
     root: Root = Path("runs"),
     overrides: Overrides = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
+    ] = 200,
+    heldout_every: Annotated[
+        int, typer.Option(min=0, help="Steps between held-out losses; 0 for the last only.")
+    ] = 100,
     compute: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,20 +95,19 @@ def pretrain_command(
     ] = None,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
-    from biphasic.config import load_config, parse_overrides
-    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.config import parse_overrides
     from biphasic.study.api import pretrain
-    from biphasic.training.recipe import Recipe
 
-    text = CorpusConfig()
-    if corpus is not None and corpus.is_dir():
-        text = CorpusConfig(folder=corpus.resolve())
-    elif corpus is not None:
-        text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
-    recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
-    typer.echo(
-        shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
+    state = pretrain(
+        file,
+        corpus=corpus,
+        overrides=overrides or (),
+        root=root,
+        checkpoint_every=checkpoint_every,
+        heldout_every=heldout_every,
+        compute=parse_overrides(compute or ()),
     )
+    typer.echo(shown(state))
 
 
 @app.command("evaluate")

@@ -90,16 +90,16 @@ def finetune_command(
 
 
 def _print_finetuned(made: FinetunedFolder) -> None:
-    from biphasic.analysis.text import metric_name, points, rate
+    from biphasic.analysis.text import metric_name, rate
     from biphasic.cli.evaluation import print_evaluation
 
     print_evaluation(made.evaluation)
     record = made.record
-    held = {"validation": record.validation, "test": record.test}
+    held = {"validation": made.validation, "test": made.test}
     scores = ", ".join(
-        f"{split} {metric_name(record.metric)} {points(metrics[record.metric])}"
+        f"{split} {metric_name(record.metric)} {metrics[record.metric]:.2f}"
         for split, metrics in held.items()
-        if metrics and record.metric in metrics
+        if record.metric in metrics
     )
     if record.kind != "zs":
         typer.echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")

@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from biphasic.data.framing import framed, own_part, unframed
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_folder, read_json
 
@@ -34,6 +35,8 @@ _VOCABULARY = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
 # Older makers declare special tokens in a file of their own; the settings win over it.
 _SPECIAL_TOKENS = "special_tokens_map.json"
+# In the settings of a state's tokenizer: what framing replaced in its rules.
+_OWN = "biphasic_unframed"
 
 
 class TextTokenizer:
@@ -97,16 +100,47 @@ class TextTokenizer:
     def save(self, folder: Path) -> None:
         """Write the two files that Hugging Face's `AutoTokenizer` reads."""
         self._tokenizer.save(str(folder / _VOCABULARY))
+        self._save_settings(folder, {})
+
+    def save_framed(self, folder: Path, **settings: Any) -> None:
+        """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
+
+        It puts BOS and EOS around a text, and a line break between a question and its context.
+
+        Args:
+            folder: An existing folder.
+            **settings: Further entries of `tokenizer_config.json`.
+        """
+        (folder / _VOCABULARY).write_text(self._framed_text, encoding="utf-8")
+        self._save_settings(folder, settings)
+
+    def save_with_model(self, folder: Path) -> None:
+        """Write the files of `save_framed`; `load` gives this tokenizer back, with its hash."""
+        own = own_part(self.rules(), self._special_tokens.get("mask"))
+        self.save_framed(folder, **{_OWN: own})
+
+    def _save_settings(self, folder: Path, further: Mapping[str, Any]) -> None:
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **self._further_tokens,
             **{f"{role}_token": token for role, token in self._special_tokens.items()},
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
+            **further,
         }
         (folder / _SETTINGS).write_text(
             json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8"
         )
+
+    @cached_property
+    def _framed_text(self) -> str:
+        rules = framed(
+            self.rules(),
+            self._special_tokens,
+            vocabulary=self.vocabulary(),
+            separator=self.separator_ids,
+        )
+        return json.dumps(rules, ensure_ascii=False, indent=1) + "\n"
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text."""
@@ -125,6 +159,11 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    @property
+    def separator_ids(self) -> list[int]:
+        """Ids between a question and its context: a line break, or EOS where text has none."""
+        return self.encode("\n") or [self.eos_id]
 
     def rules(self) -> dict[str, Any]:
         """Return the content of `tokenizer.json`: vocabulary, model, and how text is cut."""
@@ -241,7 +280,8 @@ def _read(folder: Path, name: str) -> TextTokenizer:
     path = folder / _VOCABULARY
     if not path.is_file():
         raise DataError(_only_fast(name))
-    declared = _declared_tokens(folder, name)
+    settings = _settings(folder, name)
+    declared = _declared_tokens(settings, name)
     special_tokens = {}
     for role, names in _ROLES.items():
         token = next((declared[each] for each in names if each in declared), None)
@@ -253,7 +293,11 @@ def _read(folder: Path, name: str) -> TextTokenizer:
                 f"{_SETTINGS} to a token of its vocabulary"
             )
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        if _OWN in settings:
+            rules = unframed(read_json(path), settings[_OWN], special_tokens.get("mask"))
+            tokenizer = Tokenizer.from_str(json.dumps(rules))
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
         raise DataError(f"{path}: cannot be read ({error})") from None
     # Transformers would append one that is not in the vocabulary.
@@ -265,8 +309,8 @@ def _read(folder: Path, name: str) -> TextTokenizer:
     return TextTokenizer(tokenizer, special_tokens, further_tokens=further)
 
 
-def _declared_tokens(folder: Path, name: str) -> dict[str, str]:
-    """Return the special tokens that a tokenizer's files declare, by the files' names for them."""
+def _settings(folder: Path, name: str) -> dict[str, Any]:
+    """Return what a tokenizer's files declare, what they leave empty apart."""
     files = [file for file in (_SPECIAL_TOKENS, _SETTINGS) if (folder / file).is_file()]
     if not files:
         raise DataError(f"{name}: no {_SETTINGS}, which declares the special tokens")
@@ -276,6 +320,11 @@ def _declared_tokens(folder: Path, name: str) -> dict[str, str]:
         if not isinstance(content, dict):
             raise DataError(f"{folder / file}: expected a mapping of settings")
         declared.update({key: value for key, value in content.items() if value})
+    return declared
+
+
+def _declared_tokens(declared: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the special tokens that settings declare, by the files' names for them."""
     wanted = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
     tokens: dict[str, Any] = {
         each: value.get("content") if isinstance(value, dict) else value

@@ -84,16 +84,27 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
     return corpora
 
 
-def verify_tokenizer(folder: Path, corpus: Corpus) -> None:
-    """Check a tokenizer's files, and that the corpus was made with it.
+def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
+    """Read a corpus's tokenizer; check its files, and that the corpus was made with it.
 
     Raises:
         CheckpointError: A file is damaged.
         DataError: It is another tokenizer.
     """
-    verify_folder(folder, remedy=REMEDY)
-    if TextTokenizer.load(folder).sha256 != corpus.details["tokenizer_sha256"]:
+    tokenizer = read_tokenizer(folder)
+    if tokenizer.sha256 != corpus.details["tokenizer_sha256"]:
         raise DataError(f"{folder}: not the tokenizer that {corpus.folder} was made with; {REMEDY}")
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> TextTokenizer:
+    """Read a corpus's tokenizer, and check every byte of its files.
+
+    Raises:
+        CheckpointError: A file is damaged.
+    """
+    verify_folder(folder, remedy=REMEDY)
+    return TextTokenizer.load(folder)
 
 
 def open_corpus(folder: Path) -> Corpus:

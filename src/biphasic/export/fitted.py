@@ -37,7 +37,7 @@ from biphasic.study.finetuning import (
     FinetunedModel,
     finetune_grid,
 )
-from biphasic.study.run import DEFAULT_ROOT
+from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.slots import check_cores
 from biphasic.tasks.fitted import HEAD_FORMAT, HEAD_RECORD, HeadRecord
 from biphasic.tasks.folder import read_description
@@ -62,7 +62,7 @@ class FinetunedFolder:
     Attributes:
         folder: Where it is.
         evaluation: The scores of the whole grid.
-        record: Its `head.json`.
+        record: Its `head.json`, whose metrics are shares.
         difference: Largest difference between transformers' outputs and ours, as a share.
     """
 
@@ -70,6 +70,16 @@ class FinetunedFolder:
     evaluation: Evaluation
     record: HeadRecord
     difference: float
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """Scores of the kept model on validation, in percent points; empty where it has none."""
+        return _in_points(self.record.validation)
+
+    @property
+    def test(self) -> dict[str, float]:
+        """Scores of the kept model on test, in percent points."""
+        return _in_points(self.record.test)
 
 
 def finetune(
@@ -83,7 +93,7 @@ def finetune(
     libraries: Sequence[str] | None = None,
     revision: str | None = None,
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int = 1,
+    num_workers: int | None = 1,
     num_threads: int = 1,
     console: Console | None = None,
 ) -> FinetunedFolder:
@@ -104,7 +114,7 @@ def finetune(
         libraries: As in `evaluate`.
         revision: As in `evaluate`.
         root: Folder of the store; runs whose results it has are not done again, except the best.
-        num_workers: Fine-tunings at once.
+        num_workers: As in `evaluate`.
         num_threads: Threads per fine-tuning.
         console: Where progress is shown; standard error when None.
 
@@ -114,6 +124,7 @@ def finetune(
         ModelError: The model cannot be an encoder, or nobody else could use what came of it.
         TrainingError: Every run diverged.
     """
+    num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()
     refuse_existing(out)
@@ -155,6 +166,10 @@ def finetune(
         with new_folder(out) as partial:
             record, difference = writer.write(partial, sequences, name=out.name)
     return FinetunedFolder(out, finetuned.evaluation, record, difference)
+
+
+def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: 100 * share for name, share in (metrics or {}).items()}
 
 
 def _named(model: Path | str, name: str) -> str:

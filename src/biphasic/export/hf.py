@@ -18,9 +18,9 @@ from biphasic.model.directions import is_decoder, open_both_ways
 from biphasic.model.eurobert import eurobert_config
 from biphasic.model.forward import first_position
 from biphasic.model.reading import (
-    LOADING,
     body_class,
     language_model_class,
+    load_model,
     loading,
     read_config,
     refuse_missing,
@@ -141,7 +141,6 @@ def _load_body(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
 def _from_pretrained(
     kind: Any, folder: Path, config: PretrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    with loading(folder):
-        model, report = kind.from_pretrained(folder, config=config, **LOADING, **options)
+    model, report = load_model(kind, folder, config, **options)
     refuse_unfit(folder, report["mismatched_keys"])
     return model, report

@@ -24,9 +24,8 @@ from biphasic.model.contract import check_contract
 from biphasic.model.directions import is_decoder, is_open
 from biphasic.model.forward import first_position
 from biphasic.model.reading import (
-    LOADING,
     body_class,
-    loading,
+    load_model,
     read_config,
     refuse_missing,
     refuse_unfit,
@@ -150,8 +149,7 @@ def _load(folder: Path) -> PreTrainedModel:
     config = read_config(folder)
     body_class(folder, config)
     _check_config(folder, config)
-    with loading(folder):
-        model, report = AutoModel.from_pretrained(folder, config=config, **LOADING)
+    model, report = load_model(AutoModel, folder, config)
     refuse_unfit(folder, report["mismatched_keys"])
     # A pooler, which many encoders come without, is no part of the graph.
     refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])

@@ -9,9 +9,16 @@ from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import is_complete, read_json, verify_folder
+from biphasic.files import is_complete, read_json
 from biphasic.model.footprint import check_memory
-from biphasic.model.hub import ModelLimits, fetch_model, model_limits
+from biphasic.model.hub import (
+    LocalModel,
+    ModelLimits,
+    check_claim,
+    claimed_identity,
+    fetch_model,
+    model_limits,
+)
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
@@ -40,7 +47,7 @@ class Source:
     Attributes:
         folder: Where it lies.
         name: What people call it: a hub id, or its folder's name.
-        identity: A state's own, else a hash of the folder's files.
+        identity: A verified state's own, else a hash of the folder's files.
         tokenizer: With a mask token.
         limits: What the model can read.
         max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
@@ -77,7 +84,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
             f"{folder}: no weights here (no model.safetensors); other formats can run code when "
             "they are read: convert them first"
         )
-    state = _trained_state(folder)
+    state = _trained_state(found)
     tokenizer = TextTokenizer.load(folder)
     check_memory(folder, use="load")
     limits = model_limits(folder)
@@ -94,14 +101,14 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     )
 
 
-def _trained_state(folder: Path) -> TrainedState | None:
-    path = folder / "state.json"
-    raw = read_json(path) if path.is_file() else None
-    # Other programs write files of this name too.
-    if not isinstance(raw, dict) or not str(raw.get("format")).startswith("biphasic.state/"):
+def _trained_state(model: LocalModel) -> TrainedState | None:
+    """Return what a state knows of itself; None where the folder is not what its records name."""
+    path = model.folder / "state.json"
+    if is_complete(model.folder):
+        check_claim(model, remedy=_REMEDY)
+    if claimed_identity(model.folder) != model.identity:
         return None
-    if is_complete(folder):
-        verify_folder(folder, remedy=_REMEDY)
+    raw = read_json(path)
     return TrainedState(
         record=parse_record(StateRecord, raw, where=str(path)),
         recipe=raw.get("recipe") or {},

@@ -21,10 +21,10 @@ from biphasic.model.forward import Batching
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.model.reading import (
-    LOADING,
     PACKED,
     body_class,
     language_model_class,
+    load_model,
     loading,
     read_config,
     refuse_missing,
@@ -120,8 +120,7 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
         options |= PACKED
     if "add_pooling_layer" in inspect.signature(body).parameters:
         options["add_pooling_layer"] = False
-    with loading(folder):
-        model, report = body.from_pretrained(folder, config=config, **options, **LOADING)
+    model, report = load_model(body, folder, config, **options)
     refuse_missing(folder, report["missing_keys"])
     refuse_unfit(folder, report["mismatched_keys"])
     speed_up_linear_layers(model)

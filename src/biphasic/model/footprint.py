@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,12 +38,32 @@ def stored_parameters(folder: Path | str) -> int:
     Raises:
         ModelError: There are none, or a header is damaged.
     """
-    folder = Path(folder)
-    whole = folder / "model.safetensors"
-    files = [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+    files = weight_files(Path(folder))
     if not files:
         raise ModelError(f"{folder}: cannot be loaded (no weights as safetensors are here)")
-    return sum(map(_parameters, files))
+    return sum(
+        math.prod(tensor.get_shape()) for file in files for _, tensor in stored_tensors(file)
+    )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers reads weights from; empty where there are none."""
+    whole = folder / "model.safetensors"
+    return [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+
+
+def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a safetensors file by name, of which only the header is read.
+
+    Raises:
+        ModelError: The header is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                yield name, file.get_slice(name)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path.parent}: {path.name}: cannot be loaded ({error})") from None
 
 
 def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
@@ -103,14 +124,6 @@ def _refuse_larger(folder: Path | str, use: Use, free: float, kind: str) -> None
             f"{_gigabytes(needed)} {kind} {purpose}, activations not counted, and "
             f"{_gigabytes(free)} are free"
         )
-
-
-def _parameters(path: Path) -> int:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: cannot be loaded ({error})") from None
 
 
 def _gigabytes(count: float) -> str:

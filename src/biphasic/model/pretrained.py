@@ -18,10 +18,9 @@ from biphasic.model.dropout import switch_off_dropout
 from biphasic.model.head import check_head
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.reading import (
-    LOADING,
     PACKED,
     language_model_class,
-    loading,
+    load_model,
     read_config,
     refuse_missing,
     refuse_unfit,
@@ -52,8 +51,7 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
     require_packing(folder, config)
     close_again(config)
     kind = language_model_class(folder, config)
-    with loading(folder):
-        model, report = kind.from_pretrained(folder, config=config, **PACKED, **LOADING)
+    model, report = load_model(kind, folder, config, **PACKED)
     refuse_missing(folder, report["missing_keys"])
     refuse_unfit(folder, report["mismatched_keys"])
     _refuse_left_over(folder, model, report["unexpected_keys"])

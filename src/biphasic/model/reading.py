@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -17,8 +18,10 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from biphasic.errors import ModelError
+from biphasic.errors import DataError, ModelError
+from biphasic.files import read_json
 from biphasic.model.attention import ATTENTION_NAME
+from biphasic.model.footprint import stored_tensors, weight_files
 
 # Weights of other formats are pickles, which can run code and which no identity covers. Shapes are
 # compared by `refuse_unfit`, in words of its own.
@@ -29,12 +32,84 @@ LOADING = {
     "ignore_mismatched_sizes": True,
 }
 PACKED = {"attn_implementation": ATTENTION_NAME}
+# How its makers ran a model, and not what it computes: code, kernels, other files of weights.
+_FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
+_INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 def read_config(folder: Path | str) -> PretrainedConfig:
-    """Read a model's configuration; code that comes with it is never run."""
+    """Read a model's configuration: what it computes, and not how its makers ran it.
+
+    Code that comes with it is never run, and no kernel that it names is fetched.
+    """
     with loading(folder):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    for name in _FOREIGN:
+        if hasattr(config, name):
+            delattr(config, name)
+    config._attn_implementation = None
+    config._experts_implementation = None
+    return config
+
+
+def load_model(
+    kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load weights in fp32 from the files that a model's identity covers, and from no others.
+
+    Args:
+        kind: Class of transformers.
+        folder: With the weights.
+        config: As `read_config` gives it, or a changed one.
+        **options: As `from_pretrained` takes them.
+
+    Returns:
+        The model, and what was missing, left over, or of another shape.
+
+    Raises:
+        ModelError: The weights are damaged or quantised, or are to be read from elsewhere.
+    """
+    _check_weight_files(Path(folder))
+    with loading(folder):
+        return kind.from_pretrained(folder, config=config, **LOADING, **options)
+
+
+def _check_weight_files(folder: Path) -> None:
+    """Refuse files of weights elsewhere, and weights that need their makers' code to be read.
+
+    Raises:
+        ModelError: The file or the tensor is named.
+    """
+    for path in folder.glob("shard-*-model-*-of-*.safetensors"):
+        raise ModelError(
+            f"{path}: weights of a distributed checkpoint cannot be read; save the model with "
+            "save_pretrained into a folder of its own"
+        )
+    for name in _indexed_files(folder / _INDEX):
+        if not isinstance(name, str) or not _SHARD.fullmatch(name):
+            raise ModelError(
+                f"{folder / _INDEX}: names {name!r} as a file of weights; only files called "
+                "model-NUMBER-of-NUMBER.safetensors in the same folder can be read: save the model "
+                "anew with save_pretrained"
+            )
+    for file in weight_files(folder):
+        for name, tensor in stored_tensors(file):
+            if name.endswith("weight") and tensor.get_dtype() not in _FLOATS:
+                raise ModelError(
+                    f"{file}: {name} is stored as {tensor.get_dtype()}: quantised weights cannot "
+                    "be read; take the model as its makers trained it"
+                )
+
+
+def _indexed_files(path: Path) -> list[Any]:
+    if not path.is_file():
+        return []
+    try:
+        return list(read_json(path)["weight_map"].values())
+    except (DataError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{path}: damaged; copy or download the model again") from None
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.analysis.report import write_report
-from biphasic.config import parse_config
+from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
+from biphasic.errors import ConfigError
 from biphasic.files import is_complete
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
 from biphasic.study.jobs import TrainJob
-from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
+from biphasic.study.prepare import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.schedule import RetryPolicy
@@ -43,7 +44,7 @@ def run_study(
     Args:
         study: A study file, or its settings.
         root: Folder for the study's folder, and for the store that studies share.
-        overrides: Settings on top of the file's, as `a.b=value`.
+        overrides: Settings on top of the study file's, as `a.b=value`.
         num_workers: Jobs at once; as many as cores allow when None.
         num_threads: Threads per job. Results may depend on it in the last bits.
         jobs_per_gpu: Jobs that share a GPU; one GPU and one core are one slot each.
@@ -56,6 +57,8 @@ def run_study(
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
     """
+    if isinstance(study, StudyConfig):
+        _refuse_overrides(overrides, "study")
     config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
     return execute_study(
@@ -91,9 +94,10 @@ def report_study(folder: Path | str) -> Path:
 
 
 def pretrain(
-    recipe: Recipe | Mapping[str, Any],
+    recipe: Recipe | Mapping[str, Any] | Path | str,
     *,
-    corpus: CorpusConfig | Mapping[str, Any] | None = None,
+    corpus: CorpusConfig | Mapping[str, Any] | Path | str | None = None,
+    overrides: Iterable[str] = (),
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
     heldout_every: int = 100,
@@ -106,9 +110,10 @@ def pretrain(
     folder as it is.
 
     Args:
-        recipe: Model, phases, schedule, seeds.
-        corpus: Text; the built-in documentation when None. `{"folder": "my-corpus"}` is one that
-            `biphasic corpus build` made.
+        recipe: Model, phases, schedule, seeds; or a recipe file.
+        corpus: Text: a folder that `biphasic corpus build` made, a corpus file, or settings of a
+            corpus; the built-in documentation when None.
+        overrides: Settings on top of the recipe file's, as `a.b=value`.
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         heldout_every: Updates between held-out evaluations; 0 for the last only.
@@ -118,8 +123,15 @@ def pretrain(
 
     Raises:
         ConfigError: The recipe is wrong.
+        CheckpointError: The corpus, or what training goes on from, is damaged.
+        DataError: There is no such corpus or model.
         TrainingError: Loss or gradient are not finite.
     """
+    if isinstance(recipe, (str, Path)):
+        folder = Path(recipe).expanduser().resolve().parent
+        recipe = load_config(Recipe, Path(recipe).expanduser(), overrides).anchored(folder)
+    else:
+        _refuse_overrides(overrides, "recipe")
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
     compute = parse_compute(compute)
@@ -127,8 +139,7 @@ def pretrain(
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
-    if not isinstance(corpus, CorpusConfig):
-        corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
+    corpus = corpus_settings(corpus)
     paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
     return train_recipe(
         recipe,
@@ -139,6 +150,11 @@ def pretrain(
         compute=compute,
         console=console,
     )
+
+
+def _refuse_overrides(overrides: Iterable[str], what: str) -> None:
+    if any(True for _ in overrides):
+        raise ConfigError(f"overrides: for a file; these are settings, so change the {what} itself")
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:

@@ -7,14 +7,15 @@ that it has read must not come again, and both arms of a comparison must read th
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biphasic.config import parse_config
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import is_complete, read_json, verify_folder
-from biphasic.model.hub import LocalModel
+from biphasic.model.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import Ground, Lineage
 from biphasic.training.recipe import Recipe
@@ -74,8 +75,28 @@ class Continuation:
 
 
 def is_state(model: LocalModel) -> bool:
-    """Tell whether a model is a state of a run."""
-    return is_complete(model.folder) and (model.folder / "state.json").is_file()
+    """Tell whether a model is a state of a run, whole and unchanged."""
+    return claimed_identity(model.folder) == model.identity
+
+
+def check_state(model: LocalModel, store: Path, *, say: Callable[[str], None]) -> None:
+    """Tell the states of a store that are damaged from copies that somebody changed.
+
+    Args:
+        model: Any model on disk.
+        store: Content store.
+        say: Told of a copy that is no longer the state that its records name.
+
+    Raises:
+        CheckpointError: A state of the store is damaged.
+    """
+    try:
+        check_claim(model, remedy="delete the folder and run again")
+    except CheckpointError as error:
+        if model.folder.parent == (store / "states").resolve():
+            raise
+        told = str(error).rpartition("; ")[0]
+        say(f"{told}; so this is not the state that its records name, but a model of its own")
 
 
 def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:

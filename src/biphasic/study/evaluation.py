@@ -21,6 +21,7 @@ from biphasic.files import read_json, verify_folder
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
+from biphasic.study.continuation import check_state
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import LocalEngine
 from biphasic.study.here import run_here
@@ -34,7 +35,7 @@ from biphasic.study.plan import (
     plan_group,
 )
 from biphasic.study.prepared import STORE
-from biphasic.study.run import DEFAULT_ROOT
+from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.schedule import RetryPolicy, Scheduler
 from biphasic.study.slots import check_cores, local_slots
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
@@ -56,9 +57,11 @@ class Evaluation:
         task: What the task is; `overlaps` counts test examples that also stand in training data.
         metric: The metric that decides it.
         convention: How the interval was computed.
-        estimate: Mean of the selected runs' test scores with its interval; None if all diverged.
-        selected: The run that stands for each seed, in order of seeds.
-        results: Every fine-tuning of the grid; one run where the task is zero-shot.
+        estimate: Mean of the selected runs' test scores with its interval, in percent points; None
+            if all diverged.
+        selected: The run that stands for each seed, in order of seeds; the records as they are on
+            disk, whose metrics are shares.
+        results: Every fine-tuning of the grid, likewise; one run where the task is zero-shot.
         folder: Where the results are: `FOLDER/ID/result.json` and `scores.parquet`.
     """
 
@@ -82,7 +85,7 @@ def evaluate(
     revision: str | None = None,
     convention: Convention = "standard",
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int = 1,
+    num_workers: int | None = 1,
     num_threads: int = 1,
     console: Console | None = None,
 ) -> Evaluation:
@@ -105,7 +108,8 @@ def evaluate(
         revision: Of a model on the hub; the newest when None.
         convention: How the interval is computed.
         root: Folder of the store.
-        num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one.
+        num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one,
+            None one per core, or one on a GPU, as the command does.
         num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
         console: Where progress is shown; standard error when None.
 
@@ -142,7 +146,7 @@ def evaluate_all(
     revision: str | None = None,
     convention: Convention = "standard",
     root: Path | str = DEFAULT_ROOT,
-    num_workers: int = 1,
+    num_workers: int | None = 1,
     num_threads: int = 1,
     console: Console | None = None,
 ) -> Iterator[Evaluation]:
@@ -151,6 +155,7 @@ def evaluate_all(
     Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
     `evaluate`; evaluations come as they are finished.
     """
+    num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
     if convention not in get_args(Convention):
         known = nearest(convention, get_args(Convention))
@@ -232,7 +237,8 @@ def plan_evaluation(
     """
     tune_allocator()
     store = Path(root).resolve() / STORE
-    encoder = fetch_model(model, revision=revision)
+    say, encoder = say_on(console), fetch_model(model, revision=revision)
+    check_state(encoder, store, say=say)
     grid = {"learning_rates": learning_rates, "seeds": seeds}
     finetuning = parse_config(
         FinetuningConfig,
@@ -252,7 +258,7 @@ def plan_evaluation(
             longest=limits.longest_input,
         ),
         is_paper=is_paper,
-        say=say_on(console),
+        say=say,
     )
     chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
     try:
@@ -383,15 +389,15 @@ def _name_of(place: Path) -> str:
 def summarise(
     task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
 ) -> Evaluation:
-    """Read the results of a task's runs, each checked, and estimate its score."""
+    """Read the results of a task's runs, each checked, and estimate its score in points."""
     outcomes = [_outcome(run, store, task=task.info.name) for run in runs]
     selected = select(outcomes, metric=task.info.metric)
-    scores = scores_on_test(selected, metric=task.info.metric)
+    found = estimate(scores_on_test(selected, metric=task.info.metric), convention=convention)
     return Evaluation(
         task=task.info,
         metric=task.info.metric,
         convention=convention,
-        estimate=estimate(scores, convention=convention),
+        estimate=None if found is None else found.in_points,
         selected=tuple(outcome.result for outcome in selected if outcome.result),
         results=tuple(outcome.result for outcome in outcomes if outcome.result),
         folder=store / "finetunes",

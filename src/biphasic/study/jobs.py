@@ -12,12 +12,14 @@ from typing import Literal
 from biphasic.claim import Claim
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
-from biphasic.files import is_complete, remove_partials, verify_folder
+from biphasic.files import is_complete, remove_partials
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
+from biphasic.model.hub import check_model
 from biphasic.store_claims import claim_work
 from biphasic.study.gang import run_gang
 from biphasic.study.keep import BestModel
@@ -276,8 +278,9 @@ class FinetuneJob(Config):
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score the tasks that go with it."""
-        if is_complete(self.encoder):
-            verify_folder(self.encoder, remedy="delete the folder and run again")
+        is_of_store = self.encoder == self.store / "states" / self.state
+        again = "delete the folder and run again" if is_of_store else "run the command again"
+        check_model(self.encoder, self.state, remedy=again)
         batching = self.training.protocol.batching
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)
@@ -309,7 +312,9 @@ class FinetuneJob(Config):
 
     def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
         """Return what gives a task as token sequences, each made once in a process."""
-        content = TextTokenizer.load(self.tokenizer).sha256
+        is_of_corpus = self.tokenizer != self.encoder
+        load = read_tokenizer if is_of_corpus else TextTokenizer.load
+        content = load(self.tokenizer).sha256
 
         def encode(task: TaskInput) -> EncodedTask:
             return _encoded(task.folder, self.tokenizer, content, task.protocol.model_dump_json())

@@ -18,6 +18,7 @@ from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.hub import find_copy
 from biphasic.data.sources import SourceConfig
 from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
 from biphasic.model.hub import fetch_model
@@ -55,6 +56,7 @@ def look_ahead(config: StudyConfig, store: Path) -> Outlook:
     """Plan a study with the data that are there, and stand-ins for the others.
 
     Raises:
+        CheckpointError: The tokenizer of a corpus is damaged.
         ConfigError: A setting does not fit.
         DataError: Data that only their owner can bring are missing; all of them are listed.
     """
@@ -83,7 +85,7 @@ def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: l
         corpus_hash = digest({"stand-in": "corpus", "described": described})
         assumed.append(f"corpus: {_titles(corpus.sources)}, not tokenised here yet")
     else:
-        loaded = TextTokenizer.load(folder / "tokenizer")
+        loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
         corpus_hash = content_hash(folder)
     return Ground(

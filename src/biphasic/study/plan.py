@@ -23,7 +23,7 @@ from biphasic.study.training_plan import PlannedArm, PlannedPoint, Segment, plan
 from biphasic.tasks.protocol import FINETUNING_VERSION
 from biphasic.tasks.qa import check_room
 from biphasic.training.lineage import Ground
-from biphasic.training.state import Progress
+from biphasic.training.state import Progress, verify_state
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def check_inputs(plan: Plan, store: Path) -> None:
     for identity in sorted(identity for identity in needed if identity):
         folder = store / "states" / identity
         if is_complete(folder):
-            verify_folder(folder, remedy="delete this folder and run again")
+            verify_state(folder, identity=identity, remedy="delete this folder and run again")
     for segment in missing:
         progress = Progress.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from biphasic.config import Config
+from biphasic.config import Config, load_config, parse_config
 from biphasic.data.blend import Report
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
 from biphasic.data.build_display import build_bar, say_on
@@ -22,7 +22,7 @@ from biphasic.data.pydocs import (
     installed_versions,
     load_documents,
 )
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
 from biphasic.model.hub import LocalModel
@@ -72,11 +72,13 @@ class DataPaths(Config):
 
         Raises:
             CheckpointError: A file is damaged.
+            DataError: The corpus was made with another tokenizer.
         """
+        corpus = Corpus(self.train)
         return TrainingData(
-            corpus=Corpus(self.train),
+            corpus=corpus,
             heldout=Corpus(self.heldout),
-            tokenizer=TextTokenizer.load(self.tokenizer),
+            tokenizer=verify_tokenizer(self.tokenizer, corpus),
             pretrained=self.pretrained,
             corpora={folder: Corpus(_training_part(folder)) for folder in self.corpora},
         )
@@ -85,20 +87,41 @@ class DataPaths(Config):
         """Return the paths with all that recipes read beside: corpora of phases, a model.
 
         Raises:
+            CheckpointError: A tokenizer is damaged.
             ConfigError: The recipes begin with different finished models, or an objective needs a
                 tokenizer of another kind.
             DataError: There is no such corpus or model, or it has another tokenizer.
             ModelError: The model cannot be gone on from as the recipes say.
         """
-        recipes = list(recipes)
+        recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         corpora = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
         for folder in sorted(corpora):
-            _check_phase_corpus(folder, self.tokenizer)
-        vocabulary = vocabulary_of(TextTokenizer.load(self.tokenizer))
+            _check_phase_corpus(folder, self.tokenizer, tokenizer.sha256)
+        vocabulary = vocabulary_of(tokenizer)
         for phase in (phase for recipe in recipes for phase in recipe.phases):
             phase.check_vocabulary(vocabulary)
-        pretrained = locate_pretrained(recipes, self.tokenizer)
+        pretrained = locate_pretrained(recipes, tokenizer)
         return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
+
+
+def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None) -> CorpusConfig:
+    """Return the corpus that somebody means.
+
+    Args:
+        corpus: Its settings; a folder that `biphasic corpus build` made; a corpus file (YAML),
+            whose relative paths begin where it lies; or None for the built-in documentation.
+
+    Raises:
+        ConfigError: A setting is wrong, or there is no such folder or file.
+    """
+    if isinstance(corpus, CorpusConfig):
+        return corpus
+    if corpus is None or isinstance(corpus, Mapping):
+        return parse_config(CorpusConfig, corpus or {}, where="corpus")
+    path = Path(corpus).expanduser().resolve()
+    if path.is_dir():
+        return CorpusConfig(folder=path)
+    return load_config(CorpusConfig, path).anchored(path.parent)
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
@@ -174,13 +197,13 @@ def _training_part(folder: Path) -> Path:
     return folder / "train"
 
 
-def _check_phase_corpus(folder: Path, tokenizer: Path) -> None:
+def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
     if not is_built(folder):
         raise DataError(
             f"{folder}: no finished corpus here, though a phase reads one; make one with "
             "'biphasic corpus build'"
         )
-    if TextTokenizer.load(folder / "tokenizer").sha256 != TextTokenizer.load(tokenizer).sha256:
+    if read_tokenizer(folder / "tokenizer").sha256 != sha256:
         raise DataError(
             f"{folder}: made with another tokenizer than the run's corpus; build it with "
             f"'--tokenizer {tokenizer}'"

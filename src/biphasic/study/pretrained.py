@@ -14,12 +14,12 @@ from biphasic.model.pretrained import load_pretrained
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 
-def locate_pretrained(recipes: Iterable[Recipe], tokenizer: Path) -> LocalModel | None:
+def locate_pretrained(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> LocalModel | None:
     """Find the finished model that recipes begin with; None where they begin with new ones.
 
     Args:
         recipes: They share a model.
-        tokenizer: Folder of the tokenizer that made their text.
+        tokenizer: What made their text.
 
     Raises:
         ConfigError: The recipes begin with different finished models, or rows are too long.
@@ -34,7 +34,7 @@ def locate_pretrained(recipes: Iterable[Recipe], tokenizer: Path) -> LocalModel 
     if any(other != model for other in others):
         raise ConfigError("recipes that share their text must begin with the same finished model")
     local = fetch_model(model.pretrained, revision=model.revision)
-    check_vocabulary(local.folder, TextTokenizer.load(tokenizer), name=model.pretrained)
+    check_vocabulary(local.folder, tokenizer, name=model.pretrained)
     for recipe in beginning:
         check_positions(recipe, local.folder)
     return local

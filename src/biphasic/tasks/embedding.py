@@ -24,7 +24,7 @@ from biphasic.files import read_json
 from biphasic.model.contract import load_checked_encoder
 from biphasic.model.device import on_compute_device
 from biphasic.model.directions import is_decoder, is_open
-from biphasic.model.hub import ModelLimits, fetch_model, model_limits
+from biphasic.model.hub import ModelLimits, locate_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.tasks.encoding import TokenIds, WatchedEncoder
 from biphasic.training.optimizer import set_precision
@@ -91,14 +91,14 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
         DataError: There is no such model, or the hub cannot be reached.
         ModelError: It has no weights as safetensors.
     """
-    found = fetch_model(model, revision=revision)
-    if found.revision is not None:
+    folder, commit = locate_model(model, revision=revision)
+    if commit is not None:
         patterns = [MODULES, _SETTINGS, "*/config.json"]
         try:
-            snapshot_download(model, revision=found.revision, allow_patterns=patterns)
+            snapshot_download(model, revision=commit, allow_patterns=patterns)
         except (HTTPError, OSError) as error:
             raise DataError(f"model {model}: cannot be fetched as a whole ({error})") from None
-    return found.folder
+    return folder
 
 
 def never_saw_both_ways(folder: Path) -> bool:

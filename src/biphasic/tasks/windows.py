@@ -61,7 +61,7 @@ def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
     Raises:
         ConfigError: Sequences are too short for question and overlap.
     """
-    framing = 2 + len(_separator(tokenizer))
+    framing = 2 + len(tokenizer.separator_ids)
     needed = framing + protocol.max_question_tokens + protocol.window_overlap + 1
     if protocol.max_seqlen < needed:
         raise ConfigError(
@@ -70,17 +70,11 @@ def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
         )
 
 
-def _separator(tokenizer: TextTokenizer) -> list[int]:
-    """Return what stands between question and context."""
-    # A tokenizer without line breaks separates as it ends sequences.
-    return tokenizer.encode("\n") or [tokenizer.eos_id]
-
-
 def question_windows(
     questions: Sequence[Question], tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> SplitWindows:
     """Cut the contexts of a split into windows; the first answer of a question is the target."""
-    separator = _separator(tokenizer)
+    separator = tokenizer.separator_ids
     contexts = _encode_contexts(questions, tokenizer)
     windows: list[Window] = []
     num_cut, num_lost, longest_answer = 0, 0, 1

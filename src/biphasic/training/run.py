@@ -22,6 +22,7 @@ from biphasic.model.compiled import compile_layers, uncompiled
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
+from biphasic.model.hub import check_model
 from biphasic.model.memory_saving import recompute_activations
 from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.reading import read_config
@@ -266,6 +267,7 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     """Return the model that a recipe begins with, in fp32.
 
     Raises:
+        CheckpointError: The finished model has changed since the run was planned.
         ModelError: The finished model cannot be loaded.
     """
     if recipe.architecture is not None:
@@ -278,7 +280,10 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
         return new_model(config, init_seed=recipe.seeds.init_seed)
     if data.pretrained is None:
         raise ModelError("the recipe begins with a finished model, but none was opened for it")
-    return load_pretrained(data.pretrained.folder, num_embeddings=data.tokenizer.vocab_size)
+    folder = data.pretrained.folder
+    if data.pretrained.revision is None:  # what the hub's cache holds of a commit stays as it is
+        check_model(folder, data.pretrained.identity, remedy="run the command again")
+    return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size)
 
 
 def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:

@@ -29,6 +29,7 @@ from biphasic.files import (
 )
 
 STATE_FORMAT = "biphasic.state/1"
+_REMEDY = "delete the folder and run again"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def save_state(
         write_json(partial / "config.json", config)
         write_json(partial / "state.json", snapshot.details)
         (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
-        tokenizer.save(partial)
+        tokenizer.save_with_model(partial)
 
 
 def load_state(folder: Path, *, identity: str) -> Snapshot:
@@ -69,19 +70,30 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
-    manifest = verify_folder(folder, remedy="delete the folder and run again")
-    held = str(manifest.get("identity"))
-    if held != identity:
-        raise CheckpointError(
-            f"{folder}: holds state {held[:12]}, not {identity[:12]}; "
-            "delete the folder and run again"
-        )
+    verify_state(folder, identity=identity)
     return Snapshot(
         weights=load_file(folder / "model.safetensors"),
         moments=load_file(folder / "optimizer.safetensors"),
         details=read_json(folder / "state.json"),
         metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
     )
+
+
+def verify_state(folder: Path, *, identity: str, remedy: str = _REMEDY) -> None:
+    """Check every byte of a state, and that it is the one.
+
+    Args:
+        folder: Of the state.
+        identity: Of the state that it should hold.
+        remedy: What to do where it does not; ends the message.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or the folder holds another state.
+    """
+    manifest = verify_folder(folder, remedy=remedy)
+    held = str(manifest.get("identity"))
+    if held != identity:
+        raise CheckpointError(f"{folder}: holds state {held[:12]}, not {identity[:12]}; {remedy}")
 
 
 class Progress:

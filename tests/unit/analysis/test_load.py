@@ -142,6 +142,15 @@ def test_a_run_listed_twice_counts_once(tmp_path):
     assert len(records.outcomes) == len(raw["runs"])
 
 
+def test_a_state_under_another_s_name_is_damaged(tmp_path):
+    folder, store = FakeStudy(steps=40, arms=ARMS[1:2]).write(tmp_path)
+    paths = sorted(store.glob("states/*/state.json"))
+    rewrite(paths[0], identity="0" * 64)
+    records = load_study(folder, store)
+    assert kinds(records) == ["damaged"]
+    assert records.problems[0].text.endswith("belongs to state 000000000000; left out")
+
+
 def test_different_machines_are_flagged(tmp_path):
     folder, store = FakeStudy(steps=40).write(tmp_path)
     path = sorted(store.glob("states/*/state.json"))[0]

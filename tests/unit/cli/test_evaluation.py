@@ -24,7 +24,8 @@ def evaluation(scores, convention):
     )  # fmt: skip
     return Evaluation(
         task=TaskInfo("t", "sc", "T", "accuracy", "0" * 64), metric="accuracy",
-        convention=convention, estimate=estimate(scores, convention=convention),
+        convention=convention,
+        estimate=estimate([100 * score for score in scores], convention=convention),
         selected=results, results=results, folder=Path(),
     )  # fmt: skip
 
@@ -36,5 +37,5 @@ def evaluation(scores, convention):
 def test_intervals_by_the_paper_s_convention_say_what_they_cover(scores, convention, told, capsys):
     assert print_evaluation(evaluation(scores, convention))
     printed = capsys.readouterr().out
-    assert printed.startswith("t accuracy: ")
+    assert printed.startswith(f"t accuracy: {100 * sum(scores) / len(scores):.2f}")
     assert ("about 88 times in 100 with 5 seeds, not 95" in printed) is told

@@ -12,10 +12,10 @@ import torch
 import transformers
 from huggingface_hub import constants
 
-from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.files import digest, file_sha256
+from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
+from biphasic.files import digest, file_sha256, seal_folder
 from biphasic.model.build import load_encoder
-from biphasic.model.hub import fetch_model, model_limits
+from biphasic.model.hub import check_claim, check_model, fetch_model, model_limits
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -61,8 +61,7 @@ def test_a_folder_stays_where_it_is(model_folder: Path, monkeypatch: pytest.Monk
     found = fetch_model(model_folder.name)
     assert (found.folder, found.revision) == (model_folder.resolve(), None)
     names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    files = [model_folder / name for name in names]
-    assert found.identity == digest({path.name: file_sha256(path) for path in files})
+    assert found.identity == digest({name: file_sha256(model_folder / name) for name in names})
 
 
 def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_folder: Path) -> None:
@@ -76,10 +75,105 @@ def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_fo
     assert fetch_model(folder).identity != identity
 
 
-def test_a_state_has_a_name_already(tmp_path: Path, model_folder: Path) -> None:
+NAME = "f" * 64
+
+
+@pytest.fixture
+def state(tmp_path: Path, model_folder: Path) -> Path:
+    """A folder with a state's records."""
     folder = shutil.copytree(model_folder, tmp_path / "state")
-    change(folder, "state.json", identity="f" * 64)
-    assert fetch_model(folder).identity == "f" * 64
+    change(folder, "state.json", identity=NAME)
+    seal_folder(folder, identity=NAME)
+    return folder
+
+
+def files_digest(folder: Path) -> str:
+    names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    return digest({name: file_sha256(folder / name) for name in names})
+
+
+def test_a_whole_state_has_a_name_already(state: Path, tmp_path: Path) -> None:
+    (state / "notes.txt").write_text("mine")
+    assert fetch_model(state).identity == NAME
+    copy = fetch_model(shutil.copytree(state, tmp_path / "copy"))
+    assert copy.identity == NAME
+    check_claim(copy, remedy="")
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[-1] ^= 1
+        (folder / name).write_bytes(content)
+
+    return harm
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (flip("model.safetensors"), r"model\.safetensors: damaged"),
+        (flip("state.json"), r"state\.json: damaged"),
+        (lambda folder: (folder / "state.json").unlink(), r"state\.json: missing"),
+        (lambda folder: (folder / "manifest.json").unlink(), r"incomplete \(no manifest\.json\)"),
+        (
+            lambda folder: change(folder, "manifest.json", identity="e" * 64),
+            r"state\.json and manifest\.json name two states",
+        ),
+        (
+            lambda folder: change(folder, "manifest.json", files={}),
+            r"config\.json: not of state fff",
+        ),
+        (
+            lambda folder: (folder / "model-00001-of-00001.safetensors").touch(),
+            r"model-00001-of-00001\.safetensors: not of state fff",
+        ),
+    ],
+    ids=["weights", "record", "no-record", "no-manifest", "two-names", "empty-manifest", "added"],
+)
+def test_a_state_that_was_changed_is_another_model(
+    harm: Callable[[Path], None], told: str, state: Path
+) -> None:
+    harm(state)
+    found = fetch_model(state)
+    assert found.identity != NAME
+    if not (state / "model-00001-of-00001.safetensors").exists():
+        assert found.identity == files_digest(state)
+    with pytest.raises(CheckpointError, match=told):
+        check_claim(found, remedy="copy it again")
+
+
+def test_a_folder_is_hashed_once_until_it_changes(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def sha256(path: Path) -> str:
+        hashed.append(path.name)
+        return file_sha256(path)
+
+    monkeypatch.setattr("biphasic.model.hub._AT_REST_SECONDS", -1)
+    monkeypatch.setattr("biphasic.files.file_sha256", sha256)
+    monkeypatch.setattr("biphasic.model.hub.file_sha256", sha256)
+    for _ in range(3):
+        check_model(fetch_model(state).folder, NAME, remedy="")
+    assert hashed.count("model.safetensors") == 1
+    weights = state / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert fetch_model(state).identity != NAME
+    assert hashed.count("model.safetensors") == 2
+
+
+def test_a_model_that_was_named_before_must_be_the_same(state: Path, tmp_path: Path) -> None:
+    check_model(state, NAME, remedy="again")
+    check_model(state, files_digest(state), remedy="again")  # as the hub names it
+    flip("model.safetensors")(state)
+    with pytest.raises(CheckpointError, match=r"/model\.safetensors: damaged .*; again$"):
+        check_model(state, NAME, remedy="again")
+    with pytest.raises(CheckpointError, match=r"/state: holds another model than 000000000000; ag"):
+        check_model(state, "0" * 64, remedy="again")
+    with pytest.raises(CheckpointError, match=r"/gone: no such folder; again"):
+        check_model(tmp_path / "gone", NAME, remedy="again")
 
 
 @pytest.mark.parametrize("foreign", ['{"step": 3}', '{"identity": 3}', "[]"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,6 +196,83 @@ def test_code_beside_a_model_is_neither_run_nor_asked_about(
     change_config(model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})(folder)
     (folder / "code.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelError, match="custom code"):
+        load(folder)
+
+
+@LOADERS
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": {"": "someone/kernel:run"}},
+        {"experts_implementation": "someone/kernel"},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        {"auto_map": {"AutoModelForMaskedLM": "code.Model"}},
+        {"transformers_weights": "other.safetensors"},
+        {"fusion_config": {"patch_embeddings": True}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_how_others_run_a_model_is_left_aside(
+    load: Callable[[Path], PreTrainedModel], folder: Path, foreign: dict[str, object]
+) -> None:
+    plain = load(folder).config.to_dict()
+    change_config(**foreign)(folder)
+    assert load(folder).config.to_dict() == plain
+    padded = load_encoder(folder, batching="padded")
+    assert padded.config._attn_implementation == "sdpa"
+    assert not padded.config.to_dict().keys() & {*foreign} - {"_attn_implementation"}
+
+
+@LOADERS
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/elsewhere/model.safetensors", "other.safetensors", 3]
+)
+def test_an_index_names_files_of_its_folder_alone(
+    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel, name: object
+) -> None:
+    (folder / WEIGHTS).unlink()
+    model.save_pretrained(folder, max_shard_size="200KB")
+    load(folder)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["lm_head.weight"] = name
+    path.write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json: names .* as a file of weights") as error:
+        load(folder)
+    assert repr(name) in str(error.value)
+
+
+@LOADERS
+@pytest.mark.parametrize("content", ["[]", "{", '{"weight_map": 3}'])
+def test_a_damaged_index_is_named(
+    load: Callable[[Path], PreTrainedModel], folder: Path, content: str
+) -> None:
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json: damaged"):
+        load(folder)
+
+
+@LOADERS
+def test_files_that_no_identity_covers_are_not_weights(
+    load: Callable[[Path], PreTrainedModel], folder: Path
+) -> None:
+    """transformers would read these instead of the others."""
+    shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
+    with pytest.raises(ModelError, match=r"shard-00001-model-\S+: weights of a distributed check"):
+        load(folder)
+
+
+@LOADERS
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_quantised_weights_are_refused(
+    load: Callable[[Path], PreTrainedModel], folder: Path, dtype: torch.dtype
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name] = (100 * tensors[name]).to(dtype)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=rf"{name} is stored as \w+: quantised weights cannot"):
         load(folder)
 
 

@@ -3,9 +3,11 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -16,11 +18,11 @@ from transformers import (
 
 import biphasic
 from biphasic.data.tokenizer import train_tokenizer
-from biphasic.errors import ConfigError, DataError, ModelError
+from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.study import api
 from biphasic.study.api import pretrain
-from biphasic.study.config import TaskConfig
-from biphasic.study.evaluation import evaluate, evaluate_all
+from biphasic.study.config import StudyConfig, TaskConfig
+from biphasic.study.evaluation import evaluate, evaluate_all, plan_evaluation
 
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}
@@ -102,7 +104,37 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     assert {result.state for result in found.results} == {folder.name}
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
-    assert found.estimate.mean == pytest.approx(sum(tests) / 2)
+    assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares
+
+
+def test_a_state_that_was_changed_has_scores_of_its_own(ready, tmp_path, task, quiet):
+    settings = {"learning_rates": [1e-3], "seeds": [0], "protocol": PROTOCOL, "console": quiet}
+    settings["root"] = tmp_path / "root"
+    folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.embed_tokens.weight"] *= 3
+    save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    [changed] = evaluate(copy, task, **settings).results  # first: its scores would be believed
+    [original] = evaluate(folder, task, **settings).results
+    assert original.state == folder.name
+    assert changed.state not in {folder.name, original.state}
+    assert changed.id != original.id
+    assert "a model of its own" in " ".join(quiet.file.getvalue().split())
+    [again] = evaluate(shutil.copytree(folder, tmp_path / "same"), task, **settings).results
+    assert again == original
+
+
+def test_a_job_does_not_score_a_model_that_was_changed_since(plain_model, tmp_path, task, quiet):
+    planned = plan_evaluation(
+        plain_model, [task], **GRID, protocol=PROTOCOL, libraries=None, revision=None,
+        root=tmp_path / "root", console=quiet,
+    )  # fmt: skip
+    job = planned.job(planned.group(planned.tasks))
+    settings = plain_model / "tokenizer_config.json"
+    settings.write_text(settings.read_text() + " ")
+    with pytest.raises(CheckpointError, match=r"holds another model than .*; run the command"):
+        job.run(lambda _: None)
 
 
 def test_a_plain_model_is_evaluated_once(plain_model, tmp_path, task, quiet):
@@ -133,6 +165,50 @@ def test_mistakes_are_named(tmp_path, task, plain_model, quiet):
     (plain_model / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ModelError, match="cannot be loaded"):
         evaluate(plain_model, task, **GRID, protocol=PROTOCOL, **root)
+
+
+@pytest.fixture
+def corpora(ready, monkeypatch, tmp_path):
+    """Record the settings of corpora that are trained on; say that all are there."""
+    asked = []
+    monkeypatch.setattr(api, "locate_corpus", lambda corpus, _: asked.append(corpus) or tmp_path)
+    return asked
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_python_takes_what_the_command_takes(corpora, tmp_path, cli, quiet, kind):
+    (tmp_path / "built").mkdir()
+    (tmp_path / "recipe.yaml").write_text(json.dumps(RECIPE))
+    (tmp_path / "corpus.yaml").write_text("folder: built\n")
+    recipe, root = tmp_path / "recipe.yaml", tmp_path / "root"
+    override = "learning_rate.peak=2e-3"
+    folders = {
+        pretrain(
+            kind(recipe), corpus=kind(tmp_path / name), overrides=[override], root=root,
+            console=quiet,
+        )
+        for name in ("built", "corpus.yaml")
+    }  # fmt: skip
+    for name in ("built", "corpus.yaml"):
+        arguments = ["--corpus", tmp_path / name, "--root", root, "--set", override]
+        code, out, err = cli("pretrain", recipe, *arguments)
+        assert code == 0, err
+        folders.add(Path(out.strip()).absolute())
+    assert {corpus.folder for corpus in corpora} == {tmp_path / "built"}
+    assert len(folders) == 1
+    assert json.loads((folders.pop() / "state.json").read_text())["recipe"]["learning_rate"][
+        "peak"
+    ] == 2e-3  # fmt: skip
+
+
+def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
+    with pytest.raises(ConfigError, match=r"overrides: for a file; .*change the recipe itself"):
+        pretrain(RECIPE, overrides=["max_seqlen=64"], root=tmp_path, console=quiet)
+    study = StudyConfig.model_construct(name="a")
+    with pytest.raises(ConfigError, match=r"overrides: for a file; .*change the study itself"):
+        api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
+    with pytest.raises(ConfigError, match=r"nowhere: no such file"):
+        pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, console=quiet)
 
 
 def test_a_wrong_recipe_is_named(tmp_path, quiet):
@@ -206,7 +282,7 @@ def test_zero_shot_is_one_run_without_training(
     assert (result.kind, result.steps, result.learning_rate, result.seed) == ("zs", 0, 0.0, 0)
     assert found.estimate is not None
     assert found.estimate.half_width is None
-    assert found.estimate.mean == result.test["ndcg_at_10"]
+    assert found.estimate.mean == pytest.approx(100 * result.test["ndcg_at_10"])
     assert (
         evaluate(plain_model, task, root=root, protocol={"max_seqlen": 32}, **GRID, console=quiet)
         == found

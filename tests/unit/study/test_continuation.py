@@ -9,11 +9,12 @@ import shutil
 import pytest
 
 from biphasic.errors import CheckpointError, DataError
-from biphasic.files import is_complete, verify_folder
+from biphasic.files import is_complete, seal_folder, verify_folder
 from biphasic.model.hub import fetch_model
-from biphasic.study.continuation import find_continuation
+from biphasic.study.continuation import check_state, find_continuation, is_state
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.run import first_model
 
 CLM = {"objective": "clm", "steps": 6}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 1, "decay_steps": 2}
@@ -67,7 +68,38 @@ def test_a_recipe_of_another_version_is_no_continuation(state, training_data):
     details = json.loads((folder / "state.json").read_text())
     details["recipe"]["gone"] = True
     (folder / "state.json").write_text(json.dumps(details))
+    seal_folder(folder, identity=folder.name)
     assert find_continuation(fetch_model(folder), training_data.ground) is None
+
+
+def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_path):
+    folder = shutil.copytree(state(CLM, end=6), tmp_path / "copy")
+    with (folder / "optimizer.safetensors").open("ab") as file:
+        file.write(b" ")
+    model, said = fetch_model(folder), []
+    assert not is_state(model)
+    assert find_continuation(model, training_data.ground) is None
+    check_state(model, tmp_path, say=said.append)
+    assert "optimizer.safetensors: truncated or grown" in said[0]
+    assert said[0].endswith("not the state that its records name, but a model of its own")
+
+
+def test_a_state_of_the_store_that_is_damaged_is_refused(state, tmp_path):
+    folder = state(CLM, end=6)
+    (folder / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json: missing; delete the folder and run"):
+        check_state(fetch_model(folder), tmp_path, say=print)
+
+
+def test_training_begins_with_the_model_that_was_planned(state, training_data, make_recipe):
+    folder = state(CLM, end=6)
+    recipe = make_recipe(CLM, model={"pretrained": str(folder)})
+    data = dataclasses.replace(training_data, pretrained=fetch_model(folder))
+    first_model(recipe, data)
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: truncated or grown"):
+        first_model(recipe, data)
 
 
 def test_other_models_are_no_continuation(tmp_path, state, training_data):

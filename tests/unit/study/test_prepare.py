@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from biphasic.data import sources
 from biphasic.data.build import corpus_origin
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import LIBRARIES, Document
+from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, DataError, StoppedError
 from biphasic.study import prepare as module
 from biphasic.study.all_jobs import load_job
@@ -126,6 +128,38 @@ def test_damage_is_found_when_data_are_opened(loads, tmp_path):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"tokens-00000\.bin: damaged"):
         run(tmp_path)[0].open()
+
+
+def test_a_tokenizer_is_checked_when_data_are_opened(loads, tmp_path):
+    paths, _ = run(tmp_path)
+    path = paths.tokenizer / "tokenizer.json"
+    content = path.read_text()
+    rules = json.loads(content)
+    vocabulary = rules["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(rules))
+    for read in (paths.open, lambda: paths.extended([])):
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: .*; delete the folder"):
+            read()
+    # Whole, but of another corpus.
+    other = TextTokenizer.load(paths.tokenizer)
+    shutil.rmtree(paths.tokenizer)
+    write_tokenizer(other, paths.tokenizer)
+    with pytest.raises(DataError, match=r"not the tokenizer that .*train was made with; delete"):
+        paths.open()
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_of_a_tokenizer_goes_unseen(loads, tmp_path, bit):
+    paths, _ = run(tmp_path)
+    for path in (paths.tokenizer / name for name in ("tokenizer.json", "tokenizer_config.json")):
+        whole = path.read_bytes()
+        for place in range(bit, len(whole), len(whole) // 5):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            with pytest.raises(CheckpointError, match=f"{path.name}: damaged"):
+                paths.extended([])
+        path.write_bytes(whole)
+    paths.open()
 
 
 def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, processors
+from transformers import AutoTokenizer
 
+from biphasic.data.tokenizer import BOS, EOS, TextTokenizer
 from biphasic.errors import CheckpointError
+from biphasic.export.tokenizer import pair_ids
 from biphasic.files import is_complete
+from biphasic.tasks.encoding import frame
 from biphasic.training import state as module
 from biphasic.training.state import (
     Progress,
@@ -59,6 +64,63 @@ def test_round_trip_is_bitwise(tmp_path, tokenizer):
 def test_layout(folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "manifest.json"])
     assert json.loads((folder / "manifest.json").read_text())["identity"] == IDENTITY
+
+
+class TestTokenizer:
+    """transformers frames texts as training does; here the tokenizer is the corpus's, unchanged."""
+
+    def test_transformers_puts_bos_and_eos_around_texts(self, folder, tokenizer):
+        theirs = AutoTokenizer.from_pretrained(folder)
+        text = "the rows of an array"
+        assert (
+            theirs(text)["input_ids"]
+            == frame(tokenizer.encode(text), tokenizer, max_seqlen=99).tolist()
+        )
+        assert theirs("what holds?", text)["input_ids"] == pair_ids(tokenizer, "what holds?", text)
+        hidden = theirs(f"the rows {theirs.mask_token} tokens")["input_ids"]
+        inner = [*tokenizer.encode("the rows"), tokenizer.mask_id, *tokenizer.encode(" tokens")]
+        assert hidden == [tokenizer.bos_id, *inner, tokenizer.eos_id]
+
+    @pytest.mark.parametrize(
+        "post_processor",
+        [
+            None,
+            processors.ByteLevel(trim_offsets=True),
+            processors.BertProcessing((EOS, 1), (BOS, 0)),
+            processors.RobertaProcessing((EOS, 1), (BOS, 0), trim_offsets=False),
+            processors.Sequence(
+                [
+                    processors.ByteLevel(trim_offsets=False),
+                    processors.TemplateProcessing(
+                        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, 0)]
+                    ),
+                ]
+            ),
+        ],
+        ids=["none", "byte-level", "bert", "roberta", "sequence"],
+    )
+    @pytest.mark.parametrize("strips", [False, True])
+    def test_what_is_loaded_is_what_was_saved(self, tmp_path, tokenizer, post_processor, strips):
+        inner = Tokenizer.from_str(tokenizer._tokenizer.to_str())
+        if post_processor is not None:
+            inner.post_processor = post_processor
+        if strips:
+            inner.add_special_tokens([AddedToken("<hide>", special=True, lstrip=True)])
+        roles = {**tokenizer.special_tokens, **({"mask": "<hide>"} if strips else {})}
+        saved = TextTokenizer(inner, roles)
+        save_state(tmp_path / "s", snapshot(), config={}, tokenizer=saved)
+        loaded = TextTokenizer.load(tmp_path / "s")
+        assert loaded.sha256 == saved.sha256
+        assert loaded.rules() == saved.rules()
+        text = " the rows  of"
+        assert loaded.encode_offsets(text) == saved.encode_offsets(text)
+        # Through the hands of transformers too.
+        AutoTokenizer.from_pretrained(tmp_path / "s").save_pretrained(tmp_path / "theirs")
+        assert TextTokenizer.load(tmp_path / "theirs").sha256 == saved.sha256
+
+    def test_states_of_earlier_versions_still_load(self, folder, tokenizer):
+        tokenizer.save(folder)  # as they wrote it
+        assert TextTokenizer.load(folder).sha256 == tokenizer.sha256
 
 
 @pytest.mark.parametrize("name", FILES)
