@@ -87,7 +87,10 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
     written last; then the folder is flushed and renamed. If `path` is complete when the block
     ends, the new content is dropped: names are content identities, so both are the same. What
-    stands there incomplete is replaced.
+    stands there incomplete is replaced, if it holds files of the same names and no others.
+
+    Raises:
+        DataError: Something else stands there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
@@ -98,6 +101,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
         if is_complete(path):
             return
         if path.exists():
+            _refuse_foreign(path, partial)
             shutil.rmtree(path)
         partial.replace(path)
         _flush_folder(path.parent)
@@ -169,6 +173,23 @@ def remove_partials(folder: Path, name: str = "") -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
+
+
+def _refuse_foreign(folder: Path, new: Path) -> None:
+    """Refuse to replace a folder with files that its successor does not have.
+
+    Raises:
+        DataError: There are some.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: a file stands there; move it away and run again")
+    others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
+    foreign = [name for name in others if not (new / name).exists()]
+    if foreign:
+        raise DataError(
+            f"{folder}: holds {foreign[0]}, which biphasic would not write there; move the folder "
+            "away and run again"
+        )
 
 
 def _flush_folder(folder: Path) -> None:

@@ -7,19 +7,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from biphasic.claim import Claim
 from biphasic.config import Config
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
-from biphasic.files import is_complete, remove_partials, verify_folder
+from biphasic.files import PARTIAL, is_complete, remove_partials, verify_folder
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.store_claims import claim_work
 from biphasic.study.gang import run_gang
+from biphasic.study.job_store import IDENTITY
 from biphasic.study.keep import BestModel
 from biphasic.study.prepare import DataPaths
 from biphasic.tasks.encoding import EncodedTask
@@ -106,6 +109,10 @@ class TrainJob(Config):
             else:
                 run_gang(self, lambda **told: report(Progress(**told)), should_stop=should_stop)
 
+    def outputs(self) -> list[Path]:
+        """Return the folders that it writes."""
+        return [self.store / "states" / self.id, *([self.tensorboard] if self.tensorboard else [])]
+
     def is_done(self) -> bool:
         """Tell whether the store has the state."""
         return is_complete(self.store / "states" / self.id)
@@ -152,7 +159,7 @@ class TrainJob(Config):
 class GridRun(Config):
     """One fine-tuning of a grid."""
 
-    id: str
+    id: Annotated[str, Field(pattern=f"^{IDENTITY}$")]
     learning_rate: float
     seed: int
 
@@ -222,6 +229,13 @@ class FinetuneJob(Config):
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)
+
+    def outputs(self) -> list[Path]:
+        """Return the folders that it writes; `finetune` keeps models in a leftover of its own."""
+        results = [self._folder(run) for scored in self.evaluations for run in scored.runs]
+        if self.keep is None or self.keep.parent.name.startswith(PARTIAL):
+            return results
+        return [*results, self.keep]
 
     def is_done(self) -> bool:
         """Tell whether the store has all results."""

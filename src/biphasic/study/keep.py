@@ -63,12 +63,11 @@ class BestModel:
             "metrics": metrics,
             "score": metrics.get("validation", {}).get(result.task.metric, 0.0),
         }
-        if is_complete(self._folder) and _rank(read_json(self._folder / MANIFEST)) <= _rank(
-            offered
-        ):
-            return
-        # What is there goes first: two large models may not fit on the disk.
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if is_complete(self._folder):
+            if _rank(read_json(self._folder / MANIFEST)) <= _rank(offered):
+                return
+            # What is there goes first: two large models may not fit on the disk.
+            shutil.rmtree(self._folder)
         with complete_folder(self._folder, **offered) as partial:
             _save(fitted.weights, partial / _BODY)
             _save(fitted.head, partial / _HEAD)
