@@ -15,6 +15,9 @@ BiphasicError
 
 import errno
 
+REPAIR = "correct it or restore it"
+"""What to do about a damaged file of somebody's own: to delete it would lose it."""
+
 
 class BiphasicError(Exception):
     """Base of all errors raised on purpose; its text is one line for people."""

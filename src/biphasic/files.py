@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import REPAIR, CheckpointError, DataError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
@@ -66,8 +66,12 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
     """Read a JSON file.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is missing or damaged; ends the message.
 
     Raises:
         DataError: It is missing or damaged.
@@ -75,9 +79,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: no such file; {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: damaged JSON ({error}); delete it and run again") from None
+        raise DataError(f"{path}: damaged JSON ({error}); {remedy}") from None
 
 
 @contextmanager

@@ -20,12 +20,13 @@ def check_file(path: Path) -> str:
     return _changed(path, file_sha256(path))
 
 
-def read_checked(path: Path, *, name: str) -> Any:
+def read_checked(path: Path, *, name: str, remedy: str) -> Any:
     """Read a JSON file once, for its hash and its content.
 
     Args:
         path: The file.
         name: What messages call it.
+        remedy: What to do about damage; ends the message.
 
     Raises:
         DataError: It was changed since it was written, or is no JSON.
@@ -36,7 +37,7 @@ def read_checked(path: Path, *, name: str) -> Any:
     try:
         return json.loads(content.decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: damaged JSON ({error}); delete it and run again") from None
+        raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
 
 
 def _changed(path: Path, found: str) -> str:

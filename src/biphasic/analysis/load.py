@@ -26,6 +26,8 @@ from biphasic.records import (
     parse_record,
 )
 
+AGAIN = "'biphasic study run' with its study file writes it anew"
+"""What to do about a damaged `study.json`."""
 RecordT = TypeVar("RecordT", bound=Record)
 Status = Literal["finished", "diverged", "missing", "damaged"]
 
@@ -145,7 +147,8 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     """
     path = folder / "study.json"
     try:
-        study = parse_record(StudyRecord, read_json(path), where=str(path))
+        raw = read_json(path, remedy=AGAIN)
+        study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN)
     except DataError as error:
         raise StudyError(str(error)) from None
     _check_names(study, path)
@@ -344,8 +347,10 @@ def _read_or_note(
     kind: type[RecordT], path: Path, problems: list[Problem], *, where: str = ""
 ) -> RecordT | None:
     name = f"{path.parent.name[:12]}/{path.name}"
+    remedy = f"delete the folder {path.parent} and run the study again"
     try:
-        return parse_record(kind, read_checked(path, name=name), where=name)
+        raw = read_checked(path, name=name, remedy=remedy)
+        return parse_record(kind, raw, where=name, remedy=remedy)
     except DataError as error:
         problems.append(Problem("damaged", f"{where}: {error}" if where else str(error)))
         return None

@@ -15,7 +15,7 @@ from biphasic.model.hub import ModelLimits, fetch_model, model_limits
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
-_REMEDY = "delete the folder and train again"
+_REMEDY = "take another copy of the state, or delete the folder and train again"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _trained_state(folder: Path) -> TrainedState | None:
     if is_complete(folder):
         verify_folder(folder, remedy=_REMEDY)
     return TrainedState(
-        record=parse_record(StateRecord, raw, where=str(path)),
+        record=parse_record(StateRecord, raw, where=str(path), remedy=_REMEDY),
         recipe=raw.get("recipe") or {},
         ground=raw.get("ground") or {},
     )

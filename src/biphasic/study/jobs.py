@@ -291,7 +291,9 @@ class FinetuneJob(Config):
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score the tasks that go with it."""
         if is_complete(self.encoder):
-            verify_folder(self.encoder, remedy="delete the folder and run again")
+            is_ours = self.encoder.is_relative_to(self.store)
+            remedy = "delete the folder and run again" if is_ours else "take another copy of it"
+            verify_folder(self.encoder, remedy=remedy)
         batching = self.training.protocol.batching
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)

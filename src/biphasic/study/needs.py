@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.data.build import RECORD
-from biphasic.errors import BiphasicError, DataError, StudyError
+from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
@@ -129,14 +129,12 @@ def _record(folder: Path) -> StudyRecord | None:
     path = folder / STUDY
     if not path.is_file():
         return None
-    try:
-        return parse_record(StudyRecord, read_json(path), where=str(path))
-    except DataError as error:
-        told = str(error).removesuffix("; delete it and run again")
-        raise DataError(
-            f"{told}; it tells what the study's report is of: run the study once more, which "
-            "writes it anew, or delete the study's folder if nobody wants it"
-        ) from None
+    remedy = (
+        "it tells what the study's report is of: run the study once more, which writes it anew, "
+        "or delete the study's folder if nobody wants it"
+    )
+    raw = read_json(path, remedy=remedy)
+    return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
 
 
 def _describes(record: StudyRecord, config: StudyConfig) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, is_complete, read_json
+from biphasic.files import digest, is_complete, verify_folder
 from biphasic.records import ZERO_SHOT
 from biphasic.study.config import StudyConfig, TaskConfig, deciding_metric
 from biphasic.study.prepare import builtin_tasks_origin
@@ -104,14 +104,19 @@ class TaskOutlook:
         is_paper = self._config.finetuning.is_paper and PUBLISHED[name].kind == "ir"
         found: list[Path] = []
         for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
-            described = read_json(path)
-            origin = described.get("origin", {})
+            try:
+                described = read_description(path.parent)
+            except DataError:
+                remedy = f"delete the folder {path.parent} and run again"
+                raise DataError(f"{path}: damaged; {remedy}") from None
+            origin = described.origin
             same = origin.get("published") == name and origin.get("paper") == is_paper
-            if same and (described.get("kind") == ZERO_SHOT) == is_zero_shot:
+            if same and (described.kind == ZERO_SHOT) == is_zero_shot:
                 found.append(path.parent)
         return found[0] if len(found) == 1 and is_complete(found[0]) else None
 
     def _from(self, task: TaskConfig, folder: Path) -> PlannedTask:
+        verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), load_task(folder)
         is_paper = self._config.finetuning.is_paper
         return PlannedTask(

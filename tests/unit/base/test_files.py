@@ -110,8 +110,10 @@ def test_read_json_names_the_file(tmp_path):
     with pytest.raises(DataError, match=r"gone\.json: no such file"):
         read_json(tmp_path / "gone.json")
     (tmp_path / "half.json").write_text('{"a": ')
-    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; delete it and run again"):
+    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; correct it or restore it"):
         read_json(tmp_path / "half.json")
+    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; train it again"):
+        read_json(tmp_path / "half.json", remedy="train it again")
 
 
 def test_manifest_lists_every_file_and_extra_fields(sealed):
