@@ -121,7 +121,7 @@ def seal_folder(folder: Path, **manifest: Any) -> None:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
         name = file.relative_to(folder).as_posix()
-        files[name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+        files[name] = file_entry(file)
     write_json(folder / MANIFEST, {**manifest, "files": files})
 
 
@@ -137,37 +137,53 @@ def complete_names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir() if is_complete(entry)}
 
 
-def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
+def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str, Any]:
     """Check every file of a complete folder against its manifest, and return the manifest.
 
     Args:
         folder: Written by `complete_folder`.
         remedy: What to do about damage; ends the message.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
     """
     if not is_complete(folder):
         raise CheckpointError(f"{folder}: incomplete (no {MANIFEST}); {remedy}")
+    for problem in damaged_files(folder, folder / MANIFEST, hashes=hashes):
+        raise CheckpointError(f"{problem}; {remedy}")
+    return read_json(folder / MANIFEST)
+
+
+def file_entry(file: Path) -> dict[str, Any]:
+    """Return what a record says of a file: its size and its hash."""
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+
+
+def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
+    """Yield what is wrong with the files of a folder that a record lists.
+
+    Args:
+        folder: Where the names in the record begin.
+        record: JSON whose `files` has, by name, what `file_entry` gives.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+    """
     try:
-        manifest = read_json(folder / MANIFEST)
         files = {
-            name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()
+            name: (entry["bytes"], entry["sha256"])
+            for name, entry in read_json(record)["files"].items()
         }
     except (DataError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{folder / MANIFEST}: damaged; {remedy}") from None
+        yield f"{record}: damaged"
+        return
     for name, (num_bytes, sha256) in files.items():
         file = folder / name
         if not file.is_file():
-            raise CheckpointError(f"{file}: missing; {remedy}")
-        size = file.stat().st_size
-        if size != num_bytes:
-            raise CheckpointError(
-                f"{file}: truncated or grown ({size} bytes, expected {num_bytes}); {remedy}"
-            )
-        if file_sha256(file) != sha256:
-            raise CheckpointError(f"{file}: damaged (SHA-256 differs from {MANIFEST}); {remedy}")
-    return manifest
+            yield f"{file}: missing"
+        elif (size := file.stat().st_size) != num_bytes:
+            yield f"{file}: truncated or grown ({size} bytes, expected {num_bytes})"
+        elif hashes and file_sha256(file) != sha256:
+            yield f"{file}: damaged (SHA-256 differs from {record.name})"
 
 
 def remove_partials(folder: Path, name: str = "") -> None:

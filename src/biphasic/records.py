@@ -15,6 +15,8 @@ from biphasic.errors import REPAIR, DataError
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
+STUDY = "study.json"
+"""What a study compared with what, in its folder."""
 PRETRAINING = "pretraining"
 """What tables call the held-out losses, beside the names of tasks."""
 ZERO_SHOT = "zs"
