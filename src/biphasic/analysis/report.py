@@ -87,7 +87,8 @@ def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Pat
     write_text(folder / "problems.csv", problems_csv(records.problems))
     write_figures(folder / "figures", few_arms(records, study_scores(records)))
     write_text(page, html)
-    files = (study_folder / STUDY, *folder.glob("*.*"), *folder.glob("figures/*.*"))
+    tables = (folder / name for name in ("results.csv", "table.csv", "problems.csv"))
+    files = (study_folder / STUDY, page, *tables, *folder.glob("figures/*.[sp][vn]g"))
     entries = {f.relative_to(study_folder).as_posix(): file_entry(f) for f in files}
     write_json(folder / NOTE, {"sha256": made_from, "files": entries})
     return page

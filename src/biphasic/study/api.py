@@ -11,7 +11,7 @@ from rich.console import Console
 from biphasic.analysis.report import write_report
 from biphasic.config import parse_config
 from biphasic.data.corpus_config import CorpusConfig
-from biphasic.files import is_complete
+from biphasic.files import is_complete, verify_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
 from biphasic.study.jobs import TrainJob
@@ -118,6 +118,7 @@ def pretrain(
 
     Raises:
         ConfigError: The recipe is wrong.
+        CheckpointError: The state is there, and damaged.
         TrainingError: Loss or gradient are not finite.
     """
     if not isinstance(recipe, Recipe):
@@ -167,6 +168,8 @@ def train_recipe(
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
     start = max(finished, default=0)
+    if start == recipe.total_steps:
+        verify_folder(states / identities[-1], remedy="delete the folder and run again")
     record_wish(
         store,
         identities[-1],

@@ -64,7 +64,8 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
         say: Told what is being read, one sentence at a time.
 
     Raises:
-        StudyError: The study's settings cannot be read.
+        StudyError: The study was never run, or another version wrote its settings.
+        DataError: Its settings are damaged.
     """
     store, found = folder.parent / STORE, Verification()
     config, record = load_resolved(folder), None
