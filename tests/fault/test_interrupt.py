@@ -67,7 +67,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_job_goes_on(finished, tmp_pa
         wait_for_steps(root / "mini/progress.json", process)
         [worker] = children(process.pid)
         os.kill(worker, signal.SIGTERM)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "its worker was told to end; stopped after" in err
     [state] = (root / "store/states").iterdir()
