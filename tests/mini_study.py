@@ -125,6 +125,18 @@ def run_command(*arguments: Path | str, setup: str = "") -> subprocess.Completed
     )
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    table = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607 - where ps is differs between systems
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    pairs = (map(int, line.split()) for line in table.splitlines())
+    return [child for child, parent in pairs if parent == pid]
+
+
 class Cli:
     """Runs the command line in this process; its workers are processes as ever."""
 

@@ -15,6 +15,9 @@ BiphasicError
 
 import errno
 
+REPAIR = "correct it or restore it"
+"""What to do about a damaged file of somebody's own: to delete it would lose it."""
+
 
 class BiphasicError(Exception):
     """Base of all errors raised on purpose; its text is one line for people."""
@@ -69,6 +72,6 @@ def os_error_text(error: OSError) -> str:
     """Say what the system refused, where, and what to do about a full disk; one line."""
     where = f"{error.filename}: " if error.filename else ""
     reason = error.strerror or str(error)
-    if error.errno == errno.ENOSPC:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"{where}{reason}; make room ('biphasic study clean' helps) and run again"
     return f"{where}{reason}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import REPAIR, CheckpointError, DataError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
@@ -66,8 +66,12 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
     """Read a JSON file.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is missing or damaged; ends the message.
 
     Raises:
         DataError: It is missing or damaged.
@@ -75,9 +79,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: no such file; {remedy}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: damaged JSON ({error}); delete it and run again") from None
+        raise DataError(f"{path}: damaged JSON ({error}); {remedy}") from None
 
 
 @contextmanager
@@ -87,7 +91,10 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
     written last; then the folder is flushed and renamed. If `path` is complete when the block
     ends, the new content is dropped: names are content identities, so both are the same. What
-    stands there incomplete is replaced.
+    stands there incomplete is replaced, if it holds files of the same names and no others.
+
+    Raises:
+        DataError: Something else stands there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
@@ -98,6 +105,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
         if is_complete(path):
             return
         if path.exists():
+            _refuse_foreign(path, partial)
             shutil.rmtree(path)
         partial.replace(path)
         _flush_folder(path.parent)
@@ -113,7 +121,7 @@ def seal_folder(folder: Path, **manifest: Any) -> None:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
         name = file.relative_to(folder).as_posix()
-        files[name] = {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+        files[name] = file_entry(file)
     write_json(folder / MANIFEST, {**manifest, "files": files})
 
 
@@ -129,37 +137,53 @@ def complete_names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir() if is_complete(entry)}
 
 
-def verify_folder(folder: Path, *, remedy: str) -> dict[str, Any]:
+def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str, Any]:
     """Check every file of a complete folder against its manifest, and return the manifest.
 
     Args:
         folder: Written by `complete_folder`.
         remedy: What to do about damage; ends the message.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
     """
     if not is_complete(folder):
         raise CheckpointError(f"{folder}: incomplete (no {MANIFEST}); {remedy}")
+    for problem in damaged_files(folder, folder / MANIFEST, hashes=hashes):
+        raise CheckpointError(f"{problem}; {remedy}")
+    return read_json(folder / MANIFEST)
+
+
+def file_entry(file: Path) -> dict[str, Any]:
+    """Return what a record says of a file: its size and its hash."""
+    return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
+
+
+def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
+    """Yield what is wrong with the files of a folder that a record lists.
+
+    Args:
+        folder: Where the names in the record begin.
+        record: JSON whose `files` has, by name, what `file_entry` gives.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+    """
     try:
-        manifest = read_json(folder / MANIFEST)
         files = {
-            name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()
+            name: (entry["bytes"], entry["sha256"])
+            for name, entry in read_json(record)["files"].items()
         }
     except (DataError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{folder / MANIFEST}: damaged; {remedy}") from None
+        yield f"{record}: damaged"
+        return
     for name, (num_bytes, sha256) in files.items():
         file = folder / name
         if not file.is_file():
-            raise CheckpointError(f"{file}: missing; {remedy}")
-        size = file.stat().st_size
-        if size != num_bytes:
-            raise CheckpointError(
-                f"{file}: truncated or grown ({size} bytes, expected {num_bytes}); {remedy}"
-            )
-        if file_sha256(file) != sha256:
-            raise CheckpointError(f"{file}: damaged (SHA-256 differs from {MANIFEST}); {remedy}")
-    return manifest
+            yield f"{file}: missing"
+        elif (size := file.stat().st_size) != num_bytes:
+            yield f"{file}: truncated or grown ({size} bytes, expected {num_bytes})"
+        elif hashes and file_sha256(file) != sha256:
+            yield f"{file}: damaged (SHA-256 differs from {record.name})"
 
 
 def remove_partials(folder: Path, name: str = "") -> None:
@@ -169,6 +193,23 @@ def remove_partials(folder: Path, name: str = "") -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink()
+
+
+def _refuse_foreign(folder: Path, new: Path) -> None:
+    """Refuse to replace a folder with files that its successor does not have.
+
+    Raises:
+        DataError: There are some.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: a file stands there; move it away and run again")
+    others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
+    foreign = [name for name in others if not (new / name).exists()]
+    if foreign:
+        raise DataError(
+            f"{folder}: holds {foreign[0]}, which biphasic would not write there; move the folder "
+            "away and run again"
+        )
 
 
 def _flush_folder(folder: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from biphasic.errors import DataError
+from biphasic.errors import REPAIR, DataError
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
+STUDY = "study.json"
+"""What a study compared with what, in its folder."""
 PRETRAINING = "pretraining"
 """What tables call the held-out losses, beside the names of tasks."""
 ZERO_SHOT = "zs"
@@ -220,8 +222,10 @@ class ResultRecord(Record):
         return self
 
 
-def parse_record(kind: type[RecordT], raw: Mapping[str, Any], *, where: str) -> RecordT:
-    """Check a mapping against `kind`; `where` begins the message.
+def parse_record(
+    kind: type[RecordT], raw: Mapping[str, Any], *, where: str, remedy: str = REPAIR
+) -> RecordT:
+    """Check a mapping against `kind`; `where` begins the message, and `remedy` ends it.
 
     Raises:
         DataError: A field is missing or has a wrong value.
@@ -232,6 +236,4 @@ def parse_record(kind: type[RecordT], raw: Mapping[str, Any], *, where: str) -> 
         issue = error.errors()[0]
         path = ".".join(str(part) for part in issue["loc"]) or "record"
         message = issue["msg"].removeprefix("Value error, ")
-        raise DataError(
-            f"{where}: damaged record ({path}: {message}); delete it and run again"
-        ) from None
+        raise DataError(f"{where}: damaged record ({path}: {message}); {remedy}") from None

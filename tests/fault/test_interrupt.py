@@ -1,4 +1,4 @@
-"""Ctrl-C: training saves what it has, though no checkpoint was due, and goes on from there."""
+"""Ctrl-C and SIGTERM: training saves what it has, checkpoint or not, and goes on from there."""
 
 import json
 import os
@@ -6,14 +6,17 @@ import signal
 import subprocess
 import time
 
-from mini_study import command, copy_root, run_command, write_study
+import pytest
+
+from mini_study import children, command, copy_root, run_command, write_study
 
 STEPS = 800
 # Processes that a shell starts in the background ignore Ctrl-C, and so do those that they start.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
 
-def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path, number):
     root = copy_root(finished, tmp_path / "root", data_only=True)
     arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
     study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
@@ -27,8 +30,8 @@ def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as process:
         wait_for_steps(root / "mini/progress.json", process)
-        # As a terminal does it: to all processes in the foreground.
-        os.killpg(process.pid, signal.SIGINT)
+        # As terminals and schedulers do it: to all processes.
+        os.killpg(process.pid, number)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "interrupted; run again to go on" in err
@@ -48,6 +51,55 @@ def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path):
     ]
     assert steps == list(range(1, STEPS + 1))
     assert not list((root / "store/progress").iterdir())
+
+
+def test_a_worker_that_is_told_to_end_saves_and_its_job_goes_on(finished, tmp_path):
+    root = copy_root(finished, tmp_path / "root", data_only=True)
+    arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
+    study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
+    with subprocess.Popen(
+        command("study", "run", study, "--root", root, "--workers", "1"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        wait_for_steps(root / "mini/progress.json", process)
+        [worker] = children(process.pid)
+        os.kill(worker, signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "its worker was told to end; stopped after" in err
+    [state] = (root / "store/states").iterdir()
+    lines = (state / "metrics.jsonl").read_text().splitlines()
+    assert sum("loss" in line for line in lines) == STEPS
+
+
+def test_pretraining_that_is_told_to_end_saves(finished, tmp_path):
+    [corpus] = (finished / "root/store/data").iterdir()
+    recipe = tmp_path / "recipe.yaml"
+    phase = "{objective: clm, steps: 4000}"
+    settings = "model: pico\nmax_seqlen: 64\nrows_per_step: 4\nlearning_rate: {peak: 1.0e-3}\n"
+    recipe.write_text(f"{settings}phases: [{phase}]\n")
+    with subprocess.Popen(
+        command("pretrain", recipe, "--corpus", corpus, "--root", tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        end = time.monotonic() + 300
+        while not list(tmp_path.glob("store/tensorboard/*/*")) and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "it goes on from there" in err
+    [checkpoint] = (tmp_path / "store/progress").glob("*/step-*")
+    step = json.loads((checkpoint / "state.json").read_text())["step"]
+    assert f"stopped after {step} steps" in err
+    assert step % 200, "no checkpoint was due"
 
 
 def wait_for_steps(path, process):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mini_study import Cli, command, scores, write_small_study
+from mini_study import Cli, children, command, scores, write_small_study
 
 DEADLINE = 300.0
 
@@ -77,17 +77,6 @@ def kill_when(root, study, pattern, *, count, delay):
     for worker in workers:
         assert ends(worker), f"worker {worker} outlives the process that started it"
     return True
-
-
-def children(pid):
-    table = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607 - where ps is differs between systems
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    pairs = (map(int, line.split()) for line in table.splitlines())
-    return [child for child, parent in pairs if parent == pid]
 
 
 def ends(pid):

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError
-from biphasic.files import MANIFEST, file_sha256, read_json
+from biphasic.files import MANIFEST, damaged_files, file_sha256, read_json
+
+NOTE = "made-from.json"
+"""Lists the files of a report, and is written last."""
 
 
 def check_file(path: Path) -> str:
@@ -20,12 +23,13 @@ def check_file(path: Path) -> str:
     return _changed(path, file_sha256(path))
 
 
-def read_checked(path: Path, *, name: str) -> Any:
+def read_checked(path: Path, *, name: str, remedy: str) -> Any:
     """Read a JSON file once, for its hash and its content.
 
     Args:
         path: The file.
         name: What messages call it.
+        remedy: What to do about damage; ends the message.
 
     Raises:
         DataError: It was changed since it was written, or is no JSON.
@@ -36,7 +40,31 @@ def read_checked(path: Path, *, name: str) -> Any:
     try:
         return json.loads(content.decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: damaged JSON ({error}); delete it and run again") from None
+        raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
+
+
+def report_damage(folder: Path, *, hashes: bool) -> list[str]:
+    """Return what is wrong with the files of a study's report; nothing where there is no report.
+
+    Args:
+        folder: Of the study.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+    """
+    note = folder / "report" / NOTE
+    if not note.is_file():
+        is_begun = (folder / "report").is_dir()
+        return [f"{note}: missing: the report was not finished"] if is_begun else []
+    if not has_hashes(folder):
+        return []
+    return list(damaged_files(folder, note, hashes=hashes))
+
+
+def has_hashes(folder: Path) -> bool:
+    """Tell whether a study's report lists its files; those of earlier versions do not."""
+    try:
+        return "files" in read_json(folder / "report" / NOTE)
+    except (DataError, TypeError):
+        return True  # damaged, which is another matter
 
 
 def _changed(path: Path, found: str) -> str:

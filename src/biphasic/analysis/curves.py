@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from biphasic.errors import DataError
 from biphasic.records import HeldoutLine, TrainingLine, parse_record
 
+_LEFT_OUT = "the line is left out"
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -91,14 +93,14 @@ def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}: damaged JSON ({error}); the line is left out") from None
+        raise DataError(f"{where}: damaged JSON ({error}); {_LEFT_OUT}") from None
     if isinstance(raw, dict) and "heldout" in raw:
-        heldout = parse_record(HeldoutLine, raw, where=where)
+        heldout = parse_record(HeldoutLine, raw, where=where, remedy=_LEFT_OUT)
         for objective, loss in heldout.heldout.items():
             points = found.heldout[objective]
             points.add(step=heldout.step, tokens=heldout.tokens, loss=loss, phase=0)
         return
-    line = parse_record(TrainingLine, raw, where=where)
+    line = parse_record(TrainingLine, raw, where=where, remedy=_LEFT_OUT)
     points = found.training[line.objective]
     points.add(step=line.step, tokens=line.tokens, loss=line.loss, phase=line.phase)
 

@@ -13,8 +13,9 @@ from typing import Literal, TypeVar
 from biphasic.analysis.checked import check_file, read_checked
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
 from biphasic.errors import DataError, StudyError
-from biphasic.files import read_json
+from biphasic.files import MANIFEST, damaged_files, read_json
 from biphasic.records import (
+    STUDY,
     ArmRecord,
     LedgerEntry,
     Record,
@@ -26,6 +27,8 @@ from biphasic.records import (
     parse_record,
 )
 
+AGAIN = "'biphasic study run' with its study file writes it anew"
+"""What to do about a damaged `study.json`."""
 RecordT = TypeVar("RecordT", bound=Record)
 Status = Literal["finished", "diverged", "missing", "damaged"]
 
@@ -143,9 +146,10 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
         StudyError: There is no readable `study.json`, or it contradicts itself. Anything less
             becomes an entry of `problems`, and what it concerns is left out.
     """
-    path = folder / "study.json"
+    path = folder / STUDY
     try:
-        study = parse_record(StudyRecord, read_json(path), where=str(path))
+        raw = read_json(path, remedy=AGAIN)
+        study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN)
     except DataError as error:
         raise StudyError(str(error)) from None
     _check_names(study, path)
@@ -196,6 +200,7 @@ class _StateReader:
         if not path.is_file():
             self._problems.append(Problem("missing", f"state {identity[:12]} has not been trained"))
             return None
+        _note_damage(path.parent, self._problems)
         state = _read_or_note(StateRecord, path, self._problems)
         if state is not None and state.identity != identity:
             told = f"{identity[:12]}/state.json: belongs to state {state.identity[:12]}; left out"
@@ -326,6 +331,7 @@ def _load_outcome(
     if not path.is_file():
         problems.append(Problem("missing", f"{where}: not run yet"))
         return Outcome(run, "missing")
+    _note_damage(path.parent, problems)
     result = _read_or_note(ResultRecord, path, problems, where=where)
     if result is None:
         return Outcome(run, "damaged")
@@ -348,11 +354,23 @@ def _read_or_note(
     kind: type[RecordT], path: Path, problems: list[Problem], *, where: str = ""
 ) -> RecordT | None:
     name = f"{path.parent.name[:12]}/{path.name}"
+    remedy = f"delete the folder {path.parent} and run the study again"
     try:
-        return parse_record(kind, read_checked(path, name=name), where=name)
+        raw = read_checked(path, name=name, remedy=remedy)
+        return parse_record(kind, raw, where=name, remedy=remedy)
     except DataError as error:
         problems.append(Problem("damaged", f"{where}: {error}" if where else str(error)))
         return None
+
+
+def _note_damage(folder: Path, problems: list[Problem]) -> None:
+    """Note files of a complete folder that are missing or have another size: a cheap look."""
+    if (folder / MANIFEST).is_file():
+        remedy = f"delete the folder {folder} and run the study again"
+        problems += [
+            Problem("damaged", f"{damage}; {remedy}")
+            for damage in damaged_files(folder, folder / MANIFEST, hashes=False)
+        ]
 
 
 def _matches_manifest(path: Path, problems: list[Problem]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from biphasic.analysis.checked import NOTE
 from biphasic.analysis.load import StudyRecords, load_study
 from biphasic.analysis.page.background import facts, problem_groups, problems_csv, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
@@ -42,7 +43,8 @@ from biphasic.analysis.stats import cells
 from biphasic.analysis.summary import cost_sentence, heldout_note, loss_sentences, rows_statement
 from biphasic.analysis.tables import results_csv, seeds_note, table_csv
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
-from biphasic.files import write_text
+from biphasic.files import file_entry, write_json, write_text
+from biphasic.records import STUDY
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,16 @@ class Part:
     is_open: bool = False
 
 
-def write_report(study_folder: Path, store: Path) -> Path:
+def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Path:
     """Write `report/` into a study's folder and return the path of its `report.html`.
 
-    Each file is replaced in one step, the page last, so that a page never describes files that
-    are not there.
+    Each file is replaced in one step, the page after what it describes. Last comes a note of the
+    files with their hashes; while there is none, the report is unfinished.
+
+    Args:
+        study_folder: Where `study.json` lies.
+        store: Where `states/` and `finetunes/` lie.
+        made_from: A hash of what the report is made from, for the note.
 
     Raises:
         StudyError: There is no readable `study.json`.
@@ -75,11 +82,16 @@ def write_report(study_folder: Path, store: Path) -> Path:
     folder = study_folder / "report"
     page = folder / "report.html"
     html = render(records, links=record_links(page, store))
+    (folder / NOTE).unlink(missing_ok=True)
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))
     write_text(folder / "problems.csv", problems_csv(records.problems))
     write_figures(folder / "figures", few_arms(records, study_scores(records)))
     write_text(page, html)
+    tables = (folder / name for name in ("results.csv", "table.csv", "problems.csv"))
+    files = (study_folder / STUDY, page, *tables, *folder.glob("figures/*.[sp][vn]g"))
+    entries = {f.relative_to(study_folder).as_posix(): file_entry(f) for f in files}
+    write_json(folder / NOTE, {"sha256": made_from, "files": entries})
     return page
 
 

@@ -294,10 +294,10 @@ def _left_out(folder: Path) -> Iterator[str]:
 
 
 def _counts(corpus: Path) -> str:
-    from biphasic.data.corpus import DETAILS
+    from biphasic.data.corpus import DETAILS, REMEDY
     from biphasic.files import read_json
 
-    details = read_json(corpus / DETAILS)
+    details = read_json(corpus / DETAILS, remedy=REMEDY)
     return (
         f"{corpus.name}: {details['num_documents']:,} documents, {details['num_tokens']:,} tokens"
     )

@@ -6,6 +6,7 @@ Nothing here imports torch before a command runs, so help answers at once.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -182,7 +183,11 @@ def evaluate_command(
 
 
 def main() -> None:
-    """Run the command line; one clear line and an exit code for every foreseen error."""
+    """Run the command line; one clear line and an exit code for every foreseen error.
+
+    SIGTERM does what Ctrl-C does.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except (ConfigError, DataError, CheckpointError, LockedError) as error:
@@ -197,6 +202,8 @@ def main() -> None:
         if ended.code == INTERRUPTED:  # Ctrl-C, of which typer says nothing, or a cancelled study
             typer.echo("interrupted; run again to go on", err=True)
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _fail(error: Exception | str, *, code: int) -> None:

@@ -13,6 +13,7 @@ from biphasic.cli.study_upkeep import (
     study_clean,
     study_retry,
     study_status_command,
+    study_verify,
 )
 from biphasic.cli.tune import study_tune
 
@@ -234,5 +235,6 @@ def shown(path: Path) -> str:
 study_app.command("status")(study_status_command)
 study_app.command("cancel")(study_cancel)
 study_app.command("retry")(study_retry)
+study_app.command("verify")(study_verify)
 study_app.command("clean")(study_clean)
 study_app.command("tune")(study_tune)

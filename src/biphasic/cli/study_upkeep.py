@@ -100,6 +100,30 @@ def study_retry(
     show_outcome(outcome)
 
 
+def study_verify(
+    study: Annotated[
+        str | None,
+        typer.Argument(help="Study file, folder or name; default: the only study of the root."),
+    ] = None,
+    root: Root = Path("runs"),
+) -> None:
+    """Read every byte that a study stands on; exit code 1 if something is damaged."""
+    from biphasic.study.find import find_study
+    from biphasic.study.verify import verify_study
+
+    folder, _ = find_study(study, root)
+    found = verify_study(folder, say=lambda told: typer.echo(told, err=True))
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in found.checked.items())
+    typer.echo(f"{folder.name}: read {counts}, report")
+    for kind, count in found.missing.items():
+        typer.echo(f"{count:,} {kind} are not there; 'biphasic study run' makes them")
+    for told in found.damage:
+        typer.echo(f"damaged: {told}", err=True)
+    if found.damage:
+        raise typer.Exit(1)
+    typer.echo("all whole")
+
+
 def study_clean(
     root: Root = Path("runs"),
     delete: Annotated[

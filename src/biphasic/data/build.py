@@ -21,7 +21,7 @@ from typing import Any
 
 from biphasic.claim import exclusive_folder
 from biphasic.data.blend import Blend, Report
-from biphasic.data.corpus import REMEDY, Corpus, assemble_corpus
+from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.gather import SPLITS, Gathered
 from biphasic.data.mask_token import (
@@ -122,8 +122,7 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     """
     if not (folder / RECORD).is_file():
         return False
-    record = read_json(folder / RECORD)
-    if not isinstance(record, dict) or record.get("origin") != origin:
+    if read_record(folder)["origin"] != origin:
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
@@ -140,10 +139,11 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     if not (folder / RECORD).is_file():
         raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
-    record = read_json(folder / RECORD)
+    remedy = f"restore it, or delete the folder {folder} and build the corpus again"
+    record = read_json(folder / RECORD, remedy=remedy)
     parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
     if not all(isinstance(part, dict) for part in parts):
-        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {REMEDY}")
+        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {remedy}")
     return record
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EuroBertConfig, EuroBertForSequenceClassification, PretrainedConfig
 from transformers.models.auto.modeling_auto import (
@@ -29,6 +28,7 @@ from biphasic.model.eurobert import eurobert_config
 from biphasic.model.reading import body_class, read_config
 from biphasic.tasks.fitted import Form, HeadWeights
 from biphasic.tasks.records import Kind
+from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
 HEAD_WEIGHTS = "head.safetensors"
@@ -81,9 +81,9 @@ class WrittenForm:
         config.architectures = [self.architecture]
         config.save_pretrained(folder)
         # safetensors marks the framework; transformers refuses files without it.
-        save_file(dict(self.tensors), folder / WEIGHTS, {"format": "pt"})
+        save_tensors(self.tensors, folder / WEIGHTS, {"format": "pt"})
         if self.separate:
-            save_file(dict(self.separate), folder / HEAD_WEIGHTS, {"format": "pt"})
+            save_tensors(self.separate, folder / HEAD_WEIGHTS, {"format": "pt"})
 
 
 def forms_of(

@@ -22,7 +22,7 @@ from biphasic.model.hub import (
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
-_REMEDY = "delete the folder and train again"
+_REMEDY = "take another copy of the state, or delete the folder and train again"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _trained_state(model: LocalModel) -> TrainedState | None:
         return None
     raw = read_json(path)
     return TrainedState(
-        record=parse_record(StateRecord, raw, where=str(path)),
+        record=parse_record(StateRecord, raw, where=str(path), remedy=_REMEDY),
         recipe=raw.get("recipe") or {},
         ground=raw.get("ground") or {},
     )

@@ -12,7 +12,7 @@ from biphasic.analysis.report import write_report
 from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.files import is_complete
+from biphasic.files import is_complete, verify_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
 from biphasic.study.jobs import TrainJob
@@ -123,7 +123,7 @@ def pretrain(
 
     Raises:
         ConfigError: The recipe is wrong.
-        CheckpointError: The corpus, or what training goes on from, is damaged.
+        CheckpointError: The corpus, what training resumes from, or the finished state is damaged.
         DataError: There is no such corpus or model.
         TrainingError: Loss or gradient are not finite.
     """
@@ -183,6 +183,8 @@ def train_recipe(
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
     start = max(finished, default=0)
+    if start == recipe.total_steps:
+        verify_folder(states / identities[-1], remedy="delete the folder and run again")
     record_wish(
         store,
         identities[-1],

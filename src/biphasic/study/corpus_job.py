@@ -41,6 +41,10 @@ class CorpusJob(Config):
         """One, although it uses all cores."""
         return 1
 
+    def outputs(self) -> list[Path]:
+        """Return the folder that it writes."""
+        return [self.folder]
+
     def is_done(self) -> bool:
         """Tell whether it is there."""
         return is_built(self.folder)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from biphasic.errors import DataError
 from biphasic.files import complete_names, read_json
 from biphasic.study.cost import training_cost
 from biphasic.study.plan import FinetuneGroup, Plan
@@ -94,4 +95,10 @@ def _state_seconds(folder: Path) -> float:
 
 
 def _result_seconds(store: Path, name: str) -> float:
-    return float(read_json(store / "finetunes" / name / "result.json").get("seconds", 0.0))
+    folder = store / "finetunes" / name
+    remedy = f"delete the folder {folder} and run again"
+    result = read_json(folder / "result.json", remedy=remedy)
+    try:
+        return float(result.get("seconds", 0.0))
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{folder / 'result.json'}: damaged record; {remedy}") from None

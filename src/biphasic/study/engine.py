@@ -204,7 +204,7 @@ class _Worker:
             elif kind == "taken":
                 raise TakenError(event["error"], event["holder"])
             elif kind == "stopped":
-                raise StoppedError(event["error"])
+                raise self._stopped(process, event["error"])
             else:
                 has_log = log.is_file()
                 raise JobFailedError(
@@ -247,6 +247,15 @@ class _Worker:
             if self._process is None:
                 self._process = self._start()
             return self._process
+
+    def _stopped(self, process: subprocess.Popen[str], said: str) -> BiphasicError:
+        """Return what a stopped job means: our own wish, or that somebody ended the worker."""
+        if self._is_stopped:
+            return StoppedError(said)
+        # All is saved, and it takes no further job: without waiting, the next would go to it.
+        process.kill()
+        process.wait()
+        return JobFailedError(f"its worker was told to end; {said}", is_final=False, log=None)
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: without waiting, the next job would go to it.

@@ -409,6 +409,7 @@ def _outcome(run: GridRun, store: Path, *, task: str) -> Outcome:
         id=run.id, arm="encoder", task=task, learning_rate=run.learning_rate, seed=run.seed
     )
     path = store / "finetunes" / run.id / "result.json"
-    verify_folder(path.parent, remedy="delete this folder and run again")
-    result = parse_record(ResultRecord, read_json(path), where=str(path))
+    remedy = "delete this folder and run again"
+    verify_folder(path.parent, remedy=remedy)
+    result = parse_record(ResultRecord, read_json(path), where=str(path), remedy=remedy)
     return Outcome(run=record, status=result.status, result=result)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from biphasic.config import nearest
 from biphasic.errors import DataError
+from biphasic.records import STUDY
 
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
 
 RESOLVED = "config.json"
 """A study's settings in its folder, as they are run."""
-STUDY = "study.json"
-"""What a study compared with what, in its folder."""
 _YAML = frozenset({".yaml", ".yml"})
 
 

@@ -17,6 +17,8 @@ from biphasic.errors import TakenError
 from biphasic.study.display import job_bar
 from biphasic.study.jobs import Report, ShouldStop
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers and init systems send before they kill."""
 _TAKEN_SECONDS = 2.0
 
 
@@ -33,10 +35,10 @@ class Runnable(Protocol):
 def run_here(job: Runnable, *, console: Console) -> None:
     """Do a job in this process, once no other does it.
 
-    Ctrl-C lets it save what it has; a second one ends it at once.
+    Ctrl-C and SIGTERM let it save what it has; a second one ends it at once.
 
     Raises:
-        StoppedError: It was stopped with Ctrl-C.
+        StoppedError: It was stopped so.
         BiphasicError: It failed.
     """
     say = say_on(console)
@@ -57,7 +59,7 @@ def run_here(job: Runnable, *, console: Console) -> None:
 
 @contextmanager
 def stopped_by_interrupt(say: Callable[[str], None]) -> Iterator[ShouldStop]:
-    """Yield what tells whether Ctrl-C was pressed; pressed twice, it ends the process as usual."""
+    """Yield what tells whether Ctrl-C was pressed or SIGTERM came; the second one interrupts."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set  # signals belong to the main thread
@@ -69,8 +71,9 @@ def stopped_by_interrupt(say: Callable[[str], None]) -> Iterator[ShouldStop]:
         pressed.set()
         say("stopping: what there is will be saved; once more to end at once")
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in STOPPING}
     try:
         yield pressed.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

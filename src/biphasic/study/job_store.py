@@ -9,7 +9,9 @@ from typing import Protocol
 from biphasic.errors import ConfigError
 from biphasic.files import write_text
 
-_IDENTITY = re.compile(r"[0-9a-z][0-9a-z-]{0,127}")
+IDENTITY = "[0-9a-z][0-9a-z-]*"
+"""Names jobs and results. It can be no path: hashes, with `data-`, `report-` or `-0-of-2`."""
+_LONGEST = 128
 
 
 class StoredJob(Protocol):
@@ -35,6 +37,6 @@ def job_path(store: Path, identity: str) -> Path:
     Raises:
         ConfigError: That is no identity.
     """
-    if not _IDENTITY.fullmatch(identity):
+    if len(identity) > _LONGEST or not re.fullmatch(IDENTITY, identity):
         raise ConfigError(f"'{identity}' is not the identity of a job: digits, letters and dashes")
     return store / "jobs" / f"{identity}.json"

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from biphasic.claim import Claim
 from biphasic.config import Config
@@ -15,13 +17,14 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.data.verify import read_tokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
-from biphasic.files import is_complete, remove_partials
+from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.model.hub import check_model
 from biphasic.store_claims import claim_work
 from biphasic.study.gang import run_gang
+from biphasic.study.job_store import IDENTITY
 from biphasic.study.keep import BestModel
 from biphasic.study.prepare import DataPaths
 from biphasic.tasks.encoding import EncodedTask
@@ -108,6 +111,10 @@ class TrainJob(Config):
             else:
                 run_gang(self, lambda **told: report(Progress(**told)), should_stop=should_stop)
 
+    def outputs(self) -> list[Path]:
+        """Return the folders that it writes."""
+        return [self.store / "states" / self.id, *([self.tensorboard] if self.tensorboard else [])]
+
     def is_done(self) -> bool:
         """Tell whether the store has the state."""
         return is_complete(self.store / "states" / self.id)
@@ -154,7 +161,7 @@ class TrainJob(Config):
 class GridRun(Config):
     """One fine-tuning of a grid."""
 
-    id: str
+    id: Annotated[str, Field(pattern=f"^{IDENTITY}$")]
     learning_rate: float
     seed: int
 
@@ -225,6 +232,13 @@ class FinetuneJob(Config):
                     for task, result in zip(scored, results, strict=True):
                         self._write(task, task.runs[index], result)
 
+    def outputs(self) -> list[Path]:
+        """Return the folders that it writes; `finetune` keeps models in a leftover of its own."""
+        results = [self._folder(run) for scored in self.evaluations for run in scored.runs]
+        if self.keep is None or self.keep.parent.name.startswith(PARTIAL):
+            return results
+        return [*results, self.keep]
+
     def is_done(self) -> bool:
         """Tell whether the store has all results."""
         return all(self._is_done(run) for scored in self.evaluations for run in scored.runs)
@@ -278,9 +292,9 @@ class FinetuneJob(Config):
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score the tasks that go with it."""
-        is_of_store = self.encoder == self.store / "states" / self.state
-        again = "delete the folder and run again" if is_of_store else "run the command again"
-        check_model(self.encoder, self.state, remedy=again)
+        is_ours = self.encoder.is_relative_to(self.store)
+        remedy = "delete the folder and run again" if is_ours else "run the command again"
+        check_model(self.encoder, self.state, remedy=remedy)
         batching = self.training.protocol.batching
         model = on_compute_device(load_encoder(self.encoder, batching=batching))
         check_contract(model, causal=False)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from biphasic.files import MANIFEST, complete_folder, is_complete, read_json, verify_folder
 from biphasic.tasks.finetune import Fitted
+from biphasic.training.state import save_tensors
 
 _BODY, _HEAD = "body.safetensors", "head.safetensors"
 _REMEDY = "run again"
@@ -63,15 +64,14 @@ class BestModel:
             "metrics": metrics,
             "score": metrics.get("validation", {}).get(result.task.metric, 0.0),
         }
-        if is_complete(self._folder) and _rank(read_json(self._folder / MANIFEST)) <= _rank(
-            offered
-        ):
-            return
-        # What is there goes first: two large models may not fit on the disk.
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if is_complete(self._folder):
+            if _rank(read_json(self._folder / MANIFEST)) <= _rank(offered):
+                return
+            # What is there goes first: two large models may not fit on the disk.
+            shutil.rmtree(self._folder)
         with complete_folder(self._folder, **offered) as partial:
-            _save(fitted.weights, partial / _BODY)
-            _save(fitted.head, partial / _HEAD)
+            save_tensors(fitted.weights, partial / _BODY)
+            save_tensors(fitted.head, partial / _HEAD)
 
 
 def _rank(described: dict[str, Any]) -> tuple[float, float, int]:
@@ -92,7 +92,3 @@ def find_kept(folder: Path, *, learning_rate: float, seed: int) -> KeptModel | N
                 head=load_file(path.parent / _HEAD),
             )
     return None
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)

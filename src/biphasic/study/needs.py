@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.data.build import RECORD
-from biphasic.errors import BiphasicError, DataError, StudyError
+from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
-from biphasic.records import StudyRecord, parse_record
+from biphasic.records import STUDY, StudyRecord, parse_record
 from biphasic.study.config import StudyConfig
-from biphasic.study.find import RESOLVED, STUDY
+from biphasic.study.find import RESOLVED
 from biphasic.study.outlook import Outlook, content_hash, look_ahead
 from biphasic.study.record import settings_digest
 from biphasic.study.state_record import read_state_record
@@ -110,7 +110,7 @@ def _add_study(needs: Needs, folder: Path, store: Path) -> None:
         )
     config = load_resolved(folder)
     needs.studies.add(config.name)
-    record = _record(folder)
+    record = study_record_of(folder)
     problem = _add_plan(needs, config, store)
     if problem and (record is None or not _describes(record, config)):
         raise StudyError(
@@ -125,18 +125,21 @@ def _add_study(needs: Needs, folder: Path, store: Path) -> None:
         needs.results.update(run.id for run in record.runs)
 
 
-def _record(folder: Path) -> StudyRecord | None:
+def study_record_of(folder: Path) -> StudyRecord | None:
+    """Read a study's record; None if there is none yet.
+
+    Raises:
+        DataError: It is damaged.
+    """
     path = folder / STUDY
     if not path.is_file():
         return None
-    try:
-        return parse_record(StudyRecord, read_json(path), where=str(path))
-    except DataError as error:
-        told = str(error).removesuffix("; delete it and run again")
-        raise DataError(
-            f"{told}; it tells what the study's report is of: run the study once more, which "
-            "writes it anew, or delete the study's folder if nobody wants it"
-        ) from None
+    remedy = (
+        "it tells what the study's report is of: run the study once more, which writes it anew, "
+        "or delete the study's folder if nobody wants it"
+    )
+    raw = read_json(path, remedy=remedy)
+    return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
 
 
 def _describes(record: StudyRecord, config: StudyConfig) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.data.build import DEFAULT_VOCAB_SIZE, RECORD
+from biphasic.data.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
 from biphasic.data.corpus import DETAILS
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.hub import find_copy
@@ -118,7 +118,7 @@ def _is_near(source: SourceConfig, corpus: CorpusConfig) -> bool:
 
 
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
-    origin = read_json(folder / RECORD).get("origin", {})
+    origin = read_record(folder)["origin"]
     settings = corpus.model_dump(include=set(origin.get("settings", {})))
     tables = [(s.hub.dataset, s.hub.config, s.hub.split) for s in corpus.sources if s.hub]
     found = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
@@ -140,7 +140,12 @@ def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int
 
 def content_hash(folder: Path) -> str:
     """Return the hash of the training text of a corpus that is there."""
-    return str(read_json(folder / "train" / DETAILS)["content_hash"])
+    path = folder / "train" / DETAILS
+    remedy = f"delete the folder {folder} and build the corpus again"
+    try:
+        return str(read_json(path, remedy=remedy)["content_hash"])
+    except (KeyError, TypeError):
+        raise DataError(f"{path}: damaged: no content hash; {remedy}") from None
 
 
 def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:

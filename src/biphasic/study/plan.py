@@ -182,16 +182,24 @@ def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> Non
 def check_inputs(plan: Plan, store: Path) -> None:
     """Check every byte that missing jobs start from and that the report counts, before any runs.
 
+    Of other states only the sizes are checked; `study verify` reads them.
+
     Raises:
         CheckpointError: A state, a checkpoint or a result is damaged; it is named.
     """
     missing = missing_segments(plan, store)
     needed = {segment.parent for segment in missing}
     needed |= {group.state for group in plan.groups if missing_runs(group, store)}
-    for identity in sorted(identity for identity in needed if identity):
+    planned = {segment.id for segment in plan.segments}
+    for identity in sorted(identity for identity in needed | planned if identity):
         folder = store / "states" / identity
         if is_complete(folder):
-            verify_state(folder, identity=identity, remedy="delete this folder and run again")
+            verify_state(
+                folder,
+                identity=identity,
+                remedy="delete this folder and run again",
+                hashes=identity in needed,
+            )
     for segment in missing:
         progress = Progress.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from biphasic.config import Config
 from biphasic.files import digest
+from biphasic.study.arms import Name
 from biphasic.study.jobs import Progress, Report, ShouldStop, never
 from biphasic.study.prepared import PreparedStudy, prepare_study
 from biphasic.study.study_file import load_resolved
@@ -25,7 +26,7 @@ class ReportJob(Config):
     """What progress displays call it."""
     store: Path
     """Content store; studies lie beside it."""
-    study: str
+    study: Name
     """Name of the study."""
 
     @classmethod
@@ -43,6 +44,10 @@ class ReportJob(Config):
     def num_slots(self) -> int:
         """One."""
         return 1
+
+    def outputs(self) -> list[Path]:
+        """Return the folder that it writes."""
+        return [self.store.parent / self.study]
 
     def is_done(self) -> bool:
         """Say no: whether it is up to date shows when it is made."""

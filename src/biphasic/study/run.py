@@ -20,7 +20,7 @@ from biphasic.study.requests import forget_requests, read_requests
 from biphasic.study.schedule import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.study.slots import Slot, local_slots
 from biphasic.study.study_file import save_resolved
-from biphasic.study.study_report import write_study_report
+from biphasic.study.study_report import refresh_edited_report, write_study_report
 from biphasic.study.work import WorkItem
 
 DEFAULT_ROOT = "runs"
@@ -95,6 +95,7 @@ def execute_study(
         forget_requests(folder)
         save_resolved(config, folder)
         study = prepare_study(config, root=root, console=console)
+        refresh_edited_report(study)
         items = study.missing_work()
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
         report = write_study_report(study)

@@ -18,9 +18,9 @@ def read_state_record(folder: Path) -> StateRecord:
     Raises:
         CheckpointError: It is missing or damaged. The file alone cannot be made again.
     """
-    path = folder / "state.json"
+    path, remedy = folder / "state.json", f"delete the folder {folder} and run again"
     try:
-        return parse_record(StateRecord, read_json(path), where=str(path))
+        raw = read_json(path, remedy=remedy)
+        return parse_record(StateRecord, raw, where=str(path), remedy=remedy)
     except DataError as error:
-        told = str(error).removesuffix("; delete it and run again")
-        raise CheckpointError(f"{told}; delete the folder {folder} and run again") from None
+        raise CheckpointError(str(error)) from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
-from biphasic.files import complete_names
+from biphasic.analysis.checked import report_damage
+from biphasic.errors import CheckpointError
+from biphasic.files import complete_names, verify_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.device_time import device_time
 from biphasic.study.monitor import progress_by_arm
@@ -15,6 +17,8 @@ from biphasic.study.prepared import STORE
 from biphasic.study.progress_record import FailedJob, JobCounts, read_progress
 from biphasic.study.status import StudyStatus
 from biphasic.study.work import with_dependents
+
+_MOST_DAMAGED = 5
 
 
 def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
@@ -35,6 +39,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     last = read_progress(folder)
     failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
     counts = _counts(plan, done, [each.id for each in failures])
+    notes = [*notes, *_damage(done, plan, folder, store)]
     spent, left = device_time(plan, store, vocab_size=outlook.ground.vocab_size)
     return StudyStatus(
         study=config.name,
@@ -55,6 +60,27 @@ def _done_jobs(plan: Plan, store: Path) -> set[str]:
     done = {segment.id for segment in plan.segments if segment.id in states}
     done.update(group.id for group in plan.groups if results.issuperset(group.run_ids()))
     return done
+
+
+def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[str]:
+    """Yield what is seen at a glance: missing files, and files of another size."""
+    for problem in report_damage(folder, hashes=False):
+        yield f"{problem}; run the study again, which writes its report anew"
+    results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
+    names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
+    places = [store / kind / name for kind, found in names.items() for name in sorted(found)]
+    damaged = [told for place in places if (told := _look(place))]
+    yield from damaged[:_MOST_DAMAGED]
+    if len(damaged) > _MOST_DAMAGED:
+        yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' names them"
+
+
+def _look(place: Path) -> str:
+    try:
+        verify_folder(place, remedy=f"delete the folder {place} and run again", hashes=False)
+    except CheckpointError as error:
+        return str(error)
+    return ""
 
 
 def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:

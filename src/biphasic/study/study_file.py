@@ -76,8 +76,8 @@ def load_resolved(folder: Path) -> StudyConfig:
     path = folder / RESOLVED
     if not path.is_file():
         raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
-    raw = read_json(path)
-    if raw.get("format") != _FORMAT:
+    raw = read_json(path, remedy="'biphasic study run' with its study file writes it anew")
+    if not isinstance(raw, dict) or raw.get("format") != _FORMAT or "study" not in raw:
         raise StudyError(f"{path}: not a study of this version; run its study file again")
     try:
         return parse_config(StudyConfig, raw["study"], where=str(path))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from biphasic.analysis.checked import NOTE, has_hashes, report_damage
 from biphasic.analysis.report import write_report
+from biphasic.errors import DataError
 from biphasic.files import digest, read_json, write_json
+from biphasic.records import STUDY
 from biphasic.study.plan import missing_runs, missing_segments
 from biphasic.study.prepared import PreparedStudy
-from biphasic.study.record import study_record
+from biphasic.study.record import settings_digest, study_record
 
 
 def write_study_report(study: PreparedStudy) -> Path:
-    """Write `study.json` and the report, or leave them where they say the same already.
-
-    What they were made from is noted last: an interrupted call, and a study file that changed
-    without a job to run, leave no stale report behind.
+    """Write `study.json` and the report, or leave them where they are whole and say the same.
 
     Returns:
         The path of the report.
@@ -26,22 +26,40 @@ def write_study_report(study: PreparedStudy) -> Path:
         study.config, plan, study.data, origin=study.paths.origin(), store=store
     )  # fmt: skip
     made_from = digest({"study": _lasting(record), "missing": _missing(study)})
-    report, note = folder / "report" / "report.html", folder / "report" / "made-from.json"
-    if report.is_file() and note.is_file() and read_json(note) == {"sha256": made_from}:
-        return report
-    write_json(folder / "study.json", record)
-    report = write_report(folder, store)
-    write_json(note, {"sha256": made_from})
-    return report
+    if _says(folder, made_from):
+        return folder / "report" / "report.html"
+    write_json(folder / STUDY, record)
+    return write_report(folder, store, made_from=made_from)
+
+
+def refresh_edited_report(study: PreparedStudy) -> None:
+    """Where a study was edited since its report, write what there is of the new one.
+
+    Hours may pass until its jobs have ended, and somebody may stop it before.
+    """
+    if not (study.folder / "report").is_dir():
+        return
+    try:
+        known = read_json(study.folder / STUDY)["provenance"]["settings_sha256"]
+    except (DataError, KeyError, TypeError):
+        known = None
+    if known != settings_digest(study.config):
+        write_study_report(study)
+
+
+def _says(folder: Path, made_from: str) -> bool:
+    """Tell whether a study has a whole report that was made from this."""
+    try:
+        note = read_json(folder / "report" / NOTE)
+        is_same = note["sha256"] == made_from
+    except (DataError, KeyError, TypeError):
+        return False
+    return is_same and has_hashes(folder) and not report_damage(folder, hashes=True)
 
 
 def _lasting(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what changes from machine to machine, or with the folder."""
-    provenance = {
-        key: part
-        for key, part in record["provenance"].items()
-        if key not in {"environment", "settings_sha256"}
-    }
+    """Return a record without what changes from machine to machine."""
+    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
     return {**record, "provenance": provenance}
 
 

@@ -89,7 +89,7 @@ class TaskLocator:
     ) -> PlannedTask:
         """Plan a task; `chain` has the tasks that are trained on it."""
         folder = self._folder(task)
-        verify_folder(folder, remedy="delete this folder and run again")
+        verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), self._load(folder)
         planned = PlannedTask(
             info=replace(

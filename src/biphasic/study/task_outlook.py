@@ -6,14 +6,17 @@ the documentation or fetched from the hub is stood in for unless the store has i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, is_complete, read_json
+from biphasic.files import digest, is_complete, verify_folder
 from biphasic.records import ZERO_SHOT
+from biphasic.store_claims import CLAIMS
 from biphasic.study.config import StudyConfig, TaskConfig, deciding_metric
 from biphasic.study.prepare import builtin_tasks_origin
 from biphasic.study.task_inputs import PlannedTask
@@ -39,6 +42,7 @@ class TaskOutlook:
     def __init__(self, config: StudyConfig, store: Path) -> None:
         """Look at a study's tasks with what a store has."""
         self._config, self._store = config, store
+        self._scratch: Path | None = None
 
     def plan(self, *, assumed: list[str], problems: list[str]) -> tuple[PlannedTask, ...]:
         """Return the tasks that can be planned, each with the one it is trained on.
@@ -47,6 +51,13 @@ class TaskOutlook:
             assumed: Is given a sentence for all that are stood in for.
             problems: Is given a sentence for each that cannot be planned.
         """
+        if _can_write(self._store / "tasks") and _can_write(self._store / CLAIMS):
+            return self._plan(assumed, problems)
+        with TemporaryDirectory(prefix="biphasic-plan-") as scratch:
+            self._scratch = Path(scratch)
+            return self._plan(assumed, problems)
+
+    def _plan(self, assumed: list[str], problems: list[str]) -> tuple[PlannedTask, ...]:
         alone: dict[str, PlannedTask] = {}
         stood_in: list[str] = []
         for task in self._needed():
@@ -94,6 +105,7 @@ class TaskOutlook:
             copies=task.copies,
             revision=task.revision,
             paper=self._config.finetuning.is_paper,
+            scratch=self._scratch,
             say=lambda _: None,
         )
 
@@ -104,14 +116,19 @@ class TaskOutlook:
         is_paper = self._config.finetuning.is_paper and PUBLISHED[name].kind == "ir"
         found: list[Path] = []
         for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
-            described = read_json(path)
-            origin = described.get("origin", {})
+            try:
+                described = read_description(path.parent)
+            except DataError:
+                remedy = f"delete the folder {path.parent} and run again"
+                raise DataError(f"{path}: damaged; {remedy}") from None
+            origin = described.origin
             same = origin.get("published") == name and origin.get("paper") == is_paper
-            if same and (described.get("kind") == ZERO_SHOT) == is_zero_shot:
+            if same and (described.kind == ZERO_SHOT) == is_zero_shot:
                 found.append(path.parent)
         return found[0] if len(found) == 1 and is_complete(found[0]) else None
 
     def _from(self, task: TaskConfig, folder: Path) -> PlannedTask:
+        verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), load_task(folder)
         is_paper = self._config.finetuning.is_paper
         return PlannedTask(
@@ -164,6 +181,12 @@ class TaskOutlook:
             )
             return task
         return replace(task, trainer=trainer)
+
+
+def _can_write(folder: Path) -> bool:
+    """Tell whether something can be put into a folder, made where it is missing."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    return os.access(there, os.W_OK)
 
 
 def _named(task: TaskConfig, error: str) -> str:

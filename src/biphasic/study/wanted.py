@@ -7,6 +7,7 @@ No study says that it needs it, so they say it themselves, before they begin.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -54,7 +55,10 @@ def record_wish(
         data: Folders of corpora that are read; those outside of the store need no wish.
     """
     path = _path(store, identity)
-    known = _read(path) if path.is_file() else Wish(id=identity, made_by=made_by)
+    known = Wish(id=identity, made_by=made_by)
+    if path.is_file():
+        with suppress(DataError):  # a damaged one is written anew
+            known = _read(path)
     corpora = [name for folder in data if (name := _name_below(folder, store / "data"))]
     wish = Wish(
         id=identity,

@@ -1,9 +1,9 @@
 """A long-lived worker: jobs in, progress out, one JSON object a line.
 
 It reads identities of jobs from its standard input and writes events to what was its standard
-output. Anything else that a job's libraries print goes to the job's log. When its input ends, a
-job in progress is asked to stop: training saves what it has, within some seconds. So a worker
-never outlives the process that started it by more than that, however that ended.
+output. Anything else that a job's libraries print goes to the job's log. When its input ends, or on
+SIGTERM, a job in progress is asked to stop: training saves what it has, within some seconds. So a
+worker never outlives the process that started it by more than that, however that ended.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     is_over = threading.Event()
     threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
     _prepare_process(num_threads=num_threads)
     while (given := jobs.get()) is not None:
         _serve(store, given, events, is_over)
@@ -45,9 +46,18 @@ def main() -> None:
 def _read_jobs(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
     for line in sys.stdin:
         jobs.put(json.loads(line))
+    _stop(jobs, is_over)
+
+
+def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
+    """Let the job in progress save what it has, and end after it."""
     is_over.set()
     jobs.put(None)
     # Whatever does not stop on request is ended: whoever comes next resumes it.
+    threading.Thread(target=_end, daemon=True).start()
+
+
+def _end() -> None:
     time.sleep(_STOP_SECONDS)
     os._exit(0)
 

@@ -61,6 +61,7 @@ def prepare_task(
     copies: Path | None = None,
     revision: str | None = None,
     paper: bool = False,
+    scratch: Path | None = None,
     say: Callable[[str], None],
 ) -> Path:
     """Make the folder of a task, or find it made.
@@ -73,6 +74,7 @@ def prepare_task(
         copies: Folder with local copies of published datasets.
         revision: Of a published dataset.
         paper: Published datasets as the reference study has them, mistakes included.
+        scratch: Stands in for a store that cannot be written; that is only looked into.
         say: Told what was made, and which examples stand in two splits.
 
     Raises:
@@ -87,10 +89,10 @@ def prepare_task(
         making = _published(
             name, is_zero_shot=kind == "zs", copies=copies, revision=revision, paper=paper
         )
-        return _make(making, store, say=say)
+        return _make(making, store, scratch, say=say)
     if revision is not None:
         raise ConfigError(f"task '{source}': only published datasets have revisions")
-    return _make(_own(source), store, say=say)
+    return _make(_own(source), store, scratch, say=say)
 
 
 def split_source(source: str) -> tuple[Kind | None, str]:
@@ -226,9 +228,15 @@ def _published(
     return _Making(name, {"source": "published", "origin": origin}, write)
 
 
-def _make(making: _Making, store: Path, *, say: Callable[[str], None]) -> Path:
+def _make(
+    making: _Making, store: Path, scratch: Path | None, *, say: Callable[[str], None]
+) -> Path:
     """Write a task folder under the digest of all that decides its content, unless it is there."""
     key = digest({"version": SOURCES_VERSION, "name": making.name, **making.determinants})[:32]
+    if scratch is not None:
+        if is_complete(store / "tasks" / key):
+            return store / "tasks" / key
+        store = scratch
     tasks = store / "tasks"
     folder = tasks / key
     with wait_for_work(store, f"task-{key}", doing=f"making task {making.name}", say=say):

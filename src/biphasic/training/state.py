@@ -9,11 +9,15 @@ as it is.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -56,12 +60,31 @@ def save_state(
     identity = snapshot.details["identity"]
     with complete_folder(folder, identity=identity) as partial:
         # safetensors marks the framework; transformers refuses files without it.
-        save_file(_contiguous(snapshot.weights), partial / "model.safetensors", {"format": "pt"})
-        save_file(_contiguous(snapshot.moments), partial / "optimizer.safetensors")
+        save_tensors(snapshot.weights, partial / "model.safetensors", {"format": "pt"})
+        save_tensors(snapshot.moments, partial / "optimizer.safetensors")
         write_json(partial / "config.json", config)
         write_json(partial / "state.json", snapshot.details)
         (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
         tokenizer.save_with_model(partial)
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors by name.
+
+    Raises:
+        OSError: The file cannot be written; the disk is full, say.
+    """
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(contiguous, path, metadata)
+    except SafetensorError as error:
+        # It tells what the system refused in its text alone.
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def load_state(folder: Path, *, identity: str) -> Snapshot:
@@ -79,18 +102,21 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     )
 
 
-def verify_state(folder: Path, *, identity: str, remedy: str = _REMEDY) -> None:
+def verify_state(
+    folder: Path, *, identity: str, remedy: str = _REMEDY, hashes: bool = True
+) -> None:
     """Check every byte of a state, and that it is the one.
 
     Args:
         folder: Of the state.
         identity: Of the state that it should hold.
         remedy: What to do where it does not; ends the message.
+        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
-    manifest = verify_folder(folder, remedy=remedy)
+    manifest = verify_folder(folder, remedy=remedy, hashes=hashes)
     held = str(manifest.get("identity"))
     if held != identity:
         raise CheckpointError(f"{folder}: holds state {held[:12]}, not {identity[:12]}; {remedy}")
@@ -142,7 +168,3 @@ def metrics_lines(text: str) -> list[str]:
     for line in lines:
         json.loads(line)
     return lines
-
-
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}

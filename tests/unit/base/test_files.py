@@ -110,8 +110,10 @@ def test_read_json_names_the_file(tmp_path):
     with pytest.raises(DataError, match=r"gone\.json: no such file"):
         read_json(tmp_path / "gone.json")
     (tmp_path / "half.json").write_text('{"a": ')
-    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; delete it and run again"):
+    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; correct it or restore it"):
         read_json(tmp_path / "half.json")
+    with pytest.raises(DataError, match=r"half\.json: damaged JSON .*; train it again"):
+        read_json(tmp_path / "half.json", remedy="train it again")
 
 
 def test_manifest_lists_every_file_and_extra_fields(sealed):
@@ -178,6 +180,32 @@ def test_of_two_writers_the_first_to_finish_stays(tmp_path):
         with complete_folder(target) as second:
             (second / "a").write_text("second")
     assert (target / "a").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def write_state(target):
+    with complete_folder(target) as partial:
+        (partial / "a").write_text("new")
+        (partial / "below").mkdir()
+        (partial / "below/b").write_text("new")
+
+
+def test_what_an_interrupted_deletion_left_is_replaced(tmp_path):
+    target = tmp_path / "state"
+    (target / "below").mkdir(parents=True)
+    (target / "below/b").write_text("half deleted")
+    write_state(target)
+    assert (target / "below/b").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "below/thesis.txt", ""])
+def test_what_somebody_else_put_there_stays(tmp_path, name):
+    theirs = tmp_path / "state" / name  # with no name, a file where the folder belongs
+    theirs.parent.mkdir(parents=True, exist_ok=True)
+    theirs.write_text("years of work")
+    with pytest.raises(DataError, match=r"move .* away and run again"):
+        write_state(tmp_path / "state")
+    assert theirs.read_text() == "years of work"
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 

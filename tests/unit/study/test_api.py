@@ -102,6 +102,11 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     )
     assert {result.seed for result in found.results} == {0, 1}
     assert {result.state for result in found.results} == {folder.name}
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged .*delete the folder"):
+        pretrain(RECIPE, root=tmp_path / "root", console=quiet)
     tests = [result.test["accuracy"] for result in found.results if result.test]
     assert found.estimate is not None
     assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares

@@ -40,13 +40,14 @@ def test_a_job_that_another_process_does_is_waited_for(monkeypatch):
     assert (len(slept), job.outcomes) == (2, [])
 
 
-def test_the_first_interrupt_asks_and_the_second_ends():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_asks_and_the_second_ends(number):
+    before = signal.getsignal(number)
     asked = []
 
     def once(should_stop):
         assert not should_stop()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         assert should_stop()
         asked.append(True)
         raise StoppedError("stopped after step 3")
@@ -55,11 +56,11 @@ def test_the_first_interrupt_asks_and_the_second_ends():
         printed(FakeJob(once))
 
     def twice(should_stop):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         assert should_stop()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):
         printed(FakeJob(twice))
     assert asked
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before

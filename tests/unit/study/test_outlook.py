@@ -93,6 +93,20 @@ def test_a_task_of_one_s_own_is_read_at_once(tmp_path, make_task):
     assert not any("tasks:" in note for note in found.assumed)
 
 
+def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
+    root = tmp_path / "runs"
+    tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]
+    looked(root / "store", tasks=tasks[:1])  # the store has one of them
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    # Permissions stop nobody who runs tests as root.
+    monkeypatch.setattr("biphasic.study.task_outlook.os.access", lambda *_: False)
+    found = looked(root / "store", tasks=tasks)
+    assert [task.num_examples["train"] for task in found.plan.tasks] == [12, 12]
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    monkeypatch.undo()
+    assert looked(root / "store", tasks=tasks).plan.points == found.plan.points
+
+
 def test_recipes_begin_with_one_finished_model(tmp_path):
     arms = [
         {"name": name, "recipe": {"model": {"pretrained": f"owner/{name}"}}, "phases": [clm(4)]}

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoTokenizer
 
 from biphasic.data.tokenizer import BOS, EOS, TextTokenizer
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.tokenizer import pair_ids
 from biphasic.files import is_complete
 from biphasic.tasks.encoding import frame
@@ -22,6 +23,7 @@ from biphasic.training.state import (
     load_state,
     metrics_lines,
     save_state,
+    save_tensors,
 )
 
 IDENTITY = "ab" * 32
@@ -151,6 +153,28 @@ def test_manifest_without_identity_is_refused(folder):
     path.write_text(path.read_text().replace('"identity"', '"idfntity"'))
     with pytest.raises(CheckpointError, match=r"delete the folder and run again"):
         load_state(folder, identity=IDENTITY)
+
+
+def test_a_full_disk_is_the_systems_word_and_not_a_librarys(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError('I/O error: No space left on device (os error 28) at path "/x"')
+
+    monkeypatch.setattr("biphasic.training.state.save_file", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        save_tensors({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    assert os_error_text(caught.value) == (
+        f"{tmp_path}/model.safetensors: No space left on device; make room ('biphasic study "
+        "clean' helps) and run again"
+    )
+
+
+def test_what_is_no_word_of_the_system_stays_as_it_is(tmp_path, monkeypatch):
+    def broken(*_):
+        raise SafetensorError("invalid shape")
+
+    monkeypatch.setattr("biphasic.training.state.save_file", broken)
+    with pytest.raises(SafetensorError, match="invalid shape"):
+        save_tensors({"a": torch.zeros(1)}, tmp_path / "x")
 
 
 @pytest.mark.parametrize("victim", ["save_file", "write_json"])

@@ -1,0 +1,240 @@
+"""What messages about damage say to do is done here, word for word; it ends well."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from biphasic.errors import DataError
+from biphasic.model.hub import model_limits
+from biphasic.study.wanted import read_wishes, record_wish
+from biphasic.tasks.embedding import Choices, embedding_settings
+from biphasic.tasks.fitted import read_head
+from biphasic.tasks.folder import read_description
+from biphasic.tasks.labels import read_labels
+from mini_study import copy_root, results, write_study
+
+ADVICE = {
+    "delete the folder": r"delete the folder (?P<folder>/\S+)",
+    "delete its folder": r"delete th(?:e|is) folder and",
+    "delete it": "delete it",
+    "run": r"'biphasic study run' with its study file|run the study again|run its study file again",
+    "restore it": "restore it",
+}
+
+NOTICED = re.compile(r"^error: |damaged|truncated|missing; ")
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path):
+    path.write_text("[]")
+
+
+class Reader:
+    """Somebody who reads one message and does what it says."""
+
+    def __init__(self, root, study, finished, cli):
+        self.root, self.study, self.finished, self.cli = root, study, finished, cli
+
+    def ask(self, command):
+        target = self.study if command in {"run", "plan"} else self.root / "mini"
+        options = {"report": (), "run": ("--workers", "1")}.get(command, ())
+        where = () if command == "report" else ("--root", self.root)
+        return self.cli("study", command, target, *where, *options)
+
+    def follow(self, message, choice):
+        """Do what a message says; where it leaves a choice, do `choice`."""
+        named = Path(re.search(r"(/\S+?):", message)[1])
+        kinds = [kind for kind, pattern in ADVICE.items() if re.search(pattern, message)]
+        assert kinds, f"no advice: {message}"
+        kind = choice if choice in kinds else kinds[0]
+        if kind == "delete the folder":
+            shutil.rmtree(re.search(ADVICE[kind], message)["folder"].rstrip(","))
+        elif kind == "delete its folder":
+            shutil.rmtree(named.parent)
+        elif kind == "delete it":
+            named.unlink()
+        elif kind == "restore it":
+            shutil.copy(self.finished / "root" / named.relative_to(self.root), named)
+        if kind == "run" or "run the study again" in message:
+            code, _, err = self.ask("run")
+            assert code == 0, err
+
+
+def the(pattern):
+    return lambda root: sorted(root.glob(pattern))[0]
+
+
+CASES = {
+    "settings": ("status", the("mini/config.json"), truncate),
+    "settings, a list": ("status", the("mini/config.json"), empty),
+    "progress": ("status", the("mini/progress.json"), truncate),
+    "a state's record": ("status", the("store/states/*/state.json"), truncate),
+    "a state's weights": ("status", the("store/states/*/model.safetensors"), truncate),
+    "a result": ("status", the("store/finetunes/*/result.json"), truncate),
+    "a result, a list": ("status", the("store/finetunes/*/result.json"), empty),
+    "no scores": ("status", the("store/finetunes/*/scores.parquet"), Path.unlink),
+    "a corpus's record": ("verify", the("store/data/*/built.json"), truncate),
+    "a corpus's record, a list": ("run", the("store/data/*/built.json"), empty),
+    "a corpus's details": ("plan", the("store/data/*/train/corpus.json"), truncate),
+    "no details of a corpus": ("plan", the("store/data/*/train/corpus.json"), Path.unlink),
+    "labels of a task in the store": ("plan", the("store/tasks/*/labels.json"), truncate),
+    "description of a task in the store": ("plan", the("store/tasks/*/task.json"), truncate),
+    "the study's record": ("report", the("mini/study.json"), truncate),
+    "no record of the study": ("report", the("mini/study.json"), Path.unlink),
+    "the page": ("status", the("mini/report/report.html"), truncate),
+    "no table": ("status", the("mini/report/results.csv"), Path.unlink),
+    "a bit of the weights": ("verify", the("store/states/*/model.safetensors"), flip),
+    "a bit of the table": ("verify", the("mini/report/results.csv"), flip),
+    "a bit of the study's record": ("verify", the("mini/study.json"), flip),
+}
+DELETED = {
+    "a corpus's record": ("run", the("store/data/*/built.json"), truncate),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "choice"),
+    [
+        *((case, "restore it") for case in CASES.values()),
+        *((case, "delete the folder") for case in DELETED.values()),
+    ],
+    ids=[*CASES, *(f"{name}, deleted" for name in DELETED)],
+)
+def test_every_piece_of_advice_ends_well(finished, tmp_path, cli, case, choice):
+    command, find, damage = case
+    reader = Reader(copy_root(finished, tmp_path / "root"), write_study(tmp_path), finished, cli)
+    damage(find(reader.root))
+    told = []
+    for _ in range(4):
+        code, out, err = reader.ask(command)
+        lines = [line for line in (out + err).splitlines() if NOTICED.search(line)]
+        if not lines:
+            break
+        told.append(lines[0])
+        reader.follow(lines[0], choice)
+    assert told, "nobody noticed"
+    assert (code, lines) == (0, []), told
+
+
+def test_a_report_that_was_damaged_is_written_again(finished, tmp_path, cli):
+    root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
+    for name, damage in (
+        ("report/results.csv", flip),
+        ("report/figures/loss.svg", Path.unlink),
+        ("report/made-from.json", empty),
+    ):
+        damage(root / "mini" / name)
+        code, out, err = cli("study", "run", study, "--root", root, "--workers", "1")
+        assert (code, "all finished" in out) == (0, True), err
+        content = (root / "mini" / name).read_bytes()
+        if name.endswith(".csv"):
+            assert content == results(finished / "root")
+        assert cli("study", "verify", root / "mini", "--root", root)[0] == 0
+
+
+def test_verify_names_all_that_is_damaged_and_writes_nothing(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    damaged = [
+        the("store/states/*/optimizer.safetensors")(root),
+        the("store/finetunes/*/scores.parquet")(root),
+        the("store/data/*/heldout/tokens-00000.bin")(root),
+        the("store/tasks/builtin-*/pydocs-ir/corpus.jsonl")(root),
+        root / "mini/report/table.csv",
+    ]
+    for path in damaged:
+        flip(path)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    code, out, err = cli("study", "verify", "mini", "--root", root)
+    assert code == 1
+    named = [line for line in err.splitlines() if line.startswith("damaged: ")]
+    assert len(named) == len(damaged), named
+    for path in damaged:
+        [line] = [line for line in named if str(path) in line]
+        assert "again" in line
+    assert "all whole" not in out
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_verify_tells_what_is_not_there_from_what_is_damaged(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    shutil.rmtree(the("store/finetunes/*")(root))
+    code, out, _ = cli("study", "verify", "--root", root)
+    assert code == 0
+    assert "1 fine-tunings are not there; 'biphasic study run' makes them" in out
+
+
+def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):
+    root = copy_root(finished, tmp_path / "root")
+    the("store/finetunes/*/scores.parquet")(root).unlink()
+    the("store/states/*/model.safetensors")(root).write_bytes(b"")
+    assert cli("study", "report", root / "mini")[0] == 0
+    problems = (root / "mini/report/problems.csv").read_text()
+    assert "scores.parquet: missing; delete the folder" in problems
+    assert "model.safetensors: truncated" in problems
+
+
+def test_an_edited_study_keeps_no_old_report_while_it_runs(finished, tmp_path, cli, monkeypatch):
+    root = copy_root(finished, tmp_path / "root")
+    arms = [{"name": "longer", "phases": [{"objective": "clm", "steps": 20}]}]
+    study = write_study(tmp_path, title="Another question", arms=arms, tasks=[])
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("biphasic.study.run._run", stop)
+    assert cli("study", "run", study, "--root", root)[0] == 130
+    page = (root / "mini/report/report.html").read_text()
+    assert "Another question" in page
+    assert "Miniature" not in page
+
+
+def write_foreign(folder):
+    folder.mkdir(exist_ok=True)
+    files = ("labels.json", "modules.json", "tokenizer_config.json", "task.json", "head.json")
+    for name in files:
+        (folder / name).write_text('{"a": ')
+    (folder / "config.json").write_text(
+        '{"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 32,'
+        ' "num_attention_heads": 2, "intermediate_size": 8}'
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("labels.json", lambda folder: read_labels(folder / "labels.json")),
+        ("task.json", read_description),
+        ("head.json", read_head),
+        ("modules.json", lambda folder: embedding_settings(folder, Choices())),
+        ("tokenizer_config.json", model_limits),
+    ],
+)
+def test_nobody_is_told_to_delete_a_file_of_their_own(tmp_path, name, read):
+    folder = write_foreign(tmp_path / "theirs")
+    with pytest.raises(DataError) as caught:
+        read(folder)
+    assert f"{folder / name}: damaged JSON" in str(caught.value)
+    assert str(caught.value).endswith("; correct it or restore it")
+
+
+def test_a_damaged_wish_is_written_anew_by_wishing_again(tmp_path):
+    record_wish(tmp_path, "a", made_by="pretrain", states=["a"])
+    [path] = (tmp_path / "wanted").iterdir()
+    path.write_text("{")
+    with pytest.raises(DataError, match="Make the same again"):
+        read_wishes(tmp_path)
+    record_wish(tmp_path, "a", made_by="pretrain", states=["a"])
+    [wish] = read_wishes(tmp_path)
+    assert wish.states == ("a",)

@@ -1,0 +1,112 @@
+"""Job files lie where others may edit them: whatever one says, nothing outside is written."""
+
+import json
+
+import pytest
+
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.errors import DataError
+from biphasic.files import PARTIAL
+from biphasic.study.all_jobs import load_job
+from biphasic.study.corpus_job import CorpusJob
+from biphasic.study.job_store import save_job
+from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.report_job import ReportJob
+from biphasic.tasks.protocol import FinetuneProtocol
+
+JOB, RUN, STUDY = "a" * 64, "b" * 64, "report-c"
+CORPUS = CorpusConfig(libraries=("rich",))
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with three jobs."""
+    store = tmp_path / "runs/store"
+    task = {"name": "t", "folder": store / "tasks/t", "protocol": FinetuneProtocol()}
+    jobs = (
+        FinetuneJob(
+            id=JOB,
+            label="a job",
+            store=store,
+            tokenizer=tmp_path / "model",
+            encoder=tmp_path / "model",
+            state="s",
+            training=TaskInput(**task),
+            evaluations=(ScoredTask(**task, runs=(GridRun(id=RUN, learning_rate=1e-4, seed=0),)),),
+            keep=tmp_path / f"{PARTIAL}out-weights/weights",
+        ),
+        CorpusJob.of(CORPUS, store / "data/k", store),
+        ReportJob(id=STUDY, label="a report", store=store, study="one"),
+    )
+    for job in jobs:
+        save_job(job)
+    return store
+
+
+def edit(store, job, change):
+    path = store / f"jobs/{job}.json"
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+
+
+def change_run(value):
+    return lambda raw: raw["evaluations"][0]["runs"][0].update(id=value)
+
+
+EDITS = {
+    "a result elsewhere": (JOB, change_run("../../../victim"), "not a job"),
+    "a result in another's place": (JOB, change_run("../states/x"), "not a job"),
+    "a hidden result": (JOB, change_run(".."), "not a job"),
+    "models kept elsewhere": (JOB, lambda raw: raw.update(keep="{base}/victim"), "would write"),
+    "another identity": (JOB, lambda raw: raw.update(id="d" * 64), "says that it is job 'dddd"),
+    "no identity": (JOB, lambda raw: raw.update(id="../victim"), "says that it is job"),
+    "a corpus elsewhere": ("data-k", lambda raw: raw.update(folder="{base}/victim"), "would write"),
+    "a corpus by dots": (
+        "data-k",
+        lambda raw: raw.update(folder=f"{raw['store']}/data/../../../victim"),
+        "would write",
+    ),
+    "a corpus by a link": ("data-k", lambda raw: raw.update(folder="{link}/sub"), "would write"),
+    "a study elsewhere": (STUDY, lambda raw: raw.update(study="../../victim"), "not a job"),
+    "a list": (JOB, lambda raw: raw.clear(), "not a job"),
+}
+
+
+@pytest.mark.parametrize("case", EDITS.values(), ids=EDITS)
+def test_an_edited_job_file_writes_nowhere_else(store, tmp_path, cli, case):
+    job, change, word = case
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "thesis.txt").write_text("years of work")
+    (store / "link").symlink_to(victim)
+    edit(store, job, change)
+    text = (store / f"jobs/{job}.json").read_text()
+    text = text.replace("{base}", str(tmp_path)).replace("{link}", str(store / "link"))
+    (store / f"jobs/{job}.json").write_text(text)
+    code, out, err = cli("job", "run", job, "--root", store.parent)
+    assert (code, out) == (2, "")
+    [line] = err.splitlines()
+    assert line.startswith(f"error: {store / 'jobs' / job}.json: ")
+    assert word in line
+    assert "'biphasic study jobs FILE' writes" in line
+    assert [file.name for file in victim.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("job", [JOB, "data-k", STUDY])
+def test_a_job_works_in_the_store_that_it_was_found_in(store, tmp_path, job):
+    edit(store, job, lambda raw: raw.update(store=str(tmp_path / "elsewhere")))
+    assert load_job(store, job).store == store
+
+
+def test_jobs_are_read_as_they_were_written(store):
+    for path in (store / "jobs").iterdir():
+        assert load_job(store, path.stem).model_dump_json() == path.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "[" * 10_000, '{"kind": "train"}', "\xff"])
+def test_what_is_no_job_is_named(store, text):
+    path = store / f"jobs/{JOB}.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match="not a job of this version"):
+        load_job(store, JOB)
