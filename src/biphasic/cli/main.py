@@ -115,8 +115,8 @@ def evaluate_command(
         typer.Option(
             "--task",
             help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
-            "or squad; KIND:PATH with kind sc, sr, tc, qa, ir or zs (zero-shot retrieval); a task "
-            "file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
+            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir or zs (zero-shot retrieval); a "
+            "task file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
         ),
     ],
     root: Root = Path("runs"),

@@ -33,7 +33,7 @@ def finetune_command(
     task: Annotated[
         str,
         typer.Option(
-            help="KIND:PATH for your own data, with kind sc, sr, tc, qa, ir or zs; a task file "
+            help="KIND:PATH for your own data, with kind sc, ml, sr, tc, qa, ir or zs; a task file "
             "(YAML); a published dataset such as mnli; a built-in task. See docs/tasks.md."
         ),
     ],

@@ -46,6 +46,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
     ClassificationTask,
+    MultiLabelTask,
     QuestionTask,
     RegressionTask,
     TaggingTask,
@@ -258,7 +259,7 @@ class _Writer:
         """Return what only some kinds of task have."""
         description, task = read_description(folder), self.task
         match task:
-            case ClassificationTask():
+            case ClassificationTask() | MultiLabelTask():
                 written = {"fields": text_fields(folder), "template": description.template}
                 return {"labels": task.labels, **written}
             case RegressionTask():
