@@ -70,7 +70,9 @@ def write_task(folder: Path, kind: str) -> Path:
         _write_retrieval(folder, kind)
     else:
         rng = np.random.default_rng(0)
-        draw = {"sc": _labelled, "ml": _several, "sr": _scored, "tc": _tagged, "qa": _question}[kind]
+        draw = {"sc": _labelled, "ml": _several, "sr": _scored, "tc": _tagged, "qa": _question}[
+            kind
+        ]
         for split, size in SIZES.items():
             rows = [{"id": f"{split}-{number}", **draw(rng)} for number in range(size)]
             write_jsonl(folder / f"{split}.jsonl", rows)

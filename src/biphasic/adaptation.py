@@ -21,6 +21,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import refuse_existing
 from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
+from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
@@ -108,6 +109,7 @@ def adapt(
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train a finished model on as an encoder, and write it so that it works without biphasic.
@@ -126,6 +128,7 @@ def adapt(
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         compute: How steps are computed; as in `pretrain`.
+        device: As in `pretrain`.
         console: Where progress is shown; standard error when None.
 
     Returns:
@@ -143,40 +146,41 @@ def adapt(
     refuse_existing(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
-    compute = parse_compute(compute)
+    compute, chosen = parse_compute(compute), parse_device(device)
     _check_source(corpus)
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
-    local = fetch_model(model, revision=revision)
-    recipe = _first_run(local, settings, name=str(model))
-    check_phases(recipe.placed_phases)
-    say("checking the model")
-    check_model(local, recipe, name=str(model))
-    paths = _text(corpus, local, settings, store, console=console)
-    earlier = find_continuation(local, paths.open().ground)
-    if earlier:
-        recipe = _going_on(earlier, settings)
-    elif is_state(local):
-        say(
-            "the state's own run does not go on: the text is other, or no phases of its recipe end "
-            "with it; it is a finished model like any other, with empty moments"
+    with computing_on(chosen):
+        local = fetch_model(model, revision=revision)
+        recipe = _first_run(local, settings, name=str(model))
+        check_phases(recipe.placed_phases)
+        say("checking the model")
+        check_model(local, recipe, name=str(model))
+        paths = _text(corpus, local, settings, store, console=console)
+        earlier = find_continuation(local, paths.open().ground)
+        if earlier:
+            recipe = _going_on(earlier, settings)
+        elif is_state(local):
+            say(
+                "the state's own run does not go on: the text is other, or no phases of its "
+                "recipe end with it; it is a finished model like any other, with empty moments"
+            )
+        paths = paths.extended([recipe])
+        if earlier:
+            earlier.require(recipe, paths.open().ground)
+            earlier.bring_into(store)
+            say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
+        say(_plan(recipe, compute))
+        state = train_recipe(
+            recipe,
+            paths,
+            store,
+            checkpoint_every=checkpoint_every,
+            heldout_every=0,
+            compute=compute,
+            console=console,
         )
-    paths = paths.extended([recipe])
-    if earlier:
-        earlier.require(recipe, paths.open().ground)
-        earlier.bring_into(store)
-        say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
-    say(_plan(recipe, compute))
-    state = train_recipe(
-        recipe,
-        paths,
-        store,
-        checkpoint_every=checkpoint_every,
-        heldout_every=0,
-        compute=compute,
-        console=console,
-    )
     _report(state, say)
     return export_model(state, out, format=format, say=say)
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from biphasic.cli.options import Device
+
 
 def adapt_command(
     model: Annotated[
@@ -70,6 +72,7 @@ def adapt_command(
         int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+    device: Device = None,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
@@ -105,5 +108,6 @@ def adapt_command(
         root=root,
         checkpoint_every=checkpoint_every,
         compute=parse_overrides(compute or ()),
+        device=device,
     )
     typer.echo(f"encoder: {folder}")

@@ -35,6 +35,7 @@ def evaluate_tasks(
     copies: Path | None,
     num_workers: int | None,
     convention: str,
+    device: str | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate a model on several tasks; everything is checked before the first.
 
@@ -55,7 +56,8 @@ def evaluate_tasks(
         revision=revision,
         convention=cast(Convention, convention),
         root=root,
-        num_workers=num_workers or default_workers(),
+        num_workers=num_workers or default_workers(device=device),
+        device=device,
     )
 
 

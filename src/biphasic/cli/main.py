@@ -19,7 +19,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Root
+from biphasic.cli.options import Device, Root
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -87,6 +87,7 @@ def pretrain_command(
             "compile=true.",
         ),
     ] = None,
+    device: Device = None,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
@@ -101,7 +102,15 @@ def pretrain_command(
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
     typer.echo(
-        shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
+        shown(
+            pretrain(
+                recipe,
+                corpus=text,
+                root=root,
+                compute=parse_overrides(compute or ()),
+                device=device,
+            )
+        )
     )
 
 
@@ -152,6 +161,7 @@ def evaluate_command(
     convention: Annotated[
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
     ] = "standard",
+    device: Device = None,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
     from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
@@ -168,6 +178,7 @@ def evaluate_command(
         copies=copies,
         num_workers=workers,
         convention=convention,
+        device=device,
     )
     failed = False
     for evaluation in evaluations:

@@ -8,3 +8,9 @@ from typing import Annotated
 import typer
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="Where models compute: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."
+    ),
+]

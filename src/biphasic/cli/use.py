@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from biphasic.cli.options import Device
+
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
     from biphasic.tasks.embedding import Precision
@@ -66,6 +68,7 @@ def finetune_command(
         int | None,
         typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
     ] = None,
+    device: Device = None,
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
@@ -84,7 +87,8 @@ def finetune_command(
             seeds=seeds,
             revision=revision,
             root=root,
-            num_workers=workers or default_workers(),
+            num_workers=workers or default_workers(device=device),
+            device=device,
         )
     )
 
@@ -127,6 +131,7 @@ def predict_command(
         ),
     ] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    device: Device = None,
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
     from biphasic.tasks.inputs import open_input
@@ -137,7 +142,9 @@ def predict_command(
         check_output(out, ROW_SUFFIXES)
     opened = open_input(source, format=input_format)
     with _bar("texts") as report:
-        summary = predict_file(folder, opened, out, columns=columns or (), report=report)
+        summary = predict_file(
+            folder, opened, out, columns=columns or (), device=device, report=report
+        )
     _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
     if out is not None:
         typer.echo(f"{out}: {summary.num_examples:,} predictions")
@@ -181,6 +188,7 @@ def encode_command(
     ] = "float32",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    device: Device = None,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
     from biphasic.config import nearest
@@ -211,6 +219,7 @@ def encode_command(
             field=field,
             precision=cast("Precision", dtype),
             batch_tokens=batch_tokens,
+            device=device,
             report=report,
         )
     if never_saw_both_ways(folder):

@@ -28,6 +28,7 @@ from biphasic.export.output import new_folder, refuse_existing
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
+from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
@@ -86,6 +87,7 @@ def finetune(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> FinetunedFolder:
     """Fine-tune an encoder over a grid, and keep the model that is best on validation.
@@ -107,6 +109,7 @@ def finetune(
         root: Folder of the store; runs whose results it has are not done again, except the best.
         num_workers: Fine-tunings at once.
         num_threads: Threads per fine-tuning.
+        device: As in `evaluate`.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -118,6 +121,7 @@ def finetune(
     check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()
     refuse_existing(out)
+    chosen = parse_device(device)
     console = console or Console(stderr=True)
     plan = plan_evaluation(
         model,
@@ -134,7 +138,7 @@ def finetune(
     [planned] = plan.tasks
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
-    with _scratch(out) as scratch:
+    with _scratch(out) as scratch, computing_on(chosen):
         check_before(
             plan.encoder.folder,
             tokenizer,

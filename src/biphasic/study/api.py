@@ -12,6 +12,7 @@ from biphasic.analysis.report import write_report
 from biphasic.config import parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.files import is_complete
+from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
 from biphasic.study.jobs import TrainJob
@@ -98,6 +99,7 @@ def pretrain(
     checkpoint_every: int = 200,
     heldout_every: int = 100,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
@@ -114,31 +116,35 @@ def pretrain(
         heldout_every: Updates between held-out evaluations; 0 for the last only.
         compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; it changes no
             result beyond rounding.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None. The state's `environment` names it.
         console: Where progress is shown; standard error when None.
 
     Raises:
-        ConfigError: The recipe is wrong.
+        ConfigError: The recipe is wrong, or there is no such device.
         TrainingError: Loss or gradient are not finite.
     """
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
+    chosen = parse_device(device)
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
     if not isinstance(corpus, CorpusConfig):
         corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
     paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-    return train_recipe(
-        recipe,
-        paths.extended([recipe]),
-        store,
-        checkpoint_every=checkpoint_every,
-        heldout_every=heldout_every,
-        compute=compute,
-        console=console,
-    )
+    with computing_on(chosen):
+        return train_recipe(
+            recipe,
+            paths.extended([recipe]),
+            store,
+            checkpoint_every=checkpoint_every,
+            heldout_every=heldout_every,
+            compute=compute,
+            console=console,
+        )
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:

@@ -18,6 +18,7 @@ from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json, verify_folder
+from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
@@ -84,6 +85,7 @@ def evaluate(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder on a task over a grid, and estimate its score.
@@ -107,6 +109,8 @@ def evaluate(
         root: Folder of the store.
         num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one.
         num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None. `result.json` names it.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -126,6 +130,7 @@ def evaluate(
         root=root,
         num_workers=num_workers,
         num_threads=num_threads,
+        device=device,
         console=console,
     )
     return evaluation
@@ -144,6 +149,7 @@ def evaluate_all(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate an encoder on several tasks; all are checked before the first begins.
@@ -155,6 +161,7 @@ def evaluate_all(
     if convention not in get_args(Convention):
         known = nearest(convention, get_args(Convention))
         raise ConfigError(f"convention: unknown value '{convention}'{known}")
+    chosen = parse_device(device)
     console = console or Console(stderr=True)
     planned = plan_evaluation(
         model,
@@ -171,12 +178,13 @@ def evaluate_all(
         group = planned.group(evaluations)
         record_wish(planned.store, group.id, made_by="evaluate", results=group.run_ids())
         if missing_runs(group, planned.store):
-            run_finetunings(
-                planned.job(group),
-                num_workers=num_workers,
-                num_threads=num_threads,
-                console=console,
-            )
+            with computing_on(chosen):
+                run_finetunings(
+                    planned.job(group),
+                    num_workers=num_workers,
+                    num_threads=num_threads,
+                    console=console,
+                )
         for task in evaluations:
             runs = group.runs[task.info.name]
             yield summarise(task, runs, planned.store, convention=convention)

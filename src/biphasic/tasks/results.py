@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.files import complete_folder, write_json
+from biphasic.model.device import compute_device
 from biphasic.tasks.finetune import FinetuneResult
 from biphasic.tasks.scores import Column, SplitScores
 
@@ -53,6 +54,7 @@ def _record(result: FinetuneResult, *, run_id: str, state: str) -> dict[str, Any
         "by_type": {split: scores.by_type for split, scores in splits.items() if scores.by_type},
         "num_truncated": result.num_truncated,
         "seconds": result.seconds,
+        "device": str(compute_device()),
     }
 
 
