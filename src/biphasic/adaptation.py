@@ -30,6 +30,7 @@ from biphasic.study.continuation import Continuation, find_continuation, is_stat
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
+from biphasic.study.resolved import recipe_text
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.memory import tune_allocator
@@ -49,6 +50,10 @@ MAX_SEQLEN = 512
 ROWS_PER_STEP = 32
 """Rows of a batch by default."""
 
+_OWN_RUN = """\
+# The model is a state. If its own run goes on with the same text, it keeps that run's settings
+# where none are given, and reads new rows.
+"""
 LEAST_TOKENS = 1 << 20
 """Of text to look at, however short the training: some of it is held out."""
 
@@ -185,6 +190,29 @@ def adapt(
     return export_model(state, out, format=format, say=say)
 
 
+def adaptation_text(
+    model: Path | str,
+    *,
+    corpus: CorpusConfig | Mapping[str, Any] | str,
+    settings: AdaptConfig | Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    compute: ComputeConfig | Mapping[str, Any] | None = None,
+) -> str:
+    """Return in full what `adapt` would train, as a recipe file; the model is only looked at.
+
+    Arguments and errors as in `adapt`.
+    """
+    if not isinstance(settings, AdaptConfig):
+        settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    how = parse_compute(compute)
+    _check_source(corpus)
+    local = fetch_model(model, revision=revision)
+    recipe = _first_run(local, settings, name=str(model))
+    check_phases(recipe.placed_phases)
+    told = recipe_text(recipe, corpus=_corpus_of(corpus, local, settings), compute=how)
+    return told + (_OWN_RUN if is_state(local) else "")
+
+
 def _text(
     corpus: CorpusConfig | Mapping[str, Any] | str,
     model: LocalModel,
@@ -193,7 +221,15 @@ def _text(
     *,
     console: Console,
 ) -> DataPaths:
-    """Build the text, by the model's own tokenizer and no more of it than is read; or find it."""
+    """Build the text, or find it."""
+    config = _corpus_of(corpus, model, settings)
+    return prepare_corpus(config, locate_corpus(config, store), store, console=console)
+
+
+def _corpus_of(
+    corpus: CorpusConfig | Mapping[str, Any] | str, model: LocalModel, settings: AdaptConfig
+) -> CorpusConfig:
+    """Return what text to build: by the model's own tokenizer, and no more of it than is read."""
     if isinstance(corpus, str):
         is_built = (Path(corpus).expanduser() / "train").is_dir()
         corpus = {"folder" if is_built else "sources": corpus if is_built else [corpus]}
@@ -207,7 +243,7 @@ def _text(
         most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
         own = {"tokenizer": str(model.folder), "max_tokens": most}
         corpus = corpus.model_copy(update=own)
-    return prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+    return corpus
 
 
 def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:

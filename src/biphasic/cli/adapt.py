@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Device
+from biphasic.cli.options import Device, PrintConfig
 
 
 def adapt_command(
@@ -73,11 +73,12 @@ def adapt_command(
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
     device: Device = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
 
-    from biphasic.adaptation import adapt
+    from biphasic.adaptation import adapt, adaptation_text
     from biphasic.config import load_config, parse_overrides
     from biphasic.data.corpus_config import CorpusConfig
     from biphasic.export.write import Format
@@ -98,16 +99,24 @@ def adapt_command(
     text: CorpusConfig | str = corpus
     if Path(corpus).suffix in {".yaml", ".yml"}:
         text = load_config(CorpusConfig, corpus).anchored(Path(corpus).resolve().parent)
+    settings = {name: value for name, value in options.items() if value is not None}
+    how = parse_overrides(compute or ())
+    if print_config:
+        found = adaptation_text(
+            model, corpus=text, settings=settings, revision=revision, compute=how
+        )
+        typer.echo(found, nl=False)
+        return
     folder = adapt(
         model,
         out,
         corpus=text,
-        settings={name: value for name, value in options.items() if value is not None},
+        settings=settings,
         format=cast(Format, format),
         revision=revision,
         root=root,
         checkpoint_every=checkpoint_every,
-        compute=parse_overrides(compute or ()),
+        compute=how,
         device=device,
     )
     typer.echo(f"encoder: {folder}")

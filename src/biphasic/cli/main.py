@@ -19,7 +19,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Device, Root
+from biphasic.cli.options import Device, PrintConfig, Root
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -88,11 +88,13 @@ def pretrain_command(
         ),
     ] = None,
     device: Device = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
     from biphasic.data.corpus_config import CorpusConfig
-    from biphasic.study.api import pretrain
+    from biphasic.study.api import parse_compute, pretrain
+    from biphasic.study.resolved import recipe_text
     from biphasic.training.recipe import Recipe
 
     text = CorpusConfig()
@@ -101,17 +103,11 @@ def pretrain_command(
     elif corpus is not None:
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
-    typer.echo(
-        shown(
-            pretrain(
-                recipe,
-                corpus=text,
-                root=root,
-                compute=parse_overrides(compute or ()),
-                device=device,
-            )
-        )
-    )
+    how = parse_compute(parse_overrides(compute or ()))
+    if print_config:
+        typer.echo(recipe_text(recipe, corpus=text, compute=how), nl=False)
+        return
+    typer.echo(shown(pretrain(recipe, corpus=text, root=root, compute=how, device=device)))
 
 
 @app.command("evaluate")
@@ -162,10 +158,23 @@ def evaluate_command(
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
     ] = "standard",
     device: Device = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
-    from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
+    from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
 
+    if print_config:
+        found = evaluation_config(
+            tasks,
+            learning_rates=rates,
+            seeds=seeds,
+            overrides=overrides or (),
+            is_paper=paper,
+            copies=copies,
+            convention=convention,
+        )
+        typer.echo(found, nl=False)
+        return
     evaluations = evaluate_tasks(
         model,
         tasks,

@@ -14,3 +14,9 @@ Device = Annotated[
         help="Where models compute: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."
     ),
 ]
+PrintConfig = Annotated[
+    bool,
+    typer.Option(
+        "--print-config", help="Print all settings as YAML, defaults filled in, and do nothing."
+    ),
+]

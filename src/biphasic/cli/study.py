@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import PrintConfig, Root
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -129,10 +129,16 @@ def study_run(
         typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
     ] = 3,
     overrides: Overrides = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
     from biphasic.study.api import run_study
+    from biphasic.study.resolved import study_text
+    from biphasic.study.study_file import load_study
 
+    if print_config:
+        typer.echo(study_text(load_study(file, overrides or ())), nl=False)
+        return
     outcome = run_study(
         file,
         root=root,

@@ -193,6 +193,7 @@ def encode_command(
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
+    from biphasic.model.device import parse_device
     from biphasic.tasks.embedding import (
         Choices,
         embedding_settings,
@@ -207,6 +208,7 @@ def encode_command(
     if dtype not in known:
         raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")
     check_output(out, SUFFIXES)
+    parse_device(device)  # before anything is fetched
     opened = open_input(source, format=input_format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
     folder = fetch_embedding_model(model, revision=revision)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from rich.console import Console
@@ -158,9 +158,7 @@ def evaluate_all(
     `evaluate`; evaluations come as they are finished.
     """
     check_cores(num_workers=num_workers, num_threads=num_threads)
-    if convention not in get_args(Convention):
-        known = nearest(convention, get_args(Convention))
-        raise ConfigError(f"convention: unknown value '{convention}'{known}")
+    known_convention(convention)
     chosen = parse_device(device)
     console = console or Console(stderr=True)
     planned = plan_evaluation(
@@ -188,6 +186,18 @@ def evaluate_all(
         for task in evaluations:
             runs = group.runs[task.info.name]
             yield summarise(task, runs, planned.store, convention=convention)
+
+
+def known_convention(text: str) -> Convention:
+    """Return the convention of a name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    known = get_args(Convention)
+    if text not in known:
+        raise ConfigError(f"convention: unknown value '{text}'{nearest(text, known)}")
+    return cast(Convention, text)
 
 
 @dataclass(frozen=True)

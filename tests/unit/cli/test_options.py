@@ -9,6 +9,7 @@ COMPUTING = {
     "evaluate": ["evaluate", "model", "--task", "sst2"],
     "adapt": ["adapt", "model", "--corpus", "builtin:pydocs", "--out", "out"],
     "finetune": ["finetune", "model", "--task", "sst2", "--out", "out"],
+    "encode": ["encode", "model", "texts.txt", "--out", "vectors.npy"],
     "predict": ["predict", "model", "texts.txt"],
 }
 RECIPE = "model: pico\nphases: [{objective: clm, steps: 2}]\nlearning_rate: {peak: 1e-3}\n"
