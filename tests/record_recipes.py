@@ -62,12 +62,13 @@ RECORDS = {
 }
 _INTRODUCTION = """# Recipes, key by key
 
-Written by `.venv/bin/python tests/record_recipes.py` from the records that read recipes, never by hand.
+Written by `.venv/bin/python tests/record_recipes.py` from the records that read recipes, never by
+hand.
 
-`biphasic pretrain FILE` reads a recipe; the `recipe` and the `phases` of a study file have the same keys
-([studies.md](studies.md)). What the objectives do is in [objectives.md](objectives.md). A key without a default must
-be given. Keys that are not listed are refused. `biphasic pretrain FILE --print-config` prints a recipe with every
-default filled in.
+`biphasic pretrain FILE` reads a recipe; the `recipe` and the `phases` of a study file have the same
+keys ([studies.md](studies.md)). What the objectives do is in [objectives.md](objectives.md). A key
+without a default must be given, and keys that are not listed are refused. `biphasic pretrain FILE
+--print-config` prints a recipe with every default filled in.
 
 ```yaml
 model: nano

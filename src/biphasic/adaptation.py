@@ -37,6 +37,7 @@ from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
+from biphasic.training.wandb_view import viewed_in_wandb
 
 PEAK_TIMES_WIDTH = 0.4
 """Peak learning rate of a model whose own is not known, times its hidden size: 4e-4 at 1,024. How
@@ -115,6 +116,7 @@ def adapt(
     checkpoint_every: int = 200,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train a finished model on as an encoder, and write it so that it works without biphasic.
@@ -134,6 +136,7 @@ def adapt(
         checkpoint_every: Updates between checkpoints; 0 for none.
         compute: How steps are computed; as in `pretrain`.
         device: As in `pretrain`.
+        wandb: As in `pretrain`.
         console: Where progress is shown; standard error when None.
 
     Returns:
@@ -156,7 +159,7 @@ def adapt(
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
-    with computing_on(chosen):
+    with computing_on(chosen), viewed_in_wandb(wandb):
         local = fetch_model(model, revision=revision)
         recipe = _first_run(local, settings, name=str(model))
         check_phases(recipe.placed_phases)

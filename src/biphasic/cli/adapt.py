@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Device, PrintConfig
+from biphasic.cli.options import Device, PrintConfig, Wandb
 
 
 def adapt_command(
@@ -73,6 +73,7 @@ def adapt_command(
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
     device: Device = None,
+    wandb: Wandb = None,
     print_config: PrintConfig = False,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
@@ -118,5 +119,6 @@ def adapt_command(
         checkpoint_every=checkpoint_every,
         compute=how,
         device=device,
+        wandb=wandb,
     )
     typer.echo(f"encoder: {folder}")

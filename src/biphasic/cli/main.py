@@ -19,7 +19,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Device, PrintConfig, Root
+from biphasic.cli.options import HELP, Device, PrintConfig, Root, Wandb
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -37,7 +37,7 @@ from biphasic.errors import (
 app = typer.Typer(
     help="Pretrain text encoders under control, evaluate them, and compare objectives honestly.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -88,6 +88,7 @@ def pretrain_command(
         ),
     ] = None,
     device: Device = None,
+    wandb: Wandb = None,
     print_config: PrintConfig = False,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
@@ -107,7 +108,8 @@ def pretrain_command(
     if print_config:
         typer.echo(recipe_text(recipe, corpus=text, compute=how), nl=False)
         return
-    typer.echo(shown(pretrain(recipe, corpus=text, root=root, compute=how, device=device)))
+    state = pretrain(recipe, corpus=text, root=root, compute=how, device=device, wandb=wandb)
+    typer.echo(shown(state))
 
 
 @app.command("evaluate")

@@ -20,3 +20,13 @@ PrintConfig = Annotated[
         "--print-config", help="Print all settings as YAML, defaults filled in, and do nothing."
     ),
 ]
+Wandb = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROJECT",
+        help="Show training in a project of Weights & Biases; offline unless WANDB_MODE says "
+        "otherwise. Needs the extra 'wandb'.",
+    ),
+]
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every command's context."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import PrintConfig, Root
+from biphasic.cli.options import PrintConfig, Root, Wandb
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -129,6 +129,7 @@ def study_run(
         typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
     ] = 3,
     overrides: Overrides = None,
+    wandb: Wandb = None,
     print_config: PrintConfig = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
@@ -147,6 +148,7 @@ def study_run(
         num_threads=threads,
         jobs_per_gpu=per_gpu,
         tries=tries,
+        wandb=wandb,
     )
     show_outcome(outcome)
 

@@ -15,7 +15,9 @@ from biphasic.files import is_complete
 from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
+from biphasic.study.inventory import event_folder
 from biphasic.study.jobs import TrainJob
+from biphasic.study.naming import recipe_name
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
 from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
@@ -26,6 +28,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
+from biphasic.training.wandb_view import viewed_in_wandb
 
 
 def run_study(
@@ -37,6 +40,7 @@ def run_study(
     num_threads: int = 1,
     jobs_per_gpu: int = 1,
     tries: int = 3,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> StudyOutcome:
     """Run what a study still lacks and write its report.
@@ -50,6 +54,8 @@ def run_study(
         jobs_per_gpu: Jobs that share a GPU; one GPU and one core are one slot each.
         tries: How often a job that fails by bad luck (its process killed, memory or disk full) is
             tried before it is set aside. What is wrong in itself is tried once.
+        wandb: Project of Weights & Biases that shows the training, offline unless `WANDB_MODE`
+            says otherwise; none when None.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -59,17 +65,18 @@ def run_study(
     """
     config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
-    return execute_study(
-        config,
-        root=Path(root),
-        resources=Resources(
-            num_workers=num_workers,
-            num_threads=num_threads,
-            jobs_per_gpu=jobs_per_gpu,
-            policy=RetryPolicy(tries=tries),
-        ),
-        console=console or Console(stderr=True),
-    )
+    with viewed_in_wandb(wandb):
+        return execute_study(
+            config,
+            root=Path(root),
+            resources=Resources(
+                num_workers=num_workers,
+                num_threads=num_threads,
+                jobs_per_gpu=jobs_per_gpu,
+                policy=RetryPolicy(tries=tries),
+            ),
+            console=console or Console(stderr=True),
+        )
 
 
 def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
@@ -100,6 +107,7 @@ def pretrain(
     heldout_every: int = 100,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
@@ -118,6 +126,7 @@ def pretrain(
             result beyond rounding.
         device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
             CPU, when None. The state's `environment` names it.
+        wandb: As in `run_study`.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -134,8 +143,8 @@ def pretrain(
     store = Path(root).resolve() / STORE
     if not isinstance(corpus, CorpusConfig):
         corpus = parse_config(CorpusConfig, corpus or {}, where="corpus")
-    paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-    with computing_on(chosen):
+    with computing_on(chosen), viewed_in_wandb(wandb):
+        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
         return train_recipe(
             recipe,
             paths.extended([recipe]),
@@ -190,7 +199,7 @@ def train_recipe(
         end=recipe.total_steps,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
-        tensorboard=store / "tensorboard" / identities[-1],
+        tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
         compute=compute,
     )
     run_here(job, console=console)

@@ -88,6 +88,8 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], [e["objective"] for e in state["ledger"]]) == (4, ["clm", "mlm"])
     assert AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 64
+    [events] = (tmp_path / "root/store/tensorboard").iterdir()
+    assert events.name == f"pico-clm-2-mlm40-4-{folder.name[:12]}"
     before = (folder / "manifest.json").stat().st_mtime_ns
     assert state["environment"]["device"] == "cpu"
     assert pretrain(RECIPE, root=tmp_path / "root", console=quiet, device="cpu") == folder
