@@ -148,6 +148,11 @@ def adapt(
         ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
             fit into memory.
         TrainingError: The loss is not finite.
+
+    Example:
+        >>> from biphasic import adapt
+        >>> adapt("decoder", "adapted", corpus="texts.jsonl", settings={"steps": 2}).name
+        'adapted'
     """
     out = Path(out).expanduser()
     check_format(format)

@@ -117,6 +117,12 @@ def finetune(
         DataError: Model or task are missing or damaged.
         ModelError: The model cannot be an encoder, or nobody else could use what came of it.
         TrainingError: Every run diverged.
+
+    Example:
+        >>> from biphasic import finetune
+        >>> made = finetune(state, "sc:reviews", "sorter", learning_rates=[1e-3])
+        >>> made.record.labels, made.record.form
+        (('bad', 'good'), 'sequence-classification')
     """
     check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()

@@ -62,6 +62,12 @@ def run_study(
         ConfigError: The study file is wrong.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
+
+    Example:
+        >>> from biphasic import run_study
+        >>> outcome = run_study("study.yaml", overrides=["title=Mine"], num_workers=1)
+        >>> outcome.failures, outcome.report.name
+        ((), 'report.html')
     """
     config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
@@ -93,6 +99,11 @@ def report_study(folder: Path | str) -> Path:
 
     Raises:
         StudyError: The folder holds no study.
+
+    Example:
+        >>> from biphasic import report_study
+        >>> report_study("runs/mine").name
+        'report.html'
     """
     folder = Path(folder).resolve()
     return write_report(folder, folder.parent / STORE)
@@ -132,6 +143,18 @@ def pretrain(
     Raises:
         ConfigError: The recipe is wrong, or there is no such device.
         TrainingError: Loss or gradient are not finite.
+
+    Example:
+        >>> from biphasic import pretrain
+        >>> recipe = {
+        ...     "model": "pico",
+        ...     "max_seqlen": 64,
+        ...     "learning_rate": {"peak": 2e-3, "warmup_steps": 1},
+        ...     "phases": [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 2}],
+        ... }
+        >>> state = pretrain(recipe, corpus={"sources": ["texts.jsonl"], "vocab_size": 320})
+        >>> (state / "model.safetensors").is_file()
+        True
     """
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")

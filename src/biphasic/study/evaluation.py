@@ -117,6 +117,12 @@ def evaluate(
         ConfigError: A setting is wrong.
         DataError: Model or task are missing or damaged.
         ModelError: transformers cannot load the model, or it cannot be an encoder.
+
+    Example:
+        >>> from biphasic import evaluate
+        >>> found = evaluate(state, "sc:reviews", learning_rates=[1e-3, 3e-3], seeds=[0, 1])
+        >>> found.metric, found.estimate.num_seeds, len(found.results)
+        ('accuracy', 2, 4)
     """
     [evaluation] = evaluate_all(
         model,
