@@ -235,7 +235,8 @@ def mean_costs(runs: Sequence[Run]) -> dict[str, float]:
     means = {key: math.fsum(run[key] for run in runs) / len(runs) for key in keys}
     steps = math.fsum(run["steps"] for run in runs) / len(runs)
     means["runs_per_hour"] = 3600 / means["process_seconds"]
-    means["examples_per_second"] = BATCH_SIZE * steps / means["process_seconds"]
+    if steps:  # nothing is trained in zero-shot retrieval
+        means["examples_per_second"] = BATCH_SIZE * steps / means["process_seconds"]
     return means
 
 

@@ -45,12 +45,12 @@ from setup_pretraining import (
 )
 from torch import nn
 
+from biphasic.model.build import architecture_config
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops
 from biphasic.training.memory import release_excess, tune_allocator
-from biphasic.training.run import first_model
 
 VOCABULARIES = (8_192, 131_072)
 PEERS = ("trainer-padded", "trainer-padded-tuned", "trainer-packed", "trainer-packed-tuned")
@@ -65,12 +65,23 @@ def trainer_model(setting: Setting, data: TrainingData) -> Any:
 
     EuroBERT is Llama's architecture without the causal mask; transformers has no causal EuroBERT.
     """
-    config = first_model(setting.recipe, data).config
-    assert isinstance(config, transformers.EuroBertConfig)
+    architecture = setting.recipe.architecture
+    assert architecture is not None
+    # Not the configuration of a model of ours: that one names our attention.
+    config = architecture_config(
+        architecture,
+        vocab_size=data.tokenizer.vocab_size,
+        max_seqlen=setting.max_seqlen,
+        special_ids=data.tokenizer.special_ids,
+    )
     if setting.is_mlm:
-        return transformers.EuroBertForMaskedLM(config)
-    shared = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "architectures")}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
+        model: Any = transformers.EuroBertForMaskedLM(config)
+    else:
+        shared = config.to_dict()
+        shared = {k: v for k, v in shared.items() if k not in ("model_type", "architectures")}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
+    assert model.config._attn_implementation == "sdpa"  # what transformers chooses by itself
+    return model
 
 
 def documents(data: TrainingData, num_tokens: int) -> Iterator[list[int]]:

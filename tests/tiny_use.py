@@ -14,6 +14,7 @@ from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
 FILLERS = ["the", "sat", "on", "mat", "and", "ran", "to", "with"]
 TEXT = "the cat sat on the mat and the dog ran to Paris with Anna \n Question Document: Query: . ,"
 SIZES = {"train": 96, "validation": 24, "test": 24}
+ANIMALS = ["cat", "dog", "Anna"]
 LABELS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -69,12 +70,16 @@ def write_task(folder: Path, kind: str) -> Path:
         _write_retrieval(folder, kind)
     else:
         rng = np.random.default_rng(0)
-        draw = {"sc": _labelled, "sr": _scored, "tc": _tagged, "qa": _question}[kind]
+        draw = {"sc": _labelled, "ml": _several, "sr": _scored, "tc": _tagged, "qa": _question}[
+            kind
+        ]
         for split, size in SIZES.items():
             rows = [{"id": f"{split}-{number}", **draw(rng)} for number in range(size)]
             write_jsonl(folder / f"{split}.jsonl", rows)
     if kind == "sc":
         (folder / "labels.json").write_text('["cat", "dog"]')
+    if kind == "ml":
+        (folder / "labels.json").write_text(json.dumps(ANIMALS))
     if kind == "tc":
         (folder / "labels.json").write_text(json.dumps(LABELS))
     description = {"name": f"tiny-{kind}", "kind": kind, "title": "Tiny"}
@@ -99,6 +104,12 @@ def _labelled(rng: np.random.Generator) -> dict[str, Any]:
     label, text = int(rng.integers(2)), words(rng)
     text.insert(int(rng.integers(len(text))), ("cat", "dog")[label])
     return {"text": " ".join(text), "label": label}
+
+
+def _several(rng: np.random.Generator) -> dict[str, Any]:
+    labels = np.flatnonzero(rng.random(len(ANIMALS)) < 0.4).tolist()
+    text = rng.permutation([*words(rng), *(ANIMALS[label] for label in labels)]).tolist()
+    return {"text": " ".join(text), "labels": labels}
 
 
 def _scored(rng: np.random.Generator) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import refuse_existing
 from biphasic.export.write import Format, check_format, export_model
 from biphasic.files import read_json
+from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
@@ -34,12 +35,14 @@ from biphasic.study.prepare import (
 )
 from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
+from biphasic.study.resolved import recipe_text
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
+from biphasic.training.wandb_view import viewed_in_wandb
 
 PEAK_TIMES_WIDTH = 0.4
 """Peak learning rate of a model whose own is not known, times its hidden size: 4e-4 at 1,024. How
@@ -53,6 +56,10 @@ MAX_SEQLEN = 512
 ROWS_PER_STEP = 32
 """Rows of a batch by default."""
 
+_OWN_RUN = """\
+# The model is a state. If its own run goes on with the same text, it keeps that run's settings
+# where none are given, and reads new rows.
+"""
 LEAST_TOKENS = 1 << 20
 """Of text to look at, however short the training: some of it is held out."""
 
@@ -113,6 +120,8 @@ def adapt(
     root: Path | str = DEFAULT_ROOT,
     checkpoint_every: int = 200,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train a finished model on as an encoder, and write it so that it works without biphasic.
@@ -132,6 +141,8 @@ def adapt(
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         compute: How steps are computed; as in `pretrain`.
+        device: As in `pretrain`.
+        wandb: As in `pretrain`.
         console: Where progress is shown; standard error when None.
 
     Returns:
@@ -143,49 +154,78 @@ def adapt(
         ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
             fit into memory.
         TrainingError: The loss is not finite.
+
+    Example:
+        >>> from biphasic import adapt
+        >>> adapt("decoder", "adapted", corpus="texts.jsonl", settings={"steps": 2}).name
+        'adapted'
     """
     out = Path(out).expanduser()
     check_format(format)
     refuse_existing(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
-    compute = parse_compute(compute)
+    compute, chosen = parse_compute(compute), parse_device(device)
     corpus = _corpus_settings(corpus)
     console = console or Console(stderr=True)
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
-    local = fetch_model(model, revision=revision)
-    check_state(local, store, say=say)
-    recipe = _first_run(local, settings, name=str(model))
-    check_phases(recipe.placed_phases)
-    say("checking the model")
-    check_model(local, recipe, name=str(model))
-    paths = _text(corpus, local, settings, store, console=console)
-    earlier = find_continuation(local, paths.open().ground)
-    if earlier:
-        recipe = _going_on(earlier, settings)
-    elif is_state(local):
-        say(
-            "the state's own run does not go on: the text is other, or no phases of its recipe end "
-            "with it; it is a finished model like any other, with empty moments"
+    with computing_on(chosen), viewed_in_wandb(wandb):
+        local = fetch_model(model, revision=revision)
+        check_state(local, store, say=say)
+        recipe = _first_run(local, settings, name=str(model))
+        check_phases(recipe.placed_phases)
+        say("checking the model")
+        check_model(local, recipe, name=str(model))
+        paths = _text(corpus, local, settings, store, console=console)
+        earlier = find_continuation(local, paths.open().ground)
+        if earlier:
+            recipe = _going_on(earlier, settings)
+        elif is_state(local):
+            say(
+                "the state's own run does not go on: the text is other, or no phases of its "
+                "recipe end with it; it is a finished model like any other, with empty moments"
+            )
+        paths = paths.extended([recipe])
+        if earlier:
+            earlier.require(recipe, paths.open().ground)
+            earlier.bring_into(store)
+            say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
+        say(_plan(recipe, compute))
+        state = train_recipe(
+            recipe,
+            paths,
+            store,
+            checkpoint_every=checkpoint_every,
+            heldout_every=0,
+            compute=compute,
+            console=console,
         )
-    paths = paths.extended([recipe])
-    if earlier:
-        earlier.require(recipe, paths.open().ground)
-        earlier.bring_into(store)
-        say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
-    say(_plan(recipe, compute))
-    state = train_recipe(
-        recipe,
-        paths,
-        store,
-        checkpoint_every=checkpoint_every,
-        heldout_every=0,
-        compute=compute,
-        console=console,
-    )
     _report(state, say)
     return export_model(state, out, format=format, say=say)
+
+
+def adaptation_text(
+    model: Path | str,
+    *,
+    corpus: CorpusConfig | Mapping[str, Any] | Path | str,
+    settings: AdaptConfig | Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    compute: ComputeConfig | Mapping[str, Any] | None = None,
+) -> str:
+    """Return in full what `adapt` would train, as a recipe file; the model is only looked at.
+
+    Arguments and errors as in `adapt`.
+    """
+    if not isinstance(settings, AdaptConfig):
+        settings = parse_config(AdaptConfig, settings or {}, where="adapt")
+    how = parse_compute(compute)
+    corpus = _corpus_settings(corpus)
+    local = fetch_model(model, revision=revision)
+    recipe = _first_run(local, settings, name=str(model))
+    check_phases(recipe.placed_phases)
+    told = recipe_text(recipe, corpus=_corpus_of(corpus, local, settings), compute=how)
+    return told + (_OWN_RUN if is_state(local) else "")
 
 
 def _text(
@@ -196,7 +236,13 @@ def _text(
     *,
     console: Console,
 ) -> DataPaths:
-    """Build the text, by the model's own tokenizer and no more of it than is read; or find it."""
+    """Build the text, or find it."""
+    config = _corpus_of(corpus, model, settings)
+    return prepare_corpus(config, locate_corpus(config, store), store, console=console)
+
+
+def _corpus_of(corpus: CorpusConfig, model: LocalModel, settings: AdaptConfig) -> CorpusConfig:
+    """Return what text to build: by the model's own tokenizer, and no more of it than is read."""
     if corpus.folder is None and corpus.vocab_size:
         raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
     if corpus.folder is None:
@@ -205,7 +251,7 @@ def _text(
         most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
         own = {"tokenizer": str(model.folder), "max_tokens": most}
         corpus = corpus.model_copy(update=own)
-    return prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+    return corpus
 
 
 def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:

@@ -141,7 +141,7 @@ def _weighted_mean(scores: Array) -> RunExamples:
     return RunExamples(terms, lambda sums: _ratio(sums[0], sums[1]))
 
 
-def _entity_f1(
+def _micro_f1(
     expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any]
 ) -> RunExamples:
     terms = np.stack([_numbers(column) for column in (expected, predicted, right)])
@@ -150,10 +150,25 @@ def _entity_f1(
 
 
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
-    """Return [3 * num_classes, num_examples]: true, predicted and right, for each class."""
-    label, guess = np.asarray(labels), np.asarray(predicted)
-    classes = np.unique(np.concatenate([label, guess]))
-    is_true, is_guess = label == classes[:, None], guess == classes[:, None]
+    """Return [3 * num_classes, num_examples]: true, predicted and right, for each class.
+
+    Args:
+        labels: Of each example its class, or the list of its classes.
+        predicted: Likewise.
+    """
+    if len(labels) and isinstance(labels[0], list):
+        both = (labels, predicted)
+        classes: Any = sorted({name for column in both for row in column for name in row})
+        is_true, is_guess = (
+            np.array([[name in row for row in column] for name in classes], dtype=np.bool_).reshape(
+                len(classes), len(column)
+            )
+            for column in both
+        )
+    else:
+        label, guess = np.asarray(labels), np.asarray(predicted)
+        classes = np.unique(np.concatenate([label, guess]))
+        is_true, is_guess = label == classes[:, None], guess == classes[:, None]
     return np.concatenate([is_true, is_guess, is_true & is_guess]).astype(np.float64)
 
 
@@ -214,7 +229,9 @@ _BUILDERS: dict[str, tuple[Callable[..., RunExamples], tuple[str, ...]]] = {
     "accuracy": (mean_examples, ("correct",)),
     "macro_f1": (_macro_f1, ("label", "predicted")),
     "matthews": (_matthews, ("label", "predicted")),
-    "entity_f1": (_entity_f1, ("num_entities", "num_predicted", "num_right")),
+    "entity_f1": (_micro_f1, ("num_entities", "num_predicted", "num_right")),
+    "micro_f1": (_micro_f1, ("num_labels", "num_predicted", "num_right")),
+    "subset_accuracy": (mean_examples, ("correct",)),
     "pearson": (_pearson, ("value", "predicted")),
     "spearman": (_no_sums, ("value",)),
 }

@@ -22,6 +22,7 @@ _METRICS = {
     "has_answer_f1": "F1 where there is an answer",
     "macro_f1": "macro F1",
     "matthews": "Matthews correlation",
+    "micro_f1": "micro F1",
     "mrr_at_10": "MRR@10",
     "ndcg_at_10": "nDCG@10",
     "no_answer_accuracy": "accuracy where there is no answer",
@@ -29,12 +30,14 @@ _METRICS = {
     "recall_at_100": "recall@100",
     "sentence_token_f1": "token F1 (mean over sentences)",
     "spearman": "Spearman correlation",
+    "subset_accuracy": "subset accuracy",
 }
 TASKS = {
     "SC": "sequence classification",
     "TC": "token classification",
     "QA": "question answering",
     "IR": "retrieval",
+    "ML": "multi-label classification",
     "SR": "regression",
     "ZS": "zero-shot",
 }

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from biphasic.cli.options import Device, PrintConfig, Wandb
+
 
 def adapt_command(
     model: Annotated[
@@ -70,11 +72,14 @@ def adapt_command(
         int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+    device: Device = None,
+    wandb: Wandb = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
 
-    from biphasic.adaptation import adapt
+    from biphasic.adaptation import adapt, adaptation_text
     from biphasic.config import parse_overrides
     from biphasic.export.write import Format
 
@@ -91,15 +96,25 @@ def adapt_command(
         "precision": precision,
         "seed": seed,
     }
+    settings = {name: value for name, value in options.items() if value is not None}
+    how = parse_overrides(compute or ())
+    if print_config:
+        found = adaptation_text(
+            model, corpus=corpus, settings=settings, revision=revision, compute=how
+        )
+        typer.echo(found, nl=False)
+        return
     folder = adapt(
         model,
         out,
         corpus=corpus,
-        settings={name: value for name, value in options.items() if value is not None},
+        settings=settings,
         format=cast(Format, format),
         revision=revision,
         root=root,
         checkpoint_every=checkpoint_every,
-        compute=parse_overrides(compute or ()),
+        compute=how,
+        device=device,
+        wandb=wandb,
     )
     typer.echo(f"encoder: {folder}")

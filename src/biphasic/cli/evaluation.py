@@ -16,8 +16,14 @@ from biphasic.analysis.sentences import coverage_sentence
 from biphasic.analysis.text import count, metric_name, points_cell, truncations
 from biphasic.config import parse_overrides
 from biphasic.records import Convention
-from biphasic.study.config import PAPER
-from biphasic.study.evaluation import Evaluation, evaluate_all, task_from_text
+from biphasic.study.config import PAPER, TaskConfig
+from biphasic.study.evaluation import (
+    Evaluation,
+    evaluate_all,
+    known_convention,
+    task_from_text,
+)
+from biphasic.study.resolved import evaluation_text
 from biphasic.study.run import default_workers
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
@@ -36,28 +42,60 @@ def evaluate_tasks(
     copies: Path | None,
     num_workers: int | None,
     convention: str,
+    device: str | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate a model on several tasks; everything is checked before the first.
 
     Raises:
         ConfigError: A setting is wrong.
     """
-    settings: dict[str, Any] = parse_overrides(overrides)
-    chosen = [
-        task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
-        for task in tasks
-    ]
     return evaluate_all(
         model,
-        chosen,
+        _tasks(tasks, copies=copies, settings=parse_overrides(overrides)),
         learning_rates=learning_rates,
         seeds=seeds,
         protocol=PAPER if is_paper else None,
         revision=revision,
         convention=cast(Convention, convention),
         root=root,
-        num_workers=num_workers or default_workers(),
+        num_workers=num_workers or default_workers(device=device),
+        device=device,
     )
+
+
+def evaluation_config(
+    tasks: Sequence[str],
+    *,
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    overrides: Iterable[str],
+    is_paper: bool,
+    copies: Path | None,
+    convention: str,
+) -> str:
+    """Return in full what `evaluate_tasks` would do.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    settings = parse_overrides(overrides)
+    return evaluation_text(
+        _tasks(tasks, copies=copies, settings=settings),
+        learning_rates=learning_rates,
+        seeds=seeds,
+        protocol=settings,
+        is_paper=is_paper,
+        convention=known_convention(convention),
+    )
+
+
+def _tasks(
+    tasks: Sequence[str], *, copies: Path | None, settings: dict[str, Any]
+) -> list[TaskConfig]:
+    return [
+        task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
+        for task in tasks
+    ]
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:

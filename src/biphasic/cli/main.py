@@ -20,7 +20,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Root
+from biphasic.cli.options import HELP, Device, PrintConfig, Root, Wandb
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -38,7 +38,7 @@ from biphasic.errors import (
 app = typer.Typer(
     help="Pretrain text encoders under control, evaluate them, and compare objectives honestly.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -94,11 +94,23 @@ def pretrain_command(
             "compile=true.",
         ),
     ] = None,
+    device: Device = None,
+    wandb: Wandb = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
-    from biphasic.config import parse_overrides
-    from biphasic.study.api import pretrain
+    from biphasic.config import load_config, parse_overrides
+    from biphasic.study.api import parse_compute, pretrain
+    from biphasic.study.prepare import corpus_settings
+    from biphasic.study.resolved import recipe_text
+    from biphasic.training.recipe import Recipe
 
+    how = parse_overrides(compute or ())
+    if print_config:
+        recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
+        text = corpus_settings(corpus)
+        typer.echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
+        return
     state = pretrain(
         file,
         corpus=corpus,
@@ -106,7 +118,9 @@ def pretrain_command(
         root=root,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
-        compute=parse_overrides(compute or ()),
+        compute=how,
+        device=device,
+        wandb=wandb,
     )
     typer.echo(shown(state))
 
@@ -121,8 +135,8 @@ def evaluate_command(
         typer.Option(
             "--task",
             help="pydocs-sc, pydocs-tc, pydocs-qa or pydocs-ir; a published dataset such as mnli "
-            "or squad; KIND:PATH with kind sc, sr, tc, qa, ir or zs (zero-shot retrieval); a task "
-            "file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
+            "or squad; KIND:PATH with kind sc, ml, sr, tc, qa, ir or zs (zero-shot retrieval); a "
+            "task file (YAML); a task folder. Repeat for several. See docs/tasks.md.",
         ),
     ],
     root: Root = Path("runs"),
@@ -158,10 +172,24 @@ def evaluate_command(
     convention: Annotated[
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
     ] = "standard",
+    device: Device = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
-    from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
+    from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
 
+    if print_config:
+        found = evaluation_config(
+            tasks,
+            learning_rates=rates,
+            seeds=seeds,
+            overrides=overrides or (),
+            is_paper=paper,
+            copies=copies,
+            convention=convention,
+        )
+        typer.echo(found, nl=False)
+        return
     evaluations = evaluate_tasks(
         model,
         tasks,
@@ -174,6 +202,7 @@ def evaluate_command(
         copies=copies,
         num_workers=workers,
         convention=convention,
+        device=device,
     )
     failed = False
     for evaluation in evaluations:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import PrintConfig, Root, Wandb
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -130,10 +130,17 @@ def study_run(
         typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
     ] = 3,
     overrides: Overrides = None,
+    wandb: Wandb = None,
+    print_config: PrintConfig = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
     from biphasic.study.api import run_study
+    from biphasic.study.resolved import study_text
+    from biphasic.study.study_file import load_study
 
+    if print_config:
+        typer.echo(study_text(load_study(file, overrides or ())), nl=False)
+        return
     outcome = run_study(
         file,
         root=root,
@@ -142,6 +149,7 @@ def study_run(
         num_threads=threads,
         jobs_per_gpu=per_gpu,
         tries=tries,
+        wandb=wandb,
     )
     show_outcome(outcome)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from biphasic.cli.options import Device
+
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
     from biphasic.tasks.embedding import Precision
@@ -33,7 +35,7 @@ def finetune_command(
     task: Annotated[
         str,
         typer.Option(
-            help="KIND:PATH for your own data, with kind sc, sr, tc, qa, ir or zs; a task file "
+            help="KIND:PATH for your own data, with kind sc, ml, sr, tc, qa, ir or zs; a task file "
             "(YAML); a published dataset such as mnli; a built-in task. See docs/tasks.md."
         ),
     ],
@@ -66,6 +68,7 @@ def finetune_command(
         int | None,
         typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
     ] = None,
+    device: Device = None,
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
@@ -84,7 +87,8 @@ def finetune_command(
             seeds=seeds,
             revision=revision,
             root=root,
-            num_workers=workers or default_workers(),
+            num_workers=workers or default_workers(device=device),
+            device=device,
         )
     )
 
@@ -127,6 +131,7 @@ def predict_command(
         ),
     ] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    device: Device = None,
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
     from biphasic.tasks.inputs import open_input
@@ -137,7 +142,9 @@ def predict_command(
         check_output(out, ROW_SUFFIXES)
     opened = open_input(source, format=input_format)
     with _bar("texts") as report:
-        summary = predict_file(folder, opened, out, columns=columns or (), report=report)
+        summary = predict_file(
+            folder, opened, out, columns=columns or (), device=device, report=report
+        )
     _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
     if out is not None:
         typer.echo(f"{out}: {summary.num_examples:,} predictions")
@@ -181,10 +188,12 @@ def encode_command(
     ] = "float32",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    device: Device = None,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
+    from biphasic.model.device import parse_device
     from biphasic.tasks.embedding import (
         Choices,
         embedding_settings,
@@ -199,6 +208,7 @@ def encode_command(
     if dtype not in known:
         raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")
     check_output(out, SUFFIXES)
+    parse_device(device)  # before anything is fetched
     opened = open_input(source, format=input_format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
     folder = fetch_embedding_model(model, revision=revision)
@@ -211,6 +221,7 @@ def encode_command(
             field=field,
             precision=cast("Precision", dtype),
             batch_tokens=batch_tokens,
+            device=device,
             report=report,
         )
     if never_saw_both_ways(folder):

@@ -28,6 +28,7 @@ from biphasic.export.output import new_folder, refuse_existing
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
+from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
@@ -46,6 +47,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
     ClassificationTask,
+    MultiLabelTask,
     QuestionTask,
     RegressionTask,
     TaggingTask,
@@ -95,6 +97,7 @@ def finetune(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int | None = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> FinetunedFolder:
     """Fine-tune an encoder over a grid, and keep the model that is best on validation.
@@ -116,6 +119,7 @@ def finetune(
         root: Folder of the store; runs whose results it has are not done again, except the best.
         num_workers: As in `evaluate`.
         num_threads: Threads per fine-tuning.
+        device: As in `evaluate`.
         console: Where progress is shown; standard error when None.
 
     Raises:
@@ -123,11 +127,18 @@ def finetune(
         DataError: Model or task are missing or damaged.
         ModelError: The model cannot be an encoder, or nobody else could use what came of it.
         TrainingError: Every run diverged.
+
+    Example:
+        >>> from biphasic import finetune
+        >>> made = finetune(state, "sc:reviews", "sorter", learning_rates=[1e-3])
+        >>> made.record.labels, made.record.form
+        (('bad', 'good'), 'sequence-classification')
     """
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()
     refuse_existing(out)
+    chosen = parse_device(device)
     console = console or Console(stderr=True)
     plan = plan_evaluation(
         model,
@@ -144,7 +155,7 @@ def finetune(
     [planned] = plan.tasks
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
-    with _scratch(out) as scratch:
+    with _scratch(out) as scratch, computing_on(chosen):
         check_before(
             plan.encoder.folder,
             tokenizer,
@@ -273,7 +284,7 @@ class _Writer:
         """Return what only some kinds of task have."""
         description, task = read_description(folder), self.task
         match task:
-            case ClassificationTask():
+            case ClassificationTask() | MultiLabelTask():
                 written = {"fields": text_fields(folder), "template": description.template}
                 return {"labels": task.labels, **written}
             case RegressionTask():

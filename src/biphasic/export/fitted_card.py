@@ -10,10 +10,12 @@ from biphasic.export.direction import direction_section
 from biphasic.export.markdown import escape, section, table
 from biphasic.files import read_json
 from biphasic.tasks.fitted import HeadRecord
+from biphasic.tasks.records import TEXT_KINDS
 
 CARD = "README.md"
 _PIPELINES = {
     "sc": "text-classification",
+    "ml": "text-classification",
     "sr": "text-classification",
     "tc": "token-classification",
     "qa": "question-answering",
@@ -22,6 +24,7 @@ _PIPELINES = {
 }
 _DOES = {
     "sc": "gives a text one of {number} labels",
+    "ml": "gives a text any of {number} labels",
     "sr": "gives a text a number",
     "tc": "finds entities in a text",
     "qa": "finds the answer to a question in a context",
@@ -119,7 +122,7 @@ def _usage(record: HeadRecord, name: str) -> list[str]:
 def _transformers(record: HeadRecord, name: str) -> str:
     load = _LOAD.format(kind=_KINDS[record.form], name=name)
     is_pair = record.kind == "qa"
-    is_pooled = record.kind in {"sc", "sr"}
+    is_pooled = record.kind in TEXT_KINDS
     return load + _USE[record.form].format(
         name=name,
         inputs="question, context" if is_pair else "text",
@@ -144,9 +147,11 @@ def _sentences(record: HeadRecord, name: str) -> str:
 def _reading(record: HeadRecord) -> str:
     """Say what is not plain from the code: how two texts become one, what an output means."""
     told = []
-    if record.kind in {"sc", "sr"} and (record.template or len(record.fields) > 1):
+    if record.kind in TEXT_KINDS and (record.template or len(record.fields) > 1):
         template = record.template or "Sentence 1: {text_a}\nSentence 2: {text_b}"
         told.append(f"A text is written as {_inline(template)}.")
+    if record.kind == "ml":
+        told.append("A label holds where its output is above 0, a probability above one half.")
     if record.form == "separate-head":
         told.append("transformers has no class with this function, so the head stands beside.")
         if record.kind == "sr":

@@ -30,6 +30,7 @@ from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
 from biphasic.tasks.fitted import FittedModel, Form, load_fitted
 from biphasic.tasks.records import (
     ClassificationTask,
+    MultiLabelTask,
     Question,
     QuestionTask,
     RegressionTask,
@@ -50,7 +51,7 @@ _CLASSES: dict[Form, Any] = {
 def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
     """Return a few texts of the test split as the model reads them; question and context as two."""
     match task:
-        case ClassificationTask() | RegressionTask():
+        case ClassificationTask() | MultiLabelTask() | RegressionTask():
             return [record.text for record in task.splits["test"][:_NUM_EXAMPLES]]
         case TaggingTask():
             return [" ".join(record.words) for record in task.splits["test"][:_NUM_EXAMPLES]]

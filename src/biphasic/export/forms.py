@@ -1,9 +1,10 @@
 """The forms in which a fine-tuned model can be written, so that others compute the same function.
 
-Our heads are linear: on the mean of all states (`sc`, `sr`), on single states (`tc`, `qa`). Where
-transformers has a class that is no more than that, the model is written as that class. EuroBERT's
-sequence classifier has a hidden layer with a GELU between; but gelu(z) - gelu(-z) = z for every z,
-so a hidden layer that holds each output and its negative computes a linear head exactly.
+Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`), on single states (`tc`, `qa`).
+Where transformers has a class that is no more than that, the model is written as that class.
+EuroBERT's sequence classifier has a hidden layer with a GELU between; but gelu(z) - gelu(-z) = z
+for every z, so a hidden layer that holds each output and its negative computes a linear head
+exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from biphasic.model.directions import open_both_ways
 from biphasic.model.eurobert import eurobert_config
 from biphasic.model.reading import body_class, read_config
 from biphasic.tasks.fitted import Form, HeadWeights
-from biphasic.tasks.records import Kind
+from biphasic.tasks.records import TEXT_KINDS, Kind
 from biphasic.training.state import save_tensors
 
 WEIGHTS = "model.safetensors"
@@ -35,6 +36,12 @@ HEAD_WEIGHTS = "head.safetensors"
 _CLASSES: Mapping[str, tuple[Form, Any]] = {
     "tc": ("token-classification", MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
     "qa": ("question-answering", MODEL_FOR_QUESTION_ANSWERING_MAPPING),
+}
+
+_PROBLEMS: Mapping[str, str] = {
+    "sc": "single_label_classification",
+    "ml": "multi_label_classification",
+    "sr": "regression",
 }
 
 
@@ -108,7 +115,7 @@ def forms_of(
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
     head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}
-    if outputs.kind in {"sc", "sr"} and (form := _sequence_form(config, body, head, outputs)):
+    if outputs.kind in TEXT_KINDS and (form := _sequence_form(config, body, head, outputs)):
         yield form
     if outputs.kind in _CLASSES and (form := _linear_form(config, body, head, outputs)):
         yield form
@@ -244,9 +251,8 @@ def _labelled(config: Any, outputs: Outputs, num_outputs: int) -> Any:
     config.num_labels = num_outputs
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
-    if outputs.kind in {"sc", "sr"}:
-        is_class = outputs.kind == "sc"
-        config.problem_type = "single_label_classification" if is_class else "regression"
+    if outputs.kind in _PROBLEMS:
+        config.problem_type = _PROBLEMS[outputs.kind]
     return config
 
 

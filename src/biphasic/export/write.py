@@ -71,6 +71,12 @@ def export_model(
             to another.
         CheckpointError: A state is damaged.
         ModelError: The model cannot be an encoder, or the check failed.
+
+    Example:
+        >>> from biphasic import export_model
+        >>> folder = export_model(state, "encoder", format="sentence-transformers")
+        >>> (folder / "modules.json").is_file()
+        True
     """
     settings = _Settings(format, dtype, max_shard_size)
     settings.check()

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from biphasic.errors import ModelError
+from biphasic.model.device import compute_device
 
 Use = Literal["fp32", "bf16", "load"]
 """Train in that precision, with fp32 weights and AdamW; or `load` alone."""
@@ -84,7 +85,7 @@ def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
     Raises:
         ModelError: It needs more than is free, both named.
     """
-    if use != "load" and torch.cuda.is_available():
+    if use != "load" and compute_device().type == "cuda":
         free_on_gpu, _ = torch.cuda.mem_get_info()
         _refuse_larger(folder, use, free_on_gpu, "of the GPU's memory")
         use = "load"

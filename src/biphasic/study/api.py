@@ -13,9 +13,12 @@ from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import is_complete, verify_folder
+from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
+from biphasic.study.inventory import event_folder
 from biphasic.study.jobs import TrainJob
+from biphasic.study.naming import recipe_name
 from biphasic.study.prepare import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
@@ -26,6 +29,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
+from biphasic.training.wandb_view import viewed_in_wandb
 
 
 def run_study(
@@ -37,6 +41,7 @@ def run_study(
     num_threads: int = 1,
     jobs_per_gpu: int = 1,
     tries: int = 3,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> StudyOutcome:
     """Run what a study still lacks and write its report.
@@ -50,28 +55,37 @@ def run_study(
         jobs_per_gpu: Jobs that share a GPU; one GPU and one core are one slot each.
         tries: How often a job that fails by bad luck (its process killed, memory or disk full) is
             tried before it is set aside. What is wrong in itself is tried once.
+        wandb: Project of Weights & Biases that shows the training, offline unless `WANDB_MODE`
+            says otherwise; none when None.
         console: Where progress is shown; standard error when None.
 
     Raises:
         ConfigError: The study file is wrong.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
+
+    Example:
+        >>> from biphasic import run_study
+        >>> outcome = run_study("study.yaml", overrides=["title=Mine"], num_workers=1)
+        >>> outcome.failures, outcome.report.name
+        ((), 'report.html')
     """
     if isinstance(study, StudyConfig):
         _refuse_overrides(overrides, "study")
     config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
-    return execute_study(
-        config,
-        root=Path(root),
-        resources=Resources(
-            num_workers=num_workers,
-            num_threads=num_threads,
-            jobs_per_gpu=jobs_per_gpu,
-            policy=RetryPolicy(tries=tries),
-        ),
-        console=console or Console(stderr=True),
-    )
+    with viewed_in_wandb(wandb):
+        return execute_study(
+            config,
+            root=Path(root),
+            resources=Resources(
+                num_workers=num_workers,
+                num_threads=num_threads,
+                jobs_per_gpu=jobs_per_gpu,
+                policy=RetryPolicy(tries=tries),
+            ),
+            console=console or Console(stderr=True),
+        )
 
 
 def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
@@ -88,6 +102,11 @@ def report_study(folder: Path | str) -> Path:
 
     Raises:
         StudyError: The folder holds no study.
+
+    Example:
+        >>> from biphasic import report_study
+        >>> report_study("runs/mine").name
+        'report.html'
     """
     folder = Path(folder).resolve()
     return write_report(folder, folder.parent / STORE)
@@ -102,6 +121,8 @@ def pretrain(
     checkpoint_every: int = 200,
     heldout_every: int = 100,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
@@ -119,13 +140,28 @@ def pretrain(
         heldout_every: Updates between held-out evaluations; 0 for the last only.
         compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; it changes no
             result beyond rounding.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None. The state's `environment` names it.
+        wandb: As in `run_study`.
         console: Where progress is shown; standard error when None.
 
     Raises:
-        ConfigError: The recipe is wrong.
+        ConfigError: The recipe is wrong, or there is no such device.
         CheckpointError: The corpus, what training resumes from, or the finished state is damaged.
         DataError: There is no such corpus or model.
         TrainingError: Loss or gradient are not finite.
+
+    Example:
+        >>> from biphasic import pretrain
+        >>> recipe = {
+        ...     "model": "pico",
+        ...     "max_seqlen": 64,
+        ...     "learning_rate": {"peak": 2e-3, "warmup_steps": 1},
+        ...     "phases": [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 2}],
+        ... }
+        >>> state = pretrain(recipe, corpus={"sources": ["texts.jsonl"], "vocab_size": 320})
+        >>> (state / "model.safetensors").is_file()
+        True
     """
     if isinstance(recipe, (str, Path)):
         folder = Path(recipe).expanduser().resolve().parent
@@ -136,20 +172,22 @@ def pretrain(
         recipe = parse_config(Recipe, recipe, where="recipe")
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
+    chosen = parse_device(device)
     tune_allocator()
     console = console or Console(stderr=True)
     store = Path(root).resolve() / STORE
     corpus = corpus_settings(corpus)
-    paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
-    return train_recipe(
-        recipe,
-        paths.extended([recipe]),
-        store,
-        checkpoint_every=checkpoint_every,
-        heldout_every=heldout_every,
-        compute=compute,
-        console=console,
-    )
+    with computing_on(chosen), viewed_in_wandb(wandb):
+        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
+        return train_recipe(
+            recipe,
+            paths.extended([recipe]),
+            store,
+            checkpoint_every=checkpoint_every,
+            heldout_every=heldout_every,
+            compute=compute,
+            console=console,
+        )
 
 
 def _refuse_overrides(overrides: Iterable[str], what: str) -> None:
@@ -202,7 +240,7 @@ def train_recipe(
         end=recipe.total_steps,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
-        tensorboard=store / "tensorboard" / identities[-1],
+        tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
         compute=compute,
     )
     run_here(job, console=console)

@@ -18,7 +18,7 @@ from biphasic.errors import LockedError, StudyError, TakenError
 from biphasic.files import MANIFEST
 from biphasic.store_claims import CLAIMS, claim_cleaning, running_work
 from biphasic.study.find import study_folders
-from biphasic.study.inventory import EVENT_FILES, Item, entries, useless_items
+from biphasic.study.inventory import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.needs import add_wishes, needs_of_studies
 from biphasic.study.prepared import STORE
 from biphasic.study.wanted import Wish, forget_wish, read_wishes
@@ -163,5 +163,5 @@ def _wishes(store: Path) -> tuple[Wish, ...]:
     """Return all wishes, with those of earlier versions, which left event files alone."""
     known = read_wishes(store)
     states = {state for wish in known for state in wish.states}
-    earlier = (path.name for path in entries(store / EVENT_FILES) if path.name not in states)
+    earlier = (path.name for path in entries(store / EVENT_FILES) if not has_state(path, states))
     return (*known, *(Wish(id=name, made_by="pretrain", states=(name,)) for name in earlier))

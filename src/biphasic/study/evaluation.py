@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from rich.console import Console
@@ -18,6 +18,7 @@ from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json, verify_folder
+from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
@@ -87,6 +88,7 @@ def evaluate(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int | None = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder on a task over a grid, and estimate its score.
@@ -111,12 +113,20 @@ def evaluate(
         num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one,
             None one per core, or one on a GPU, as the command does.
         num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None. `result.json` names it.
         console: Where progress is shown; standard error when None.
 
     Raises:
         ConfigError: A setting is wrong.
         DataError: Model or task are missing or damaged.
         ModelError: transformers cannot load the model, or it cannot be an encoder.
+
+    Example:
+        >>> from biphasic import evaluate
+        >>> found = evaluate(state, "sc:reviews", learning_rates=[1e-3, 3e-3], seeds=[0, 1])
+        >>> found.metric, found.estimate.num_seeds, len(found.results)
+        ('accuracy', 2, 4)
     """
     [evaluation] = evaluate_all(
         model,
@@ -130,6 +140,7 @@ def evaluate(
         root=root,
         num_workers=num_workers,
         num_threads=num_threads,
+        device=device,
         console=console,
     )
     return evaluation
@@ -148,6 +159,7 @@ def evaluate_all(
     root: Path | str = DEFAULT_ROOT,
     num_workers: int | None = 1,
     num_threads: int = 1,
+    device: str | None = None,
     console: Console | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate an encoder on several tasks; all are checked before the first begins.
@@ -157,9 +169,8 @@ def evaluate_all(
     """
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
-    if convention not in get_args(Convention):
-        known = nearest(convention, get_args(Convention))
-        raise ConfigError(f"convention: unknown value '{convention}'{known}")
+    known_convention(convention)
+    chosen = parse_device(device)
     console = console or Console(stderr=True)
     planned = plan_evaluation(
         model,
@@ -176,15 +187,28 @@ def evaluate_all(
         group = planned.group(evaluations)
         record_wish(planned.store, group.id, made_by="evaluate", results=group.run_ids())
         if missing_runs(group, planned.store):
-            run_finetunings(
-                planned.job(group),
-                num_workers=num_workers,
-                num_threads=num_threads,
-                console=console,
-            )
+            with computing_on(chosen):
+                run_finetunings(
+                    planned.job(group),
+                    num_workers=num_workers,
+                    num_threads=num_threads,
+                    console=console,
+                )
         for task in evaluations:
             runs = group.runs[task.info.name]
             yield summarise(task, runs, planned.store, convention=convention)
+
+
+def known_convention(text: str) -> Convention:
+    """Return the convention of a name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    known = get_args(Convention)
+    if text not in known:
+        raise ConfigError(f"convention: unknown value '{text}'{nearest(text, known)}")
+    return cast(Convention, text)
 
 
 @dataclass(frozen=True)

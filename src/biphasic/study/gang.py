@@ -21,7 +21,8 @@ from typing import IO, Any, Protocol
 
 from biphasic import errors
 from biphasic.distributed import check_devices
-from biphasic.errors import BiphasicError, LostRankError
+from biphasic.errors import BiphasicError, ConfigError, LostRankError
+from biphasic.model.device import chosen_device, device_environment
 from biphasic.study.gang_worker import STOP_FILE
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
@@ -72,7 +73,7 @@ def run_gang(
     """
     processes = job.compute.processes
     job.compute.check_rows(job.recipe.placed_phases)
-    check_devices(processes)
+    _check_devices(processes)
     with tempfile.TemporaryDirectory(prefix="biphasic-gang-") as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
@@ -80,6 +81,21 @@ def run_gang(
             failures, is_finished = _attend(gang, file, report, should_stop)
             if gang.wait() or not is_finished:
                 raise _first_failure(failures, processes)
+
+
+def _check_devices(processes: int) -> None:
+    """Refuse fewer devices than processes.
+
+    Raises:
+        ConfigError: There are fewer, or one alone was chosen.
+    """
+    chosen = chosen_device()
+    if chosen is not None and chosen.index is not None:
+        raise ConfigError(
+            f"device: {chosen} is one device, and {processes} processes need one each; write cuda"
+        )
+    if chosen is None or chosen.type == "cuda":
+        check_devices(processes)
 
 
 @contextmanager
@@ -94,7 +110,12 @@ def _started(file: Path, processes: int, log: IO[str] | None) -> Iterator[subpro
         stderr=log,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
+        env={
+            **os.environ,
+            **device_environment(),
+            "OMP_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+        },
         # Ctrl-C is for the process that watches; it asks the ranks to stop.
         start_new_session=True,
     )

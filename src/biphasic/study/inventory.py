@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,21 @@ CLAIM_DAYS = 1
 _OLD_LOCKS = "locks"
 _BUILTIN = "builtin-"
 EVENT_FILES = "tensorboard"
+_SHORT_IDENTITY = 12
+_LONGEST_NAME = 80
+
+
+def event_folder(store: Path, identity: str, *, name: str) -> Path:
+    """Return where the event files of a run outside of studies lie, by a name people can read."""
+    return store / EVENT_FILES / f"{name[:_LONGEST_NAME]}-{identity[:_SHORT_IDENTITY]}"
+
+
+def has_state(folder: Path, states: Collection[str]) -> bool:
+    """Tell whether event files are of one of these states; old ones have its whole identity."""
+    short = folder.name.rpartition("-")[2]
+    return folder.name in states or any(
+        state.startswith(short) for state in states if len(short) == _SHORT_IDENTITY
+    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +183,7 @@ def _tasks(store: Path, needs: Needs) -> Iterator[Item]:
 
 def _event_files(store: Path, needs: Needs) -> Iterator[Item]:
     for path in entries(store / EVENT_FILES):
-        if path.name not in needs.states:
+        if not has_state(path, needs.states):
             yield _item("event files", path)
 
 

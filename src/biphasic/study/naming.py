@@ -40,6 +40,12 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
     return _plain("-".join([*parts, *_differences(recipe, shared)]))
 
 
+def recipe_name(recipe: Recipe) -> str:
+    """Return the name of a recipe by its model and phases alone."""
+    shared = {key: getattr(recipe, key) for key in RecipeConfig.model_fields}
+    return arm_name(recipe, RecipeConfig(**shared))
+
+
 def point_name(arm: str, step: int) -> str:
     """Return the name of an arm at a step on its way, written out: `610m-clm-42k-1000`."""
     return f"{arm}-{step}"

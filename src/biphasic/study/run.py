@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from biphasic.claim import exclusive_folder
+from biphasic.model.device import compute_device, parse_device
 from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
@@ -119,9 +119,10 @@ def study_lock(folder: Path) -> AbstractContextManager[object]:
     return exclusive_folder(folder, doing="running this study", otherwise="use another --root")
 
 
-def default_workers(num_threads: int = 1) -> int:
+def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
     """Return how many jobs to run at once: one on a GPU, else as many as cores allow."""
-    return 1 if torch.cuda.is_available() else max((os.cpu_count() or 1) // num_threads, 1)
+    is_gpu = (parse_device(device) or compute_device()).type == "cuda"
+    return 1 if is_gpu else max((os.cpu_count() or 1) // num_threads, 1)
 
 
 def _run(

@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from biphasic.errors import ConfigError
+from biphasic.model.device import chosen_device, visible_devices
 
 MOST_PER_CORE = 8
 """Jobs and threads that a core may have: more of them stop a machine, and nobody means it."""
@@ -20,7 +19,8 @@ class Slot:
 
     Attributes:
         index: Its number, from 0.
-        device: The GPU, as `CUDA_VISIBLE_DEVICES` names it; None for CPU cores.
+        device: The GPU, as `CUDA_VISIBLE_DEVICES` names it; None for CPU cores, and empty where
+            CPU cores were chosen and GPUs are hidden.
     """
 
     index: int
@@ -54,7 +54,8 @@ def local_slots(
     devices = visible_devices()
     if not devices:
         count = num_workers or max((os.cpu_count() or 1) // num_threads, 1)
-        return tuple(Slot(index) for index in range(count))
+        hidden = None if chosen_device() is None else ""
+        return tuple(Slot(index, hidden) for index in range(count))
     # One job on each GPU before a second one on any.
     room = [device for _ in range(jobs_per_gpu) for device in devices]
     if num_workers is not None and num_workers > len(room):
@@ -80,10 +81,3 @@ def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
             f"{num_workers} workers with {num_threads} threads each: expected at most {most} "
             "threads in all on this machine"
         )
-
-
-def visible_devices() -> list[str]:
-    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
-    count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [str(index) for index in range(count)] if named is None else named.split(",")[:count]

@@ -18,9 +18,9 @@ from biphasic.objectives.mix import Mix
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.phases import Phase
-from biphasic.study.arms import ArmConfig, RecipeConfig, merge_settings
+from biphasic.study.arms import ArmConfig, merge_settings
 from biphasic.study.config import StudyConfig
-from biphasic.study.naming import arm_name
+from biphasic.study.naming import recipe_name
 from biphasic.study.tuned_rates import TunedRate, first_objective, why_not_tuned
 from biphasic.training.heldout import HELDOUT_MLM_PROBABILITY
 from biphasic.training.recipe import Recipe
@@ -185,10 +185,9 @@ def _begins_as(one: Recipe, other: Recipe) -> bool:
 def _names(recipes: Sequence[Recipe]) -> list[str]:
     names: list[str] = []
     for recipe in recipes:
-        # Against itself, so that nothing but model and objective is named; then without the step.
+        # Without the step, model and objective alone are named.
         plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
-        shared = RecipeConfig(**{key: getattr(recipe, key) for key in RecipeConfig.model_fields})
-        name = arm_name(plain, shared).removesuffix("-1")[:50]
+        name = recipe_name(plain).removesuffix("-1")[:50]
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
         names.append(next(each for each in candidates if each not in names))
     return names

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from biphasic.errors import DataError
+from biphasic.model.device import computing_on, parse_device
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
 from biphasic.tasks.inputs import Input, check_rows, require_columns
 from biphasic.tasks.outputs import new_file
@@ -56,6 +57,7 @@ def encode_file(
     field: str = "text",
     precision: Precision = "float32",
     batch_tokens: int | None = None,
+    device: str | None = None,
     report: Report | None = None,
 ) -> EncodingSummary:
     """Write a vector for each text of an input, in its order.
@@ -69,12 +71,16 @@ def encode_file(
         field: Column or key that is the text.
         precision: What the model computes in.
         batch_tokens: Most tokens of a batch.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None.
         report: Told how far it is.
 
     Raises:
+        ConfigError: There is no such device.
         DataError: A row has no text, or there is none.
         ModelError: The model cannot be an encoder.
     """
+    chosen = parse_device(device)
     total = check_rows(source, lambda row: _text_of(row, field))
     tune_allocator()
     done, num_cut, num_empty, size = 0, 0, 0, 0
@@ -83,7 +89,10 @@ def encode_file(
         if report is not None:
             report(done + size * read // of, total)
 
-    embedder = load_embedder(settings, precision=precision, batch_tokens=batch_tokens, watch=watch)
+    with computing_on(chosen):
+        embedder = load_embedder(
+            settings, precision=precision, batch_tokens=batch_tokens, watch=watch
+        )
     started = time.perf_counter()
     with _writer(out, width=embedder.width) as write:
         for window in _windows(_text_of(row, field) for row in source.rows()):

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from biphasic.errors import DataError
-from biphasic.tasks.records import Answer, LabelledText, Question, ScoredText, TaggedSentence
+from biphasic.tasks.records import (
+    Answer,
+    LabelledText,
+    MultiLabelText,
+    Question,
+    ScoredText,
+    TaggedSentence,
+)
 from biphasic.tasks.rows import Row
 from biphasic.tasks.templates import PAIR_TEMPLATE, fill
 
-Record = LabelledText | ScoredText | TaggedSentence | Question
-RecordT = TypeVar("RecordT", LabelledText, ScoredText, TaggedSentence, Question)
+Record = LabelledText | MultiLabelText | ScoredText | TaggedSentence | Question
+RecordT = TypeVar("RecordT", LabelledText, MultiLabelText, ScoredText, TaggedSentence, Question)
 
 
 def unique_records(
@@ -39,6 +46,17 @@ def labelled_text(row: Row, *, labels: Sequence[str], template: str | None) -> L
     if type(label) is not int or not 0 <= label < len(labels):
         raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
     return LabelledText(row.id(), _text(row, template), label)
+
+
+def multi_label_text(row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
+    """Return an example of multi-label classification."""
+    numbers = row.items("labels", int)
+    for number in numbers:
+        if not 0 <= number < len(labels):
+            raise row.error(f"unknown label {number}; labels.json has 0 to {len(labels) - 1}")
+        if numbers.count(number) > 1:
+            raise row.error(f"the label {number} ('{labels[number]}') is given twice")
+    return MultiLabelText(row.id(), _text(row, template), tuple(numbers))
 
 
 def scored_text(row: Row, *, template: str | None) -> ScoredText:

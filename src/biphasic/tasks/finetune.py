@@ -26,10 +26,12 @@ from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.classification import encode_classification
 from biphasic.tasks.encoding import EncodedTask, Encoder, new_head, token_ids
+from biphasic.tasks.multi_label import encode_multi_label
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
     ClassificationTask,
+    MultiLabelTask,
     QuestionTask,
     RegressionTask,
     TaggingTask,
@@ -135,6 +137,8 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
     match task:
         case ClassificationTask():
             return encode_classification(task, tokenizer, protocol=protocol)
+        case MultiLabelTask():
+            return encode_multi_label(task, tokenizer, protocol=protocol)
         case RegressionTask():
             return encode_regression(task, tokenizer, protocol=protocol)
         case TaggingTask():

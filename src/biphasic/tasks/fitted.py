@@ -67,11 +67,11 @@ class HeadRecord(Record):
     head: HeadWeights | None = None
     """None where there is none: retrieval compares pooled states."""
     labels: tuple[str, ...] = ()
-    """`sc` and `tc`: names of the outputs."""
+    """`sc`, `ml` and `tc`: names of the outputs."""
     fields: tuple[str, ...] = ()
-    """`sc` and `sr`: what an example has, as the template names it."""
+    """`sc`, `ml` and `sr`: what an example has, as the template names it."""
     template: str | None = None
-    """`sc` and `sr`: how these become one text; None where the one field is the text."""
+    """`sc`, `ml` and `sr`: how these become one text; None where the one field is the text."""
     query_template: str | None = None
     """`ir` and `zs`: how a query is written, over {text}."""
     document_template: str | None = None

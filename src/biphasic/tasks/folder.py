@@ -14,7 +14,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import KINDS, SPLITS, Kind
+from biphasic.tasks.records import KINDS, LABEL_KINDS, SPLITS, TEXT_KINDS, Kind
 from biphasic.tasks.templates import check_retrieval_template, check_template
 
 DESCRIPTION = "task.json"
@@ -33,7 +33,7 @@ class TaskDescription(Config):
     )
     template: str | None = Field(
         default=None,
-        description="sc, sr: how the fields of an example become one text, such as "
+        description="sc, ml, sr: how the fields of an example become one text, such as "
         "'Premise: {text_a}\\nHypothesis: {text_b}'.",
     )
     query_template: str | None = Field(
@@ -96,7 +96,7 @@ def check_kind_settings(
         ValueError: One does not fit the kind, or a template cannot be used.
     """
     settings = {
-        "template": (template, ("sc", "sr")),
+        "template": (template, TEXT_KINDS),
         "query_template": (query_template, RETRIEVAL_KINDS),
         "document_template": (document_template, RETRIEVAL_KINDS),
         "trained_on": (trained_on, ("ir",)),
@@ -175,7 +175,7 @@ def _required_files(description: TaskDescription) -> list[str]:
     if kind == "ir":
         splits = SPLITS if description.trained_on is None else SPLITS[1:]
         return ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
-    labels = ["labels.json"] if kind in {"sc", "tc"} else []
+    labels = ["labels.json"] if kind in LABEL_KINDS else []
     return [*(f"{split}.jsonl" for split in SPLITS), *labels]
 
 
@@ -194,8 +194,8 @@ def write_task_folder(
     Args:
         folder: Target; must not exist, or be complete already.
         description: What the task is.
-        splits: sc, sr, tc, qa: rows of each split.
-        labels: sc, tc: names of the labels.
+        splits: sc, ml, sr, tc, qa: rows of each split.
+        labels: sc, ml, tc: names of the labels.
         corpus: ir, zs: documents, `{"_id", "title", "text"}`.
         queries: ir, zs: queries, `{"_id", "text"}`.
         qrels: ir, zs: query, document and score of each split.

@@ -18,6 +18,7 @@ from biphasic.tasks.examples import (
     RecordT,
     check_values,
     labelled_text,
+    multi_label_text,
     question,
     scored_text,
     tagged_sentence,
@@ -30,6 +31,7 @@ from biphasic.tasks.records import (
     SPLITS,
     ClassificationTask,
     Kind,
+    MultiLabelTask,
     QuestionTask,
     RegressionTask,
     RetrievalTask,
@@ -73,7 +75,7 @@ def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None
 
 
 def text_fields(folder: Path) -> tuple[str, ...]:
-    """Return the fields of which an example of `sc` or `sr` is written, in their order.
+    """Return the fields of which an example of `sc`, `ml` or `sr` is written, in their order.
 
     Raises:
         DataError: The folder cannot be read.
@@ -119,6 +121,9 @@ def _read(folder: Path, description: TaskDescription, info: TaskInfo, files: lis
     if kind == "sc":
         parse = partial(labelled_text, labels=labels, template=template)
         return ClassificationTask(info, labels, _read_splits(folder, parse))
+    if kind == "ml":
+        several = partial(multi_label_text, labels=labels, template=template)
+        return MultiLabelTask(info, labels, _read_splits(folder, several))
     check_tag_set(labels, where=str(folder / "labels.json"))
     numbers = {label: number for number, label in enumerate(labels)}
     return TaggingTask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from biphasic.tasks.examples import is_bio
 from biphasic.tasks.rows import Row
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+LABEL_SEPARATOR = "|"
+"""Between the labels of a text where they stand in one field."""
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
 
@@ -117,6 +119,20 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
     ordered = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
     check_labels(ordered, where=source)
     return Labels(tuple(ordered), source)
+
+
+def single_labels(row: Row, key: str) -> list[Row]:
+    """Return a row for each of the labels that a row has: a list, or one text with `|` between.
+
+    Raises:
+        DataError: It has neither.
+    """
+    given = row.value.get(key)
+    if isinstance(given, str):
+        given = given.split(LABEL_SEPARATOR) if given.strip() else []
+    if not isinstance(given, list):
+        raise row.error(f"'{key}' must be a list of labels, not {given!r}")
+    return [replace(row, value={key: label}) for label in given]
 
 
 def found_tags(rows: Iterable[Row], *, source: str) -> Labels:

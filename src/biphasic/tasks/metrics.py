@@ -18,6 +18,7 @@ _RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 # The first metric of each kind is its primary one unless a task names another.
 METRICS_BY_KIND = {
     "sc": ("accuracy", "macro_f1", "matthews"),
+    "ml": ("micro_f1", "macro_f1", "subset_accuracy"),
     "sr": ("spearman", "pearson"),
     "tc": ("entity_f1", "sentence_token_f1"),
     "qa": ("f1", "exact_match"),
@@ -29,6 +30,7 @@ NO_PREDICTION = -1
 """Stands for the label of a word for which the model could not predict any."""
 # scikit-learn and seqeval take a number here; their annotations name only "warn".
 _ZERO: Any = 0
+_LEFT_OUT: Any = np.nan
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
@@ -49,6 +51,28 @@ def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
     if _is_constant(labels) or _is_constant(predicted):
         return 0.0
     return float(matthews_corrcoef(labels, predicted))
+
+
+def multi_label_scores(
+    expected: NDArray[np.bool_], predicted: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Return micro F1, macro F1 and the share of texts all of whose labels are right.
+
+    Macro F1 is the mean over the labels that are expected or predicted anywhere. Where there are
+    none at all, both kinds of F1 are 0.
+
+    Args:
+        expected: Whether a label holds, [num_texts, num_labels].
+        predicted: Likewise.
+    """
+    is_any = bool((expected | predicted).any())
+    return {
+        "micro_f1": float(f1_score(expected, predicted, average="micro", zero_division=_ZERO)),
+        "macro_f1": float(f1_score(expected, predicted, average="macro", zero_division=_LEFT_OUT))
+        if is_any
+        else 0.0,
+        "subset_accuracy": float(accuracy_score(expected, predicted)),
+    }
 
 
 def spearman(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:

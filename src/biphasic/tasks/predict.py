@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 
 from biphasic.errors import DataError
+from biphasic.model.device import computing_on, parse_device
 from biphasic.tasks.encoding import WatchedEncoder
 from biphasic.tasks.fitted import HeadRecord, load_fitted, read_head
 from biphasic.tasks.inputs import Input, check_rows, require_columns
@@ -116,6 +117,7 @@ def predict_file(
     out: Path | None,
     *,
     columns: Sequence[str] = (),
+    device: str | None = None,
     report: Report | None = None,
 ) -> Summary:
     """Predict on every example of an input, in its order; a row for each.
@@ -127,18 +129,23 @@ def predict_file(
         source: The input.
         out: `.jsonl`, `.csv` or `.parquet`; standard output when None.
         columns: Which hold the text, or the two texts, or question and context.
+        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
+            CPU, when None.
         report: Told how far it is.
 
     Raises:
+        ConfigError: There is no such device.
         DataError: The folder holds no fine-tuned model that predicts, or a row cannot be used.
     """
+    wanted = parse_device(device)
     record = read_head(folder)
     if record.kind in {"ir", "zs"}:
         raise DataError(f"{folder}: for retrieval, nothing to predict; use 'biphasic encode'")
     chosen = Columns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
-    fitted = load_fitted(folder)
+    with computing_on(wanted):
+        fitted = load_fitted(folder)
     predictor = predictor_of(fitted)
     done, num_cut, num_empty, size = 0, 0, 0, 0
 

@@ -11,10 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from biphasic.tasks.encoding import Encoder, encode_texts, frame
 from biphasic.tasks.fitted import FittedModel, HeadRecord
 from biphasic.tasks.metrics import NO_PREDICTION
+from biphasic.tasks.multi_label import predicted_labels
 from biphasic.tasks.qa import Span, best_spans
 from biphasic.tasks.records import Question
 from biphasic.tasks.rows import Row
@@ -58,6 +60,7 @@ def predictor_of(fitted: FittedModel) -> Predictor:
     """Return what predicts with a model of any kind but retrieval."""
     kinds: dict[str, Callable[[FittedModel], Predictor]] = {
         "sc": Classes,
+        "ml": LabelSets,
         "sr": Values,
         "tc": Entities,
         "qa": Answers,
@@ -106,9 +109,7 @@ class Classes:
     @property
     def columns(self) -> dict[str, pa.DataType]:
         """Label, and probabilities by label."""
-        labels = self.fitted.record.labels
-        shares = pa.struct([(label, pa.float64()) for label in labels])
-        return {"label": pa.string(), "probabilities": shares}
+        return {"label": pa.string(), "probabilities": _shares(self.fitted)}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
         """Predict the label of texts."""
@@ -121,6 +122,35 @@ class Classes:
             }
             for best, shares in zip(
                 logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
+            )
+        ]
+        return Predicted(rows, num_cut)
+
+
+@dataclass(frozen=True)
+class LabelSets:
+    """Multi-label classification: the labels that hold, and the probability of each."""
+
+    fitted: FittedModel
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """Labels, and probabilities by label, which do not add up to one."""
+        return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.fitted)}
+
+    def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
+        """Predict the labels of texts."""
+        logits, num_cut = _pooled_outputs(self.fitted, encoder, examples)
+        names = self.fitted.record.labels
+        rows = [
+            {
+                "labels": [name for name, holds in zip(names, row, strict=True) if holds],
+                "probabilities": dict(zip(names, shares, strict=True)),
+            }
+            for row, shares in zip(
+                predicted_labels(logits).tolist(),
+                expit(logits.astype(np.float64)).tolist(),
+                strict=True,
             )
         ]
         return Predicted(rows, num_cut)
@@ -305,6 +335,10 @@ class Answers:
             return row
         start = context.index(answer, span.start)
         return {**row, "start": start, "end": start + len(answer)}
+
+
+def _shares(fitted: FittedModel) -> pa.DataType:
+    return pa.struct([(label, pa.float64()) for label in fitted.record.labels])
 
 
 def _pooled_outputs(

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["sc", "sr", "tc", "qa", "ir", "zs"]
-"""Sequence classification, sequence regression, token classification, question answering,
-retrieval, and zero-shot retrieval: without fine-tuning."""
-KINDS: tuple[Kind, ...] = ("sc", "sr", "tc", "qa", "ir", "zs")
+Kind = Literal["sc", "ml", "sr", "tc", "qa", "ir", "zs"]
+"""Sequence classification, multi-label classification, sequence regression, token classification,
+question answering, retrieval, and zero-shot retrieval: without fine-tuning."""
+KINDS: tuple[Kind, ...] = ("sc", "ml", "sr", "tc", "qa", "ir", "zs")
+TEXT_KINDS: tuple[Kind, ...] = ("sc", "ml", "sr")
+"""Those that learn from the mean state of a text or a pair."""
+LABEL_KINDS: tuple[Kind, ...] = ("sc", "ml", "tc")
+"""Those whose outputs have names."""
 SPLITS = ("train", "validation", "test")
 
 
@@ -44,6 +48,15 @@ class LabelledText:
     id: str
     text: str
     label: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLabelText:
+    """A text, or a pair already written as one text, and its labels: any number, each once."""
+
+    id: str
+    text: str
+    labels: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,19 @@ class ClassificationTask:
     info: TaskInfo
     labels: tuple[str, ...]
     splits: Mapping[str, tuple[LabelledText, ...]]
+
+    def num_examples(self, split: str) -> int:
+        """Return the number of texts in a split."""
+        return len(self.splits[split])
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLabelTask:
+    """Multi-label classification: for each text all labels that hold, which may be none."""
+
+    info: TaskInfo
+    labels: tuple[str, ...]
+    splits: Mapping[str, tuple[MultiLabelText, ...]]
 
     def num_examples(self, split: str) -> int:
         """Return the number of texts in a split."""
@@ -154,4 +180,11 @@ class RetrievalTask:
         return len(self.qrels.get(split, {}))
 
 
-Task = ClassificationTask | RegressionTask | TaggingTask | QuestionTask | RetrievalTask
+Task = (
+    ClassificationTask
+    | MultiLabelTask
+    | RegressionTask
+    | TaggingTask
+    | QuestionTask
+    | RetrievalTask
+)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.files import complete_folder, write_json
+from biphasic.model.device import compute_device
 from biphasic.tasks.finetune import FinetuneResult
-from biphasic.tasks.scores import SplitScores
+from biphasic.tasks.scores import Column, SplitScores
 
 RESULT_FORMAT = "biphasic.finetune/1"
 _NOTHING = SplitScores({}, (), np.empty(0))
@@ -53,6 +54,7 @@ def _record(result: FinetuneResult, *, run_id: str, state: str) -> dict[str, Any
         "by_type": {split: scores.by_type for split, scores in splits.items() if scores.by_type},
         "num_truncated": result.num_truncated,
         "seconds": result.seconds,
+        "device": str(compute_device()),
     }
 
 
@@ -67,6 +69,12 @@ def _split_table(split: str, scores: SplitScores) -> pa.Table:
             "split": pa.array([split] * len(scores.ids), pa.string()),
             "id": pa.array(scores.ids, pa.string()),
             "score": pa.array(scores.scores, pa.float64()),
-            **{name: pa.array(column) for name, column in scores.columns.items()},
+            **{name: _array(column) for name, column in scores.columns.items()},
         }
     )
+
+
+def _array(column: Column) -> pa.Array:
+    # Arrow would not know what lists hold that are all empty.
+    has_lists = len(column) > 0 and isinstance(column[0], list)
+    return pa.array(column, pa.list_(pa.string()) if has_lists else None)

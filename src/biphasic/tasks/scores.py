@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Column = NDArray[np.float64] | NDArray[np.int64] | NDArray[np.bool_] | Sequence[str]
+Column = (
+    NDArray[np.float64]
+    | NDArray[np.int64]
+    | NDArray[np.bool_]
+    | Sequence[str]
+    | Sequence[Sequence[str]]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from biphasic import __version__
+from biphasic.model.device import compute_device
 from biphasic.training.lineage import NUMERICS_VERSION
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
@@ -18,6 +19,7 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "s
 
 def environment() -> dict[str, Any]:
     """Return versions, hardware and thread count as JSON; no names of hosts or people."""
+    device = compute_device()
     return {
         "biphasic": __version__,
         "numerics_version": NUMERICS_VERSION,
@@ -28,7 +30,8 @@ def environment() -> dict[str, Any]:
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "device": str(device),
+        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
 
 

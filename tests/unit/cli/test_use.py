@@ -21,7 +21,10 @@ def app_of(command):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (finetune_command, ["--task", "--out", "--learning-rate", "--seed", "--set", "sc, sr, tc"]),
+        (
+            finetune_command,
+            ["--task", "--out", "--learning-rate", "--seed", "--set", "sc, ml, sr, tc"],
+        ),
         (predict_command, ["--out", "--column", "--format", "standard input"]),
         (encode_command, ["--field", "--prefix", "--prompt", "--normalize", "--max-seqlen"]),
         (encode_command, ["--batch-tokens", "--dtype", ".npy", ".parquet"]),

@@ -21,11 +21,12 @@ from biphasic.tasks.encoding import encode_texts
 from biphasic.tasks.fitted import load_fitted, read_head
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.predict import predict_file
-from tiny_use import LABELS, read_jsonl, write_model, write_task
+from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
 
 PROTOCOL = {"max_steps": 20, "batch_size": 16, "max_question_tokens": 8, "window_overlap": 8}
 FORMS = {
     ("eurobert", "sc"): "sequence-classification",
+    ("eurobert", "ml"): "sequence-classification",
     ("eurobert", "sr"): "sequence-classification",
     ("eurobert", "tc"): "token-classification",
     ("eurobert", "qa"): "separate-head",
@@ -36,6 +37,7 @@ FORMS = {
     ("qwen3", "sr"): "separate-head",
     ("qwen3", "tc"): "token-classification",
     ("bert", "sc"): "separate-head",
+    ("bert", "ml"): "separate-head",
     ("bert", "tc"): "token-classification",
     ("bert", "qa"): "question-answering",
     ("modernbert", "tc"): "separate-head",
@@ -126,6 +128,7 @@ def test_predict_gives_what_was_scored(one_thread, make, tmp_path, family, kind)
     assert [row["id"] for row in rows] == [score["id"] for score in scored]
     ours = {
         "sc": lambda row: row["label"],
+        "ml": lambda row: row["labels"],
         "sr": lambda row: row["score"],
         "qa": lambda row: row["answer"],
         "tc": lambda row: len(row["entities"]),
@@ -152,7 +155,7 @@ def _predicted(row):
 def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
     texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
     sequence, token = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
-    kinds = {"sc": sequence, "sr": sequence, "tc": token}
+    kinds = {"sc": sequence, "ml": sequence, "sr": sequence, "tc": token}
     folders = [(str(make("eurobert", kind).folder), name) for kind, name in kinds.items()]
     ended = subprocess.run(
         [sys.executable, "-c", STRANGER, json.dumps(texts), json.dumps(folders)],
@@ -163,12 +166,21 @@ def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
     assert ended.returncode == 0, ended.stderr
     all_found = json.loads(ended.stdout.splitlines()[-1])
     names = [found["names"] for found in all_found]
-    assert names == [["cat", "dog"], ["LABEL_0"], LABELS]
+    assert names == [["cat", "dog"], ANIMALS, ["LABEL_0"], LABELS]
     for kind, found in zip(kinds, all_found, strict=True):
         for mine, logits in zip(
             _outputs(make("eurobert", kind), texts), found["logits"], strict=True
         ):
             np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
+
+
+def test_a_multi_label_model_says_so(one_thread, make):
+    made = make("eurobert", "ml")
+    config = json.loads((made.folder / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
+    card = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert "gives a text any of 3 labels" in card
+    assert "A label holds where its output is above 0" in card
 
 
 def _outputs(made, texts):

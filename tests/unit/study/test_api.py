@@ -90,8 +90,11 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     state = json.loads((folder / "state.json").read_text())
     assert (state["step"], [e["objective"] for e in state["ledger"]]) == (4, ["clm", "mlm"])
     assert AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 64
+    [events] = (tmp_path / "root/store/tensorboard").iterdir()
+    assert events.name == f"pico-clm-2-mlm40-4-{folder.name[:12]}"
     before = (folder / "manifest.json").stat().st_mtime_ns
-    assert pretrain(RECIPE, root=tmp_path / "root", console=quiet) == folder
+    assert state["environment"]["device"] == "cpu"
+    assert pretrain(RECIPE, root=tmp_path / "root", console=quiet, device="cpu") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before
 
     found = evaluate(folder, task, **GRID, protocol=PROTOCOL, root=tmp_path / "root", console=quiet)
@@ -102,6 +105,8 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     )
     assert {result.seed for result in found.results} == {0, 1}
     assert {result.state for result in found.results} == {folder.name}
+    record = json.loads((found.folder / found.results[0].id / "result.json").read_text())
+    assert record["device"] == "cpu"
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

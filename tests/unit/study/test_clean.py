@@ -18,6 +18,7 @@ from biphasic.store_claims import claim_work
 from biphasic.study import clean as cleaning
 from biphasic.study.clean import clean
 from biphasic.study.clean_text import cleaning_lines
+from biphasic.study.inventory import event_folder
 from biphasic.study.record import settings_digest
 from biphasic.study.study_file import load_resolved, save_resolved
 from biphasic.study.wanted import read_wishes, record_wish
@@ -218,6 +219,17 @@ def test_pretraining_by_an_earlier_version_is_known_by_its_event_files(root, sto
     (store / "tensorboard/pretrained").mkdir(parents=True)
     assert names(clean(root)) == []
     assert names(clean(root, also_pretrained=True)) == ["pretrained", "pretrained"]
+
+
+def test_event_files_are_known_by_the_end_of_their_name(root, store):
+    state = "0123456789abcdef" * 4
+    folder = event_folder(store, state, name="pico-clm-4")
+    assert folder.name == "pico-clm-4-0123456789ab"
+    folder.mkdir(parents=True)
+    fake_state(store, state)
+    record_wish(store, state, made_by="pretrain", states=[state])
+    assert names(clean(root)) == []
+    assert names(clean(root, also_pretrained=True)) == [state, folder.name]
 
 
 def test_pretraining_that_is_under_way_keeps_its_checkpoint(root, store):

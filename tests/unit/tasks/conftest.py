@@ -21,6 +21,8 @@ from biphasic.tasks.records import (
     ClassificationTask,
     Kind,
     LabelledText,
+    MultiLabelTask,
+    MultiLabelText,
     Question,
     QuestionTask,
     RegressionTask,
@@ -116,6 +118,7 @@ def tiny_tasks() -> dict[str, Callable[[], Task]]:
     """A builder of a tiny task for each kind."""
     return {
         "sc": classification_task,
+        "ml": multi_label_task,
         "sr": regression_task,
         "tc": tagging_task,
         "qa": question_task,
@@ -143,6 +146,20 @@ def classification_task() -> ClassificationTask:
 
     splits = {split: tuple(map(draw, range(size))) for split, size in SIZES.items()}
     return ClassificationTask(info("sc", "accuracy"), ("cat", "dog"), splits)
+
+
+def multi_label_task() -> MultiLabelTask:
+    """Which of three animals and names a sentence has in it."""
+    rng = np.random.default_rng(5)
+    labels = ("cat", "dog", "Anna")
+
+    def draw(number: int) -> MultiLabelText:
+        holds = tuple(np.flatnonzero(rng.random(3) < 0.4).tolist())
+        words = rng.permutation([*filler(rng), *(labels[n] for n in holds)]).tolist()
+        return MultiLabelText(str(number), " ".join(words), holds)
+
+    splits = {split: tuple(map(draw, range(size))) for split, size in SIZES.items()}
+    return MultiLabelTask(info("ml", "micro_f1"), labels, splits)
 
 
 def regression_task() -> RegressionTask:

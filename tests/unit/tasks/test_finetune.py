@@ -16,7 +16,7 @@ from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetun
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.training.embedding_rows import ShortTable
 
-KINDS = ("sc", "sr", "tc", "qa", "ir")
+KINDS = ("sc", "ml", "sr", "tc", "qa", "ir")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def same(first, second):
         assert one.ids == two.ids
         assert one.scores.tobytes() == two.scores.tobytes()
         for name, column in one.columns.items():
-            assert np.array_equal(column, two.columns[name]), name
+            assert list(column) == list(two.columns[name]), name
         assert one.by_type == two.by_type
 
 

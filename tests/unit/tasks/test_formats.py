@@ -372,7 +372,10 @@ def test_usual_templates_change_no_identity_and_others_do(tmp_path):
 @pytest.mark.parametrize(
     ("described", "message"),
     [
-        ({"kind": "qa", "template": "{text}"}, "'template' is for tasks of kind sc or sr, not qa"),
+        (
+            {"kind": "qa", "template": "{text}"},
+            "'template' is for tasks of kind sc or ml or sr, not qa",
+        ),
         ({"kind": "sc", "query_template": "{text}"}, "'query_template' is for .* ir or zs, not sc"),
         ({"kind": "zs", "trained_on": "x"}, "'trained_on' is for tasks of kind ir, not zs"),
         ({"kind": "sc", "template": "text"}, "names no field"),

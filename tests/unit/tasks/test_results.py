@@ -16,6 +16,14 @@ from biphasic.tasks.results import write_result
 TEXT, FLOAT, INT, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 COLUMNS = {
     "sc": {"correct": BOOL, "label": TEXT, "predicted": TEXT},
+    "ml": {
+        "correct": BOOL,
+        "label": pa.list_(TEXT),
+        "predicted": pa.list_(TEXT),
+        "num_labels": INT,
+        "num_predicted": INT,
+        "num_right": INT,
+    },
     "sr": {"value": FLOAT, "predicted": FLOAT},
     "tc": {
         "sentence_token_f1": FLOAT,

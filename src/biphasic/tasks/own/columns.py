@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 from biphasic.config import Config
 from biphasic.errors import DataError
 from biphasic.tasks.own.squad_json import joined_answers
-from biphasic.tasks.records import Kind
+from biphasic.tasks.records import TEXT_KINDS, Kind
 from biphasic.tasks.rows import Row
 from biphasic.tasks.templates import template_fields
 
@@ -26,8 +26,10 @@ USUAL_TEXTS = (
 )
 """What columns of single texts and of pairs are usually called."""
 _VALUES = (("value",), ("score",), ("label",))
+_LABELS = (("labels",), ("label",))
 _BY_KIND: dict[str, set[str]] = {
     "sc": {"id", "text", "label"},
+    "ml": {"id", "text", "labels"},
     "sr": {"id", "text", "value"},
     "tc": {"id", "tokens", "tags"},
     "qa": {"id", "question", "context", "answers"},
@@ -41,9 +43,10 @@ class Columns(Config):
 
     id: Column | None = Field(default=None, description="By default `id`, else the line number.")
     text: Column | tuple[Column, Column] | None = Field(
-        default=None, description="sc, sr: one name, or two for pairs."
+        default=None, description="sc, ml, sr: one name, or two for pairs."
     )
     label: Column | None = Field(default=None, description="sc.")
+    labels: Column | None = Field(default=None, description="ml: all labels of a text.")
     value: Column | None = Field(default=None, description="sr: the number to predict.")
     tokens: Column | PositiveInt | None = Field(
         default=None, description="tc: in CoNLL files the number of the column, from 1."
@@ -106,10 +109,12 @@ def _choose(
     there: Collection[str], *, path: Path, kind: Kind, columns: Columns, template: str | None
 ) -> dict[str, str]:
     """Return for each of our names the column that holds it."""
-    if kind in {"sc", "sr"}:
+    if kind in TEXT_KINDS:
         chosen = _text_columns(there, path=path, columns=columns, template=template)
         if kind == "sc":
             chosen["label"] = columns.label or "label"
+        elif kind == "ml":
+            chosen["labels"] = columns.labels or _usual(_LABELS, there, path=path)[0]
         else:
             chosen["value"] = columns.value or _usual(_VALUES, there, path=path)[0]
     else:

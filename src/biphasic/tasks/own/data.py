@@ -15,6 +15,7 @@ from biphasic.tasks.examples import (
     RecordT,
     check_values,
     labelled_text,
+    multi_label_text,
     question,
     scored_text,
     tagged_sentence,
@@ -28,6 +29,7 @@ from biphasic.tasks.labels import (
     found_labels,
     found_tags,
     read_labels,
+    single_labels,
 )
 from biphasic.tasks.own.columns import Columns, check_same_texts, renamed_rows
 from biphasic.tasks.own.conll import read_conll
@@ -36,9 +38,10 @@ from biphasic.tasks.own.splits import cut_splits
 from biphasic.tasks.own.squad_json import read_squad
 from biphasic.tasks.own.tables import read_csv, read_tsv
 from biphasic.tasks.own.task_file import TaskFile
-from biphasic.tasks.records import SPLITS
+from biphasic.tasks.records import LABEL_KINDS, SPLITS
 from biphasic.tasks.rows import Row, read_jsonl
 
+_TRAINING = "the training split"
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -124,16 +127,20 @@ def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
 
 def _labels(file: TaskFile, files: dict[str, Path], rows: Sequence[Row]) -> Labels | None:
     """Return the labels of the task; None where it has none."""
-    if file.kind not in {"sc", "tc"}:
+    if file.kind not in LABEL_KINDS:
         return None
     if file.labels is not None:
         labels = Labels(tuple(map(str, file.labels)), "the task file")
     elif "labels" in files:
         path = files["labels"]
         labels = Labels(read_labels(path), path.name, is_numbered=True)
+    elif file.kind == "tc":
+        labels = found_tags(rows, source=_TRAINING)
+    elif file.kind == "ml":
+        singles = (single for row in rows for single in single_labels(row, "labels"))
+        labels = found_labels(singles, "labels", source=_TRAINING)
     else:
-        find = partial(found_labels, key="label") if file.kind == "sc" else found_tags
-        labels = find(rows, source="the training split")
+        labels = found_labels(rows, "label", source=_TRAINING)
     check_labels(labels.names, where=labels.source)
     if file.kind == "tc":
         check_tag_set(labels.names, where=labels.source)
@@ -145,6 +152,10 @@ def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
     value = {**row.value, "id": row.id()}
     if labels and file.kind == "sc":
         value["label"] = labels.number(row, "label")
+    elif labels and file.kind == "ml":
+        value["labels"] = [
+            labels.number(single, "labels") for single in single_labels(row, "labels")
+        ]
     elif labels and isinstance(row.value.get("tags"), list):
         value["tags"] = [
             labels.tag(row, position, tag) for position, tag in enumerate(row.value["tags"])
@@ -164,6 +175,8 @@ def _check(rows: list[Row], file: TaskFile, labels: Labels | None, *, where: str
     names = labels.names if labels else ()
     if file.kind == "sc":
         check(partial(labelled_text, labels=names, template=file.template))
+    elif file.kind == "ml":
+        check(partial(multi_label_text, labels=names, template=file.template))
     elif file.kind == "sr":
         check(partial(scored_text, template=file.template))
     elif file.kind == "tc":

@@ -8,10 +8,11 @@ from pathlib import Path
 from biphasic.errors import DataError
 from biphasic.tasks.folder import RETRIEVAL_KINDS
 from biphasic.tasks.own.task_file import TaskFile
-from biphasic.tasks.records import SPLITS, Kind
+from biphasic.tasks.records import LABEL_KINDS, SPLITS, Kind
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
     "sc": (".jsonl", ".csv", ".tsv"),
+    "ml": (".jsonl", ".csv", ".tsv"),
     "sr": (".jsonl", ".csv", ".tsv"),
     "tc": (".jsonl", ".conll", ".iob2", ".bio", ".txt", ".tsv"),
     "qa": (".json", ".jsonl"),
@@ -98,7 +99,7 @@ def _found(kind: Kind, folder: Path) -> dict[str, Path]:
         paths = [path for path in sorted(folder.iterdir()) if re.fullmatch(pattern, path.name)]
         if path := _only(paths):
             files[split] = path
-    if kind in {"sc", "tc"} and (folder / "labels.json").is_file():
+    if kind in LABEL_KINDS and (folder / "labels.json").is_file():
         files["labels"] = folder / "labels.json"
     return files
 

@@ -11,7 +11,7 @@ from biphasic.config import Config, load_config, parse_config
 from biphasic.tasks.folder import RETRIEVAL_KINDS, TaskDescription, check_kind_settings
 from biphasic.tasks.own.columns import Columns
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import Kind
+from biphasic.tasks.records import LABEL_KINDS, Kind
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -50,9 +50,10 @@ class TaskFile(Config):
     columns: Columns = Columns()
     """Names of columns, where they are not the usual ones."""
     labels: tuple[str | StrictInt, ...] | None = None
-    """sc, tc: names of the labels in order; those of the training split, sorted, when not given."""
+    """sc, ml, tc: names of the labels in order; those of the training split, sorted, when not
+    given."""
     template: str | None = None
-    """sc, sr: how the columns of an example become one text."""
+    """sc, ml, sr: how the columns of an example become one text."""
     query_template: str | None = None
     """ir, zs: how a query is written."""
     document_template: str | None = None
@@ -74,8 +75,9 @@ class TaskFile(Config):
             trained_on=self.trained_on,
         )
         self.columns.check_kind(self.kind)
-        if self.labels is not None and self.kind not in {"sc", "tc"}:
-            raise ValueError(f"'labels' is for tasks of kind sc or tc, not {self.kind}")
+        if self.labels is not None and self.kind not in LABEL_KINDS:
+            known = " or ".join(LABEL_KINDS)
+            raise ValueError(f"'labels' is for tasks of kind {known}, not {self.kind}")
         if (self.corpus or self.queries) and self.kind not in RETRIEVAL_KINDS:
             raise ValueError(f"'corpus' and 'queries' are for retrieval, not for {self.kind}")
         self._check_splits()

@@ -31,11 +31,11 @@ def test_paths_begin_at_the_file(tmp_path):
         ("kind: sc\ncolumns: {tokens: x}", "columns.tokens: a task of kind sc has no such column"),
         ("kind: ir\ncolumns: {text: x}", "columns.text: a task of kind ir has no such column"),
         ("kind: sc\ncolumns: {text: [x, x]}", "a pair needs two different columns"),
-        ("kind: qa\nlabels: [a, b]", "'labels' is for tasks of kind sc or tc, not qa"),
+        ("kind: qa\nlabels: [a, b]", "'labels' is for tasks of kind sc or ml or tc, not qa"),
         # YAML reads these two names as true and false.
         ("kind: sc\nlabels: [yes, no]", "labels.0"),
         ("kind: qa\ncorpus: x", "'corpus' and 'queries' are for retrieval, not for qa"),
-        ("kind: qa\ntemplate: '{text}'", "'template' is for tasks of kind sc or sr, not qa"),
+        ("kind: qa\ntemplate: '{text}'", "'template' is for tasks of kind sc or ml or sr, not qa"),
         ("kind: sc\ntest: x\ntest_fraction: 0.1", "give 'test' or 'test_fraction', not both"),
         ("kind: sc\ntest_fraction: 1.0", "test_fraction"),
         ("kind: sc\nvalidation_fraction: 0.5\ntest_fraction: 0.5", "leave nothing to train on"),

@@ -1,0 +1,247 @@
+"""Every benchmark in its shortest form: it runs and writes its records.
+
+What is measured means nothing at this size. Scripts and commands that a benchmark would start as
+processes run within this one, which saves loading torch for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tiny_use import SHAPE, write_jsonl, write_model, write_task
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+VOCABULARY = 512
+ROW_TOKENS = 132  # the least that question answering takes
+
+# Constants of scripts that decide how long they take.
+SIZES: dict[str, dict[str, Any]] = {
+    "setup_pretraining": {
+        "TRAINED_VOCABULARY": VOCABULARY,
+        "WARMUP_STEPS": 1,
+        "MEASURED_STEPS": 1,
+    },
+    "pretrain": {"CEILING_SECONDS": 0, "MATRIX_SIZE": 64, "COUNTED_BATCHES": 1},
+    "growth": {
+        "TRAINED_VOCABULARY": VOCABULARY,
+        "TOKENS_PER_STEP": (256, 512),
+        "VOCABULARIES": (VOCABULARY, 2 * VOCABULARY),
+        "MAX_SEQLENS": (64, 128),
+        "FIXED_TOKENS": 128,
+    },
+    "where_time_goes": {"WARMUP_STEPS": 1, "PROFILED_STEPS": 1},
+    "pipeline": {
+        "EPOCH_DOCUMENTS": (200, 400),
+        "COPIED_TOKENS": 10_000,
+        "LOADER_STEPS": 2,
+        "LOADER_MODELS": ("pico",),
+        "LOADER_OBJECTIVES": ("mlm40",),
+        "STEP_TOKENS": 1024,
+        "STEPS_AFTER": 2,
+        "WINDOW_DOCUMENTS": 200,
+        "ROUNDS": 1,
+    },
+    "scoring": {"TRAINED_VOCABULARY": VOCABULARY},
+    "gang": {"TRAINED_VOCABULARY": VOCABULARY},
+    "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
+    "report": {
+        "ARMS": ("untrained", "mlm"),
+        "GRIDS": {2: (1, 1), 4: (2, 1)},
+        "LINES": (20, 40),
+        "FIXED_RESULTS": 2,
+        "FIXED_LINES": 20,
+        "WIDE": {20: 2},
+        "WIDE_TASKS": 1,
+        "WIDE_RATES": 2,
+    },
+}
+
+
+class Bench:
+    """Runs scripts of `benchmarks/` in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._monkeypatch, self.folder = monkeypatch, folder
+        self.start_process = importlib.import_module("harness").run_process
+
+    def __call__(self, script: str, *arguments: object, records: str = "--json") -> list[Any]:
+        """Run a benchmark; return its records."""
+        path = self.folder / "records.json"
+        self.script(script, [*map(str, arguments), records, str(path)])
+        return json.loads(path.read_text(encoding="utf-8"))["records"]
+
+    def script(self, name: str, arguments: Sequence[str]) -> str:
+        """Run a script; return what it printed."""
+        module = self.load(name)
+        return self._captured(module.main, [name, *arguments])
+
+    def load(self, name: str) -> ModuleType:
+        """Import a script, and make it small."""
+        module = importlib.import_module(name)
+        for constant, value in SIZES.get(name, {}).items():
+            assert hasattr(module, constant)
+            self._monkeypatch.setattr(module, constant, value)
+        if hasattr(module, "run_process"):
+            self._monkeypatch.setattr(module, "run_process", self.run_process)
+        return module
+
+    def run_process(self, command: Sequence[str], **_: Any) -> tuple[str, Any]:
+        """Stand where a benchmark would start a process."""
+        _, first, *arguments = command
+        if first == "-c":
+            code, *arguments = arguments
+            printed = self._captured(lambda: exec(code, {}), ["-c", *arguments])  # noqa: S102
+        else:
+            printed = self.script(Path(first).stem, arguments)
+        return printed, self.load("harness").Cost(seconds=1.0, cpu_seconds=1.0, peak_bytes=1)
+
+    def _captured(self, action: Callable[[], Any], argv: list[str]) -> str:
+        printed = io.StringIO()
+        with self._monkeypatch.context() as patch, redirect_stdout(printed):
+            patch.setattr(sys, "argv", argv)
+            try:
+                action()
+            except SystemExit as ended:
+                if ended.code:
+                    raise
+        return printed.getvalue()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+    """Benchmarks of little text, which leave no modules behind."""
+    from biphasic.data import pydocs
+
+    def few_documents() -> list[pydocs.Document]:
+        return read_documents(("click", "rich", "typer"))
+
+    read_documents = pydocs.load_documents
+    monkeypatch.setattr(pydocs, "load_documents", few_documents)
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.syspath_prepend(BENCHMARKS / "reference")
+    bench = Bench(monkeypatch, tmp_path)
+    bench.load("harness")
+    setup = bench.load("setup_pretraining")
+    monkeypatch.setattr(setup.Setting.__init__, "__defaults__", (ROW_TOKENS, 2))
+    # This process held more before, so that nothing would be seen to grow.
+    monkeypatch.setattr(setup, "peak_bytes", itertools.count(1).__next__)
+    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", ROW_TOKENS)
+    yield bench
+    folders = {str(BENCHMARKS), str(BENCHMARKS / "reference")}
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and str(Path(file).parent) in folders:
+            del sys.modules[name]
+
+
+def test_trainer_attends_as_transformers_does(bench):
+    options = ["--models", "pico", "--vocabularies", str(VOCABULARY), "--seconds", "0"]
+    records = bench("pretrain", *options, "--objectives", "clm", "mlm40", "--precisions", "fp32")
+    assert len(records) == 2 * 5
+    assert all(record["tokens_per_second"] > 0 for record in records)
+
+
+def test_growth(bench):
+    bench("growth", "--model", "pico", "--seconds", "0")
+
+
+def test_where_time_goes(bench):
+    options = ["--models", "pico", "--vocabulary", str(VOCABULARY), "--objectives", "mlm40"]
+    (record,) = bench("where_time_goes", *options)
+    assert sum(record["shares"].values()) == pytest.approx(1)
+
+
+def test_pipeline(bench):
+    bench("pipeline", "--max-seqlens", "64", "--documents", "200", "400", "--seconds", "0")
+
+
+def test_scoring(bench):
+    bench.load("pretrain")  # measures the limit
+    records = bench("scoring", "--model", "pico", "--precisions", "fp32")
+    assert [record["kind"] for record in records] == ["sc", "tc", "qa", "ir"]
+
+
+def test_planning(bench, monkeypatch):
+    planning = bench.load("planning")
+    arm = {"name": "only", "phases": [{"objective": "clm", "steps": 1000}]}
+    small = {**planning.large_study(), "arms": [arm], "evaluation_points": []}
+    monkeypatch.setattr(planning, "large_study", lambda: small)
+    paper, large = bench("planning", records="--out")
+    assert paper["states"] > large["states"]
+
+
+def test_scheduling(bench, monkeypatch):
+    from biphasic.study import engine
+
+    def run_here(worker: Any, job_id: str, _slots: Any, watch: Any) -> None:
+        engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
+
+    monkeypatch.setattr(engine._Worker, "run", run_here)
+    bench("scheduling", "--jobs", "2", "--slots", "1", "--alone", "20", records="--out")
+
+
+def test_commands(bench):
+    bench("commands", "--rounds", "1")
+
+
+def test_report(bench):
+    bench("report", "--rounds", "1")
+
+
+def test_corpus(bench, tmp_path, monkeypatch):
+    class Started(nullcontext):
+        """Stands where the benchmark starts a process whose memory it watches."""
+
+        pid, returncode = -1, 0
+
+        def __init__(self, command: Sequence[str], **_: Any) -> None:
+            super().__init__(self)
+            self._command = command
+
+        def communicate(self) -> tuple[str, None]:
+            return bench.run_process(self._command)[0], None
+
+    monkeypatch.setattr(bench.load("corpus").subprocess, "Popen", Started)
+    texts = [{"text": f"the array of rows holds tokens {number}"} for number in range(500)]
+    write_jsonl(tmp_path / "text.jsonl", texts)
+    (record,) = bench("corpus", "--text", tmp_path / "text.jsonl", "--megabytes", "1")
+    assert {side["tokens"] > 0 for side in record["sides"].values()} == {True}
+
+
+def test_endurance(bench, monkeypatch):
+    clock = SimpleNamespace(monotonic=itertools.count(0, 60).__next__)
+    monkeypatch.setattr(bench.load("endurance"), "time", clock)
+    bench("endurance", "--minutes", "1", "--model", "pico", "--vocabulary", VOCABULARY)
+
+
+def test_gang(bench):
+    bench("gang", "--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1")
+
+
+def test_finetune(bench, tmp_path, monkeypatch):
+    for kind, name in {"sc": "sst2", "tc": "uner_en", "qa": "squad", "ir": "scifact"}.items():
+        write_task(tmp_path / "data" / kind / name, kind)
+    monkeypatch.setitem(SHAPE, "max_position_embeddings", 2 * ROW_TOKENS)
+    model = write_model(tmp_path / "model", "bert")
+    options = ["--max-steps", "1", "--max-length", ROW_TOKENS, "--seeds", "0"]
+    options += ["--reference-seeds", "0"]
+    bench("finetune", "--data", tmp_path / "data", "--model", model, *options)
+
+
+def test_cost_of_a_process(bench):
+    printed, cost = bench.start_process([sys.executable, "-c", "print(sum(range(9)))"])
+    assert printed == "36\n"
+    assert cost.cpu_seconds > 0
+    assert cost.peak_bytes > 1_000_000

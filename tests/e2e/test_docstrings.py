@@ -1,0 +1,60 @@
+"""The examples in the docstrings of the public calls, in a folder with what they name."""
+
+from __future__ import annotations
+
+import doctest
+import io
+
+import pytest
+import yaml
+
+import biphasic
+from biphasic.export import write
+from biphasic.export.check import Reloaded
+from biphasic.study import engine
+from tiny_use import write_jsonl, write_model
+
+CALLS = ("pretrain", "evaluate", "finetune", "export_model", "adapt", "run_study", "report_study")
+STUDY = {
+    "name": "mine",
+    "title": "Ours",
+    "corpus": {"sources": ["texts.jsonl"], "vocab_size": 320},
+    "recipe": {"model": "pico", "max_seqlen": 32, "learning_rate": {"peak": 1e-3}},
+    "arms": [{"name": "mlm", "phases": [{"objective": "mlm", "steps": 2}]}],
+    "tasks": [{"name": "reviews", "source": "sc:reviews"}],
+    "finetuning": {"learning_rates": [1e-3], "seeds": [0]},
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Texts, reviews, a decoder and a study; jobs run here, and exports are not loaded anew."""
+    texts = ("the cat sat on the mat", "the dog ran to Paris with Anna")
+    rows = [{"text": f"{texts[n % 2]}, {n}", "label": ("good", "bad")[n % 2]} for n in range(120)]
+    write_jsonl(tmp_path / "texts.jsonl", rows)
+    (tmp_path / "reviews").mkdir()
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"reviews/{split}.jsonl", rows[:24])
+    write_model(tmp_path / "decoder", "llama")
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
+
+    def run_here(worker, job_id, _slots, watch):
+        engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
+
+    monkeypatch.setattr(engine._Worker, "run", run_here)
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: Reloaded(0.0, 0.0, 0.0, 0.0, "5"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_examples_of_public_calls_run(place, one_thread):
+    assert set(CALLS) == {name for name in biphasic.__all__ if not name.startswith("_")}
+    names: dict[str, object] = {}
+    said = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST)
+    finder = doctest.DocTestFinder(recurse=False)
+    for call in CALLS:
+        [example] = finder.find(getattr(biphasic, call), call, globs={})
+        assert example.examples, f"{call} has no example"
+        example.globs = names  # later calls go on with what earlier ones made
+        result = runner.run(example, out=said.write, clear_globs=False)
+        assert result.failed == 0, said.getvalue()

@@ -1,0 +1,75 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from biphasic.cli.main import app
+
+COMPUTING = {
+    "pretrain": ["pretrain", "recipe.yaml"],
+    "evaluate": ["evaluate", "model", "--task", "sst2"],
+    "adapt": ["adapt", "model", "--corpus", "builtin:pydocs", "--out", "out"],
+    "finetune": ["finetune", "model", "--task", "sst2", "--out", "out"],
+    "encode": ["encode", "model", "texts.txt", "--out", "vectors.npy"],
+    "predict": ["predict", "model", "texts.txt"],
+}
+RECIPE = "model: pico\nphases: [{objective: clm, steps: 2}]\nlearning_rate: {peak: 1e-3}\n"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a recipe, texts, and an empty model."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "texts.txt").write_text("a text\n")
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMPUTING)
+def test_an_unknown_device_is_bad_input(cli, place, command):
+    code, out, err = cli(*COMPUTING[command], "--device", "gpu")
+    assert (code, out) == (2, "")
+    assert err == "error: device: unknown value 'gpu'; write cpu, cuda or cuda:N\n"
+    assert sorted(path.name for path in place.iterdir()) == ["model", "recipe.yaml", "texts.txt"]
+
+
+def commands(command, path=()):
+    """Yield every command and group of commands."""
+    yield list(path)
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands(child, (*path, name))
+
+
+def test_h_is_help_of_every_command(cli):
+    listed = list(commands(typer.main.get_command(app)))
+    assert ["study", "run"] in listed
+    for path in listed:
+        code, out, _ = cli(*path, "-h")
+        assert (code, out) == (0, cli(*path, "--help")[1])
+        assert "-h, --help" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("biphasic stu", "study"),
+        ("biphasic study sch", "schema"),
+        ("biphasic push --pri", "--priv"),
+    ],
+)
+def test_shells_complete_commands_and_options(cli, monkeypatch, words, completed):
+    monkeypatch.setenv("_BIPHASIC_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    code, out, _ = cli()
+    assert code == 0
+    assert out.strip().startswith(completed)
+
+
+def test_completion_can_be_shown_and_installed(cli):
+    out = cli("--help")[1]
+    assert "--install-completion" in out
+    assert "--show-completion" in out

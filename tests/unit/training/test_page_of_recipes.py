@@ -1,0 +1,25 @@
+"""The page of recipes says what the records that read recipes say."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from biphasic.config import parse_config
+from biphasic.training.recipe import Recipe
+from record_recipes import PAGE, page, unit_of
+
+
+def test_the_page_is_up_to_date() -> None:
+    told = "write it anew: .venv/bin/python tests/record_recipes.py"
+    assert PAGE.read_text(encoding="utf-8") == page(), told
+
+
+def test_its_example_is_a_recipe() -> None:
+    example = PAGE.read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
+    assert parse_config(Recipe, yaml.safe_load(example), where="the page").total_steps == 800
+
+
+def test_a_number_without_a_unit_is_noticed() -> None:
+    with pytest.raises(KeyError):
+        unit_of("new_key", {"type": "integer"})
