@@ -212,7 +212,7 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
 
 
 def test_studies_are_shipped():
-    names = {"smoke", "quickstart", "showcase", "paper", "paper-micro", "detour", "alternation"}
+    names = {"smoke", "quickstart", "paper", "paper-micro", "detour", "alternation"}
     assert names <= {path.stem for path in shipped()}
 
 

@@ -111,6 +111,24 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
     ]
 
 
+def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
+    # CLM is level with MLM; both are far above the untrained encoder.
+    scores = {}
+    for seed in range(5):
+        noise = 0.001 * seed
+        for arm, test in (
+            ("untrained", 0.40 - noise), ("mlm", 0.60 + noise), ("clm", 0.601 + 0.01 * (seed % 2)),
+        ):  # fmt: skip
+            scores[arm, "pydocs-sc", 1e-4, seed] = (test, test)
+    found = loaded(tmp_path, arms=ARMS[:3], tasks=TASKS[:1], learning_rates=(1e-4,), scores=scores)
+    table = study_scores(found)
+    titles = {task.name: task.title for task in found.tasks}
+    first = headline(table, gather_evidence(table), titles)[0]
+    assert first == (
+        "On “Which library” 2 of 3 differences are clear: CLM and MLM are above Untrained."
+    )
+
+
 def test_a_star_stands_only_on_what_is_clearly_above_all_others(tmp_path):
     scores = {}
     for seed in range(5):

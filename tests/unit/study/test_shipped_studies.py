@@ -84,7 +84,7 @@ def test_the_miniature_has_the_same_graph_arm_for_arm(paper, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_arms"), [("detour", 6), ("alternation", 7), ("quickstart", 5), ("showcase", 5)]
+    ("name", "num_arms"), [("detour", 6), ("alternation", 7), ("quickstart", 4)]
 )
 def test_the_others_plan_too(name, num_arms, tmp_path):
     outlook, summary = planned(name, tmp_path)

@@ -32,6 +32,8 @@ _MOST_TITLES = 4
 _MOST_TIED = 2
 _MOST_WINNERS = 4
 """Arms that the headline has a sentence for."""
+_MOST_SPELLED_OUT = 2, 5
+"""Tasks and arms up to which the headline names every clear difference."""
 _MOST_EXAMPLES = 5_000_000
 """Scores of single examples that a page may read, of all arms and seeds: about half a minute."""
 
@@ -183,8 +185,17 @@ def _against_floor(scores: Scores, found: Evidence) -> list[str]:
 def headline(
     scores: Scores, evidence: Mapping[str, Evidence], titles: Mapping[str, str]
 ) -> list[str]:
-    """Say which arms score highest on which tasks and where that is sure; averages left out."""
+    """Say which differences are clear, and which arms score highest; averages left out.
+
+    Only a study of few tasks and arms has room for each difference.
+    """
     datasets = [d.name for d in scores.datasets if not d.is_average and ranked(scores, d.name)]
+    most_tasks, most_arms = _MOST_SPELLED_OUT
+    spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
+    sentences = []
+    if spelled_out and len(scores.models) > 2:
+        found = [clear_differences(scores, evidence[name], titles[name]) for name in datasets]
+        sentences = [sentence for sentence in found if sentence]
     wins: dict[str, list[str]] = defaultdict(list)
     tied = []
     for dataset in datasets:
@@ -194,7 +205,7 @@ def headline(
         else:
             tied.append(titles[dataset])
     winners = sorted(wins, key=lambda name: -len(wins[name]))
-    sentences = [
+    sentences += [
         _win(scores.model(name).label, wins[name], evidence, titles, num_tasks=len(datasets))
         for name in winners[:_MOST_WINNERS]
     ]
@@ -204,6 +215,33 @@ def headline(
     if tied:
         sentences.append(f"On {_all_or(tied, len(datasets))} several arms share the highest mean.")
     return sentences
+
+
+def clear_differences(scores: Scores, found: Evidence, title: str) -> str:
+    """Say which arms are clearly above which on a dataset; empty where none is."""
+    order = [name for name, _ in ranked(scores, found.dataset.name)]
+    below: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    num_pairs = num_clear = 0
+    for place, arm in enumerate(order):
+        tests = [(other, found.family.compare(arm, other)) for other in order[place + 1 :]]
+        worse = tuple(other for other, test in tests if test and test.verdict == "higher")
+        num_pairs, num_clear = num_pairs + len(tests), num_clear + len(worse)
+        if worse:
+            below[worse].append(arm)
+    labels = arm_labels(scores)
+
+    def named(arms: Sequence[str]) -> str:
+        return listing([short(labels[arm]) for arm in arms])
+
+    parts = [
+        f"{named(arms)} {'is' if len(arms) == 1 else 'are'} above {named(worse)}"
+        for worse, arms in below.items()
+    ]
+    if not parts:
+        return ""
+    verb = "is" if num_clear == 1 else "are"
+    counted = f"{num_clear} of {count(num_pairs, 'difference')} {verb} clear"
+    return f"On “{short(title)}” {counted}: {'; '.join(parts)}."
 
 
 def _win(
