@@ -21,11 +21,13 @@ from transformers import EuroBertConfig, ModernBertConfig, PretrainedConfig, Pre
 
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.errors import ModelError
+from biphasic.model.build import new_model
 from biphasic.model.contract import check_contract
 from biphasic.model.directions import is_decoder, open_both_ways
 from biphasic.model.forward import hidden_states
 from biphasic.model.pretrained import load_pretrained
 from biphasic.objectives.supervision import Supervision
+from biphasic.training.optimizer import set_precision
 from biphasic.training.supervised import summed_loss
 from families import FAMILIES, REFUSED, record, save_family, tiny_config
 
@@ -172,6 +174,26 @@ def test_contract_holds_in_both_directions(family: str, folder: Folder) -> None:
     for causal in (True, False):
         check_contract(model, causal=causal)
     record(family, "contract", "kept")
+
+
+@EVERY
+def test_contract_holds_before_and_after_training(family: str, token_documents: Documents) -> None:
+    """Weights that are small, as new ones are, and others that training has driven far."""
+    model = new_model(tiny_config(family, initializer_range=0.02), init_seed=0)
+    batch = packed_with(token_documents, family)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    for causal in (True, False):
+        check_contract(model, causal=causal)
+    for _ in range(12):
+        loss = summed_loss(model, supervise(batch, causal=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for causal in (True, False):
+        check_contract(model, causal=causal)
+    set_precision(model, "bf16")
+    for causal in (True, False):
+        check_contract(model, causal=causal)
 
 
 @EVERY

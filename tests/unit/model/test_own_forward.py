@@ -20,6 +20,7 @@ from biphasic.model.build import load_encoder, new_model
 from biphasic.model.contract import check_contract, load_checked_encoder
 from biphasic.model.forward import batching_of, padded_states
 from biphasic.model.own_forward import probe_tokens
+from biphasic.model.pretrained import load_pretrained
 from families import tiny_config, with_head
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
@@ -204,3 +205,31 @@ def test_states_with_an_axis_more_hide_no_leak(causal: bool) -> None:
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(2, keepdim=True))
     with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
         check_contract(model, causal=causal)
+
+
+UNREADABLE = {
+    "modernbert-decoder": (
+        transformers.ModernBertDecoderConfig(**SHARED, cls_token_id=1, sep_token_id=2),
+        "ModernBertDecoderForCausalLM: its language-model head does more than a product",
+    ),
+    "llama4": (
+        transformers.Llama4TextConfig(
+            **GROUPED, intermediate_size_mlp=48, num_local_experts=4, head_dim=8
+        ),
+        "Llama4ForCausalLM: transformers keeps its body and its language-model head in one",
+    ),
+    "lfm2": (
+        transformers.Lfm2Config(
+            **GROUPED, layer_types=["conv", "full_attention"], block_multiple_of=8
+        ),
+        "Lfm2ForCausalLM: cannot read packed rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", UNREADABLE)
+def test_what_cannot_be_adapted_is_refused_in_one_line(family: str, tmp_path: Path) -> None:
+    config, reason = UNREADABLE[family]
+    with pytest.raises(ModelError, match=reason) as error:
+        load_pretrained(save(config, tmp_path))
+    assert "\n" not in str(error.value)
