@@ -177,6 +177,6 @@ def test_an_interval_wider_than_the_scale_is_no_number():
     found = compare({"a": [40.0, 90.0], "b": [60.0, 61.0]})
     assert found.difference.half_width > 100
     assert comparison_sentence(found) == (
-        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.89): the data "
+        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): the data "
         "cannot tell them apart."
     )
