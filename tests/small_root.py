@@ -58,7 +58,7 @@ def study_of(texts: Path, task: Path, **changes) -> StudyConfig:
 def fake_state(
     store, identity, *, parent=None, corpus_hash=CORPUS_HASH, num_bytes=1000, seconds=10.0
 ):
-    with complete_folder(store / "states" / identity) as partial:
+    with complete_folder(store / "states" / identity, identity=identity) as partial:
         (partial / "model.safetensors").write_bytes(bytes(num_bytes))
         state = {
             "format": "biphasic.state/1",

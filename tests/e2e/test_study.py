@@ -200,8 +200,36 @@ def shipped():
     return sorted(Path(__file__).parents[2].glob("studies/*.yaml"))
 
 
+def write_replication_data(folder):
+    """Write one example of all that `studies/replication.yaml` reads."""
+    span = {"text": ["one"], "answer_start": [0]}
+    examples = {
+        "sst2": {"text": "one word"},
+        "trec": {"text": "one word"},
+        "uner_en": {"tokens": ["one"], "tags": ["B-LOC"]},
+        "squad-answerable": {"question": "how many?", "context": "one word", "answers": span},
+    }
+    for name, example in examples.items():
+        for split in ("train", "validation", "test"):
+            file = folder / name / f"{split}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{**example, "id": f"{split}-{n}", "label": n} for n in (0, 1)]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "pretrain").mkdir()
+    (folder / "pretrain/one.jsonl").write_text('{"text": "one word"}\n')
+    (folder / "scifact/qrels").mkdir(parents=True)
+    (folder / "scifact/corpus.jsonl").write_text('{"_id": "d", "title": "", "text": "one"}\n')
+    (folder / "scifact/queries.jsonl").write_text('{"_id": "q", "text": "one"}\n')
+    for split in ("train", "validation", "test"):
+        rows = "query-id\tcorpus-id\tscore\nq\td\t1\n"
+        (folder / f"scifact/qrels/{split}.tsv").write_text(rows)
+
+
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_every_shipped_study_loads_and_plans(path, tmp_path):
+def test_every_shipped_study_loads_and_plans(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where relative paths begin
+    if path.stem == "replication":
+        write_replication_data(tmp_path / "data")
     config = load_config(StudyConfig, path)
     assert config.name == path.stem
     assert set(yaml.safe_load(path.read_text())) <= set(StudyConfig.model_fields)

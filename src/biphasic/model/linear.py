@@ -11,11 +11,15 @@ fp32 and the result is rounded to bf16, which is what the kernels compute, in an
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# A constant, since torch.compile traces no cached functions. Without oneDNN torch's way is taken.
+_HAS_BF16_KERNELS = (
+    not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
@@ -78,14 +82,7 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def lacks_bf16(device: torch.device, dtype: torch.dtype) -> bool:
     """Tell whether these are bf16 numbers on a processor without instructions for them."""
-    return dtype == torch.bfloat16 and device.type == "cpu" and _is_without_bf16_kernels()
-
-
-@cache
-def _is_without_bf16_kernels() -> bool:
-    if not torch.backends.mkldnn.is_available():
-        return False
-    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.bfloat16 and device.type == "cpu" and not _HAS_BF16_KERNELS
 
 
 def _is_faster(input: Tensor) -> bool:

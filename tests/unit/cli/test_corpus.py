@@ -65,6 +65,8 @@ def test_build_tells_what_it_made(text, build):
         "mask token <|mask|> (id 3): the tokenizer declares <|mask|> as its mask token",
         "tokenising",
         "putting the corpora together",
+        f"warning: documents held out: {len(heldout)}. Held-out losses will say little of other "
+        "text; raise heldout_fraction, or give more text",
     ]
     assert build("one") == (
         "\n".join([*lines[:2], "built before; nothing to do", lines[3], ""]),

@@ -57,7 +57,7 @@ def test_frozen_weights_get_no_gradient() -> None:
 def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("biphasic.model.linear._is_without_bf16_kernels", lambda: True)
+    monkeypatch.setattr("biphasic.model.linear._HAS_BF16_KERNELS", False)
     _, fast = layers(bias=True)
     layer = fast[0].bfloat16()
     plain = deepcopy(layer)
@@ -71,7 +71,7 @@ def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
 
 
 def test_bf16_with_kernels_goes_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biphasic.model.linear._is_without_bf16_kernels", lambda: False)
+    monkeypatch.setattr("biphasic.model.linear._HAS_BF16_KERNELS", True)
     _, fast = layers(bias=True)
     monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
     assert fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).dtype == torch.bfloat16
