@@ -122,7 +122,8 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
     """
     if not (folder / RECORD).is_file():
         return False
-    if read_record(folder)["origin"] != origin:
+    record = read_json(folder / RECORD, remedy=_remedy(folder))
+    if not isinstance(record, dict) or record.get("origin") != origin:
         raise ConfigError(
             f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
             "or delete it"
@@ -139,12 +140,15 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     if not (folder / RECORD).is_file():
         raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
-    remedy = f"restore it, or delete the folder {folder} and build the corpus again"
-    record = read_json(folder / RECORD, remedy=remedy)
+    record = read_json(folder / RECORD, remedy=_remedy(folder))
     parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
     if not all(isinstance(part, dict) for part in parts):
-        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {remedy}")
+        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {_remedy(folder)}")
     return record
+
+
+def _remedy(folder: Path) -> str:
+    return f"restore it, or delete the folder {folder} and build the corpus again"
 
 
 def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
