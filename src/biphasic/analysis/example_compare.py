@@ -110,7 +110,8 @@ _Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
 
 def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
     """Return the errors of a sum over datasets, whose examples are drawn independently."""
-    examples, shared = (np.sum([part[at] for part in parts], axis=0).ravel() for at in (0, 1))
+    examples = np.sum([part[0] for part in parts], axis=0).ravel()
+    shared = np.sum([part[1] for part in parts], axis=0).ravel()
     return CrossedErrors(examples, shared, sum(part[2] for part in parts))
 
 

@@ -309,9 +309,9 @@ def _level_rows(
         if question.across is None:
             found[level] = max(there, key=lambda row: row.number)
             continue
-        terms = tuple((weight / len(there), *of) for row in there for weight, *of in row.terms)
+        terms = tuple(term.times(1 / len(there)) for row in there for term in row.terms)
         mean = sum(row.number for row in there) / len(there)
-        found[level] = Row({}, mean, kind="difference", terms=terms)  # type: ignore[arg-type]
+        found[level] = Row({}, mean, kind="difference", terms=terms)
     return found
 
 

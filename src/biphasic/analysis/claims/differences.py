@@ -40,14 +40,15 @@ class Differences:
             other: The same.
             num_comparisons: How many are made together, where they are no plain scores.
         """
+        terms = (*row.terms, *(term.times(-1) for term in other.terms))
+        if len(row.terms) == len(other.terms) == 1 and terms[0].dataset == terms[1].dataset:
+            found = self._family(terms[0].dataset).compare(terms[0].model, terms[1].model)
+            if found is None or not found.is_clear:
+                return None
+            return "higher" if found.verdict == "higher" else "lower"
         weights: dict[tuple[str, str], float] = defaultdict(float)
-        for sign, terms in ((1.0, row.terms), (-1.0, other.terms)):
-            for weight, *key in terms:
-                weights[key[0], key[1]] += sign * weight
-        if len(row.terms) == len(other.terms) == 1 and len({d for _, d in weights}) == 1:
-            (_, first, dataset), (_, second, _) = row.terms[0], other.terms[0]
-            found = self._family(dataset).compare(first, second)
-            return found.verdict if found and found.verdict in {"higher", "lower"} else None  # type: ignore[return-value]
+        for term in terms:
+            weights[term.model, term.dataset] += term.weight
         mean, p_value = _tested(self._scores, weights)
         if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
             return None

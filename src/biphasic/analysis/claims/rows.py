@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from biphasic.analysis.claims.selection import AVERAGE
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 Level = str | float | bool
 _SHARE_GRID = 20  # shares of CLM are told apart in steps of 5 %
 REPLICATE = "replicate"
+
+
+class Term(NamedTuple):
+    """A score in a weighted sum of scores."""
+
+    weight: float
+    model: str
+    dataset: str
+
+    def times(self, factor: float) -> Term:
+        """Return the same score with another weight."""
+        return self._replace(weight=factor * self.weight)
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class Row:
     missing: str = ""
     """Why there is no mean, or why it may still change."""
     kind: Literal["score", "difference", "level"] = "score"
-    terms: tuple[tuple[float, str, str], ...] = ()
-    """Weight, model and dataset of each score that was summed; empty of levels."""
+    terms: tuple[Term, ...] = ()
+    """The scores whose sum it is; empty of levels."""
 
     @property
     def number(self) -> float:
@@ -204,5 +216,5 @@ def _row(
         return Row(factors, None, None, model.name, reason)
     unfinished = "" if score is None or score.is_complete else "some runs are missing"
     note = unfinished and f"{model.name} on {dataset.name}: {unfinished}"
-    terms = ((1.0, model.name, dataset.name),)
+    terms = (Term(1.0, model.name, dataset.name),)
     return Row(factors, found.mean, found.half_width, model.name, note, terms=terms)

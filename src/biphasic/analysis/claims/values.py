@@ -121,7 +121,7 @@ def _difference(row: Row, partner: Row, held: Sequence[str]) -> Row:
     missing = "; ".join(dict.fromkeys(filter(None, (row.missing, partner.missing))))
     if row.mean is None or partner.mean is None:
         return Row(factors, None, name=name, missing=missing, kind="difference")
-    terms = row.terms + tuple((-weight, *of) for weight, *of in partner.terms)
+    terms = row.terms + tuple(term.times(-1) for term in partner.terms)
     value = row.mean - partner.mean
     return Row(factors, value, None, name, missing, kind="difference", terms=terms)
 
