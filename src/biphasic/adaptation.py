@@ -14,7 +14,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
 from biphasic.config import Config, parse_config
-from biphasic.data.build_display import say_on
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
@@ -24,6 +23,7 @@ from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.progress import say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus

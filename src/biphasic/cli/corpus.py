@@ -95,7 +95,8 @@ def corpus_build(
     from rich.console import Console
 
     from biphasic.data.build import build_corpus
-    from biphasic.data.build_display import build_bar, say_on
+    from biphasic.data.build_display import build_bar
+    from biphasic.progress import say_on
 
     settings = {
         "tokenizer": tokenizer,

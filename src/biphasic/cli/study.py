@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, progress_console
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -129,9 +129,14 @@ def study_run(
         typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
     ] = 3,
     overrides: Overrides = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
-    from biphasic.study.api import run_study
+    from biphasic.progress import progress_bar
+
+    console = progress_console(quiet=quiet)
+    with progress_bar(console, "loading PyTorch"):
+        from biphasic.study.api import run_study
 
     outcome = run_study(
         file,
@@ -141,6 +146,7 @@ def study_run(
         num_threads=threads,
         jobs_per_gpu=per_gpu,
         tries=tries,
+        console=console,
     )
     show_outcome(outcome)
 

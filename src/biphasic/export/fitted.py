@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export.fitted_card import write_fitted_card
@@ -28,6 +27,7 @@ from biphasic.export.output import new_folder, refuse_existing
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
+from biphasic.progress import say_on
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (

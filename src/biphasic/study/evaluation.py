@@ -14,11 +14,11 @@ from rich.console import Console
 from biphasic.analysis.load import Outcome
 from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
 from biphasic.config import nearest, parse_config, refuse_repeats
-from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json, verify_folder
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
+from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.study.display import StudyDisplay
@@ -285,7 +285,7 @@ def run_finetunings(
         return
     items = [_part(part) for part in parts]
     with (
-        StudyDisplay(console, items) as display,
+        StudyDisplay(console, items, num_slots=len(parts)) as display,
         LocalEngine(
             job.store,
             local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),

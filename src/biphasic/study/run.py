@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from biphasic.claim import exclusive_folder
+from biphasic.progress import progress_bar
 from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
@@ -97,7 +98,8 @@ def execute_study(
         study = prepare_study(config, root=root, console=console)
         items = study.missing_work()
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
-        report = write_study_report(study)
+        with progress_bar(console, "writing the report"):
+            report = write_study_report(study)
     not_tried = [f"{item.label}: not tried, it needs a job that failed" for item in outcome.blocked]
     return StudyOutcome(
         folder,
