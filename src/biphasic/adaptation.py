@@ -23,7 +23,7 @@ from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.progress import say_on
+from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, find_continuation, is_state
 from biphasic.study.prepare import DataPaths, locate_corpus, prepare_corpus
@@ -151,8 +151,8 @@ def adapt(
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))
     check_phases(recipe.placed_phases)
-    say("checking the model")
-    check_model(local, recipe, name=str(model))
+    with progress_bar(console, "checking the model"):
+        check_model(local, recipe, name=str(model))
     paths = _text(corpus, local, settings, store, console=console)
     earlier = find_continuation(local, paths.open().ground)
     if earlier:
@@ -178,7 +178,8 @@ def adapt(
         console=console,
     )
     _report(state, say)
-    return export_model(state, out, format=format, say=say)
+    with progress_bar(console, "exporting"):
+        return export_model(state, out, format=format, say=say)
 
 
 def _text(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -25,8 +26,13 @@ FIRST_SECONDS, LINE_SECONDS = 1.0, 9.0
 and users are told that no more than ten seconds pass between two lines."""
 _THREAD = "biphasic-progress"
 
-Report = Callable[[float, float | None, str], None]
-"""Told how much is done, of how much if that is known, and a few words such as the loss."""
+
+class Report(Protocol):
+    """Told how far work is."""
+
+    def __call__(self, done: float, total: float | None, text: str = "") -> None:
+        """Note how much is done, of how much if that is known, and a few words such as the loss."""
+        ...
 
 
 def say_on(console: Console) -> Callable[[str], None]:
@@ -96,7 +102,7 @@ def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterat
     bars = Bars(console)
     task = bars.add_task(label, total=None, text="", unit=unit)
 
-    def report(done: float, total: float | None, text: str) -> None:
+    def report(done: float, total: float | None, text: str = "") -> None:
         bars.update(task, completed=done, total=total, text=text)
 
     with bars:

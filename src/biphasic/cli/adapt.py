@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from biphasic.cli.options import Quiet, loading, progress_console
+
 
 def adapt_command(
     model: Annotated[
@@ -70,14 +72,18 @@ def adapt_command(
         int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
+    quiet: Quiet = False,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
 
-    from biphasic.adaptation import adapt
     from biphasic.config import load_config, parse_overrides
-    from biphasic.data.corpus_config import CorpusConfig
-    from biphasic.export.write import Format
+
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.adaptation import adapt
+        from biphasic.data.corpus_config import CorpusConfig
+        from biphasic.export.write import Format
 
     options: dict[str, Any] = {
         "steps": steps,
@@ -105,5 +111,6 @@ def adapt_command(
         root=root,
         checkpoint_every=checkpoint_every,
         compute=parse_overrides(compute or ()),
+        console=console,
     )
     typer.echo(f"encoder: {folder}")

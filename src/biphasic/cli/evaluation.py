@@ -35,6 +35,7 @@ def evaluate_tasks(
     copies: Path | None,
     num_workers: int | None,
     convention: str,
+    console: Console,
 ) -> Iterator[Evaluation]:
     """Evaluate a model on several tasks; everything is checked before the first.
 
@@ -56,6 +57,7 @@ def evaluate_tasks(
         convention=cast(Convention, convention),
         root=root,
         num_workers=num_workers or default_workers(),
+        console=console,
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import Quiet, loading, progress_console
+
 if TYPE_CHECKING:
     from biphasic.export.push import PushPlan
 
@@ -31,19 +33,24 @@ def export_command(
         str, typer.Option(help="Weights beyond this are split into several files.")
     ] = "5GB",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write an encoder as a folder that works without biphasic, with a model card; check it."""
-    from biphasic.export.write import export_model
+    from biphasic.progress import progress_bar, say_on
 
-    folder = export_model(
-        model,
-        out,
-        format=format,  # type: ignore[arg-type]  # checked there, with one line for people
-        dtype=dtype,  # type: ignore[arg-type]
-        max_shard_size=max_shard_size,
-        revision=revision,
-        say=lambda text: typer.echo(text, err=True),
-    )
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.export.write import export_model
+    with progress_bar(console, "exporting"):
+        folder = export_model(
+            model,
+            out,
+            format=format,  # type: ignore[arg-type]  # checked there, with one line for people
+            dtype=dtype,  # type: ignore[arg-type]
+            max_shard_size=max_shard_size,
+            revision=revision,
+            say=say_on(console),
+        )
     typer.echo(str(folder))
 
 

@@ -19,7 +19,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, loading, progress_console
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -87,12 +87,16 @@ def pretrain_command(
             "compile=true.",
         ),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
-    from biphasic.data.corpus_config import CorpusConfig
-    from biphasic.study.api import pretrain
-    from biphasic.training.recipe import Recipe
+
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.data.corpus_config import CorpusConfig
+        from biphasic.study.api import pretrain
+        from biphasic.training.recipe import Recipe
 
     text = CorpusConfig()
     if corpus is not None and corpus.is_dir():
@@ -100,9 +104,8 @@ def pretrain_command(
     elif corpus is not None:
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
-    typer.echo(
-        shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
-    )
+    how = parse_overrides(compute or ())
+    typer.echo(shown(pretrain(recipe, corpus=text, root=root, compute=how, console=console)))
 
 
 @app.command("evaluate")
@@ -152,9 +155,12 @@ def evaluate_command(
     convention: Annotated[
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
     ] = "standard",
+    quiet: Quiet = False,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
-    from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
 
     evaluations = evaluate_tasks(
         model,
@@ -168,6 +174,7 @@ def evaluate_command(
         copies=copies,
         num_workers=workers,
         convention=convention,
+        console=console,
     )
     failed = False
     for evaluation in evaluations:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, progress_console
+from biphasic.cli.options import Quiet, Root, loading, progress_console
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -132,10 +132,8 @@ def study_run(
     quiet: Quiet = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
-    from biphasic.progress import progress_bar
-
     console = progress_console(quiet=quiet)
-    with progress_bar(console, "loading PyTorch"):
+    with loading(console):
         from biphasic.study.api import run_study
 
     outcome = run_study(
@@ -152,23 +150,25 @@ def study_run(
 
 
 @study_app.command("jobs")
-def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None) -> None:
+def study_jobs(
+    file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None, quiet: Quiet = False
+) -> None:
     """Write down the jobs that a study lacks, and print them for a scheduler of one's own.
 
     One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
     label. Data are made first.
     """
-    from rich.console import Console
-
-    from biphasic.study.job_store import save_job
-    from biphasic.study.prepared import prepare_study
-    from biphasic.study.report_job import ReportJob
-    from biphasic.study.run import study_lock
-    from biphasic.study.study_file import load_study, save_resolved
-    from biphasic.study.study_report import write_study_report
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.study.job_store import save_job
+        from biphasic.study.prepared import prepare_study
+        from biphasic.study.report_job import ReportJob
+        from biphasic.study.run import study_lock
+        from biphasic.study.study_file import load_study, save_resolved
+        from biphasic.study.study_report import write_study_report
 
     config = load_study(file, overrides or ())
-    study = prepare_study(config, root=root, console=Console(stderr=True))
+    study = prepare_study(config, root=root, console=console)
     with study_lock(study.folder):
         save_resolved(config, study.folder)
         write_study_report(study)  # so that 'study report' knows what is expected

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, loading, progress_console
 
 
 def study_tune(
@@ -42,14 +42,17 @@ def study_tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained; do and write nothing.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
-    from biphasic.study.prepared import STORE
-    from biphasic.study.study_file import load_study
-    from biphasic.study.tune import first_rates, tune_study
-    from biphasic.study.tune_choice import parse_rates
-    from biphasic.study.tune_text import plan_lines, result_lines
-    from biphasic.study.tune_trunks import plan_tuning
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.study.prepared import STORE
+        from biphasic.study.study_file import load_study
+        from biphasic.study.tune import first_rates, tune_study
+        from biphasic.study.tune_choice import parse_rates
+        from biphasic.study.tune_text import plan_lines, result_lines
+        from biphasic.study.tune_trunks import plan_tuning
 
     listed = None if rates is None else parse_rates(rates)
     if dry_run:
@@ -66,6 +69,7 @@ def study_tune(
         out=out,
         num_workers=workers,
         num_threads=threads,
+        console=console,
     )
     typer.echo("\n".join(result_lines(outcome.record)))
     typer.echo(f"curves: {outcome.folder / 'curve.png'}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+
+from biphasic.cli.options import Quiet, loading, progress_console
 
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
@@ -66,12 +66,16 @@ def finetune_command(
         int | None,
         typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
-    from biphasic.export.fitted import finetune
-    from biphasic.study.evaluation import task_from_text
-    from biphasic.study.run import default_workers
+
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.export.fitted import finetune
+        from biphasic.study.evaluation import task_from_text
+        from biphasic.study.run import default_workers
 
     settings: dict[str, Any] = parse_overrides(overrides or ())
     chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
@@ -85,6 +89,7 @@ def finetune_command(
             revision=revision,
             root=root,
             num_workers=workers or default_workers(),
+            console=console,
         )
     )
 
@@ -127,16 +132,21 @@ def predict_command(
         ),
     ] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-    from biphasic.tasks.predict import predict_file
+    from biphasic.progress import progress_bar
+
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.tasks.inputs import open_input
+        from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
+        from biphasic.tasks.predict import predict_file
 
     if out is not None:
         check_output(out, ROW_SUFFIXES)
     opened = open_input(source, format=input_format)
-    with _bar("texts") as report:
+    with progress_bar(console, "predicting", unit="texts") as report:
         summary = predict_file(folder, opened, out, columns=columns or (), report=report)
     _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
     if out is not None:
@@ -181,19 +191,24 @@ def encode_command(
     ] = "float32",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
-    from biphasic.tasks.embedding import (
-        Choices,
-        embedding_settings,
-        fetch_embedding_model,
-        never_saw_both_ways,
-    )
-    from biphasic.tasks.encode import SUFFIXES, encode_file
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import check_output
+    from biphasic.progress import progress_bar
+
+    console = progress_console(quiet=quiet)
+    with loading(console):
+        from biphasic.tasks.embedding import (
+            Choices,
+            embedding_settings,
+            fetch_embedding_model,
+            never_saw_both_ways,
+        )
+        from biphasic.tasks.encode import SUFFIXES, encode_file
+        from biphasic.tasks.inputs import open_input
+        from biphasic.tasks.outputs import check_output
 
     known = ("float32", "bfloat16")
     if dtype not in known:
@@ -203,7 +218,7 @@ def encode_command(
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
     folder = fetch_embedding_model(model, revision=revision)
     settings = embedding_settings(folder, choices)
-    with _bar("texts") as report:
+    with progress_bar(console, "encoding", unit="texts") as report:
         summary = encode_file(
             settings,
             opened,
@@ -229,39 +244,3 @@ def _tell_cut(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> Non
         typer.echo(f"cut: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
     if num_empty:
         typer.echo(f"empty: {num_empty:,} of {number:,}", err=True)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show progress on a terminal only; yield what moves the bar."""
-    import time
-
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        bar = bars.add_task("", total=None, text="")
-        started = time.monotonic()
-
-        def report(done: int, total: int | None) -> None:
-            seconds = time.monotonic() - started
-            speed = f", {done / seconds:,.0f} {what}/s" if seconds > 1 else ""
-            bars.update(bar, completed=done, total=total, text=f"{done:,} {what}{speed}")
-
-        yield report
