@@ -1,13 +1,15 @@
-"""What a person sees of work that takes long: bars on a terminal, elsewhere a line now and then."""
+"""What a person sees of work that takes long: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from rich.console import Console
 from rich.progress import (
@@ -21,9 +23,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-FIRST_SECONDS, LINE_SECONDS = 1.0, 9.0
-"""After how long the first line comes, and each later one. A busy machine may print a little late,
-and users are told that no more than ten seconds pass between two lines."""
+LINE_SECONDS = 9.0
+"""Between two lines of a console. Users are told of ten, as a busy machine prints a little late."""
+_PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
+"""When each console got its last line: of work in several parts, no part waits anew."""
 _THREAD = "biphasic-progress"
 
 
@@ -84,10 +87,10 @@ class Bars(Progress):
         super().stop()
 
     def _print_lines(self) -> None:
-        seconds = FIRST_SECONDS
-        while not self._ended.wait(seconds):
+        last = _PRINTED.setdefault(self.console, time.monotonic())
+        while not self._ended.wait(max(last + LINE_SECONDS - time.monotonic(), 0.0)):
             say_on(self.console)(self._line())
-            seconds = LINE_SECONDS
+            last = _PRINTED[self.console] = time.monotonic()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Quiet, loading, progress_console
+from biphasic.cli.options import Quiet, progress_console
 
 
 def adapt_command(
@@ -77,14 +77,12 @@ def adapt_command(
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
 
+    from biphasic.adaptation import adapt
     from biphasic.config import load_config, parse_overrides
+    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.export.write import Format
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.adaptation import adapt
-        from biphasic.data.corpus_config import CorpusConfig
-        from biphasic.export.write import Format
-
     options: dict[str, Any] = {
         "steps": steps,
         "objective": objective,

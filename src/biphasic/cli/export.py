@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, loading, progress_console
+from biphasic.cli.options import Quiet, progress_console
 
 if TYPE_CHECKING:
     from biphasic.export.push import PushPlan
@@ -36,11 +36,10 @@ def export_command(
     quiet: Quiet = False,
 ) -> None:
     """Write an encoder as a folder that works without biphasic, with a model card; check it."""
+    from biphasic.export.write import export_model
     from biphasic.progress import progress_bar, say_on
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.export.write import export_model
     with progress_bar(console, "exporting"):
         folder = export_model(
             model,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, loading, progress_console
+from biphasic.cli.options import Quiet, Root, progress_console
 
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
@@ -22,15 +22,14 @@ def job_run(
     quiet: Quiet = False,
 ) -> None:
     """Do one job in this process, or find it done; what it needs must be there."""
-    console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.study.all_jobs import load_job
-        from biphasic.study.evaluation import compute_threads
-        from biphasic.study.here import run_here
-        from biphasic.study.prepared import STORE
-        from biphasic.study.slots import check_cores
-        from biphasic.training.memory import tune_allocator
+    from biphasic.study.all_jobs import load_job
+    from biphasic.study.evaluation import compute_threads
+    from biphasic.study.here import run_here
+    from biphasic.study.prepared import STORE
+    from biphasic.study.slots import check_cores
+    from biphasic.training.memory import tune_allocator
 
+    console = progress_console(quiet=quiet)
     check_cores(num_threads=threads)
     found = load_job(root.resolve() / STORE, job)
     if found.is_done():

@@ -19,9 +19,9 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Quiet, Root, loading, progress_console
+from biphasic.cli.options import Quiet, Root, progress_console
 from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
+from biphasic.cli.study import INTERRUPTED, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (
@@ -77,7 +77,10 @@ def pretrain_command(
         ),
     ] = None,
     root: Root = Path("runs"),
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. model=micro."),
+    ] = None,
     compute: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,13 +94,11 @@ def pretrain_command(
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
+    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.study.api import pretrain
+    from biphasic.training.recipe import Recipe
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.data.corpus_config import CorpusConfig
-        from biphasic.study.api import pretrain
-        from biphasic.training.recipe import Recipe
-
     text = CorpusConfig()
     if corpus is not None and corpus.is_dir():
         text = CorpusConfig(folder=corpus.resolve())
@@ -158,10 +159,9 @@ def evaluate_command(
     quiet: Quiet = False,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
-    console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
+    from biphasic.cli.evaluation import evaluate_tasks, print_evaluation
 
+    console = progress_console(quiet=quiet)
     evaluations = evaluate_tasks(
         model,
         tasks,

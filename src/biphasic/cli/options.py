@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from rich.console import Console
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
@@ -21,10 +19,3 @@ def progress_console(*, quiet: bool) -> Console:
     from rich.console import Console
 
     return Console(stderr=True, quiet=quiet)
-
-
-def loading(console: Console) -> AbstractContextManager[object]:
-    """Say what takes the first seconds of a command: importing torch."""
-    from biphasic.progress import progress_bar
-
-    return progress_bar(console, "loading PyTorch")

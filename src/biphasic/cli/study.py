@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, loading, progress_console
+from biphasic.cli.options import Quiet, Root, progress_console
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -132,10 +132,9 @@ def study_run(
     quiet: Quiet = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
-    console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.study.api import run_study
+    from biphasic.study.api import run_study
 
+    console = progress_console(quiet=quiet)
     outcome = run_study(
         file,
         root=root,
@@ -158,15 +157,14 @@ def study_jobs(
     One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
     label. Data are made first.
     """
-    console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.study.job_store import save_job
-        from biphasic.study.prepared import prepare_study
-        from biphasic.study.report_job import ReportJob
-        from biphasic.study.run import study_lock
-        from biphasic.study.study_file import load_study, save_resolved
-        from biphasic.study.study_report import write_study_report
+    from biphasic.study.job_store import save_job
+    from biphasic.study.prepared import prepare_study
+    from biphasic.study.report_job import ReportJob
+    from biphasic.study.run import study_lock
+    from biphasic.study.study_file import load_study, save_resolved
+    from biphasic.study.study_report import write_study_report
 
+    console = progress_console(quiet=quiet)
     config = load_study(file, overrides or ())
     study = prepare_study(config, root=root, console=console)
     with study_lock(study.folder):

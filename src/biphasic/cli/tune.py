@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, loading, progress_console
+from biphasic.cli.options import Quiet, Root, progress_console
 
 
 def study_tune(
@@ -45,15 +45,14 @@ def study_tune(
     quiet: Quiet = False,
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
-    console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.study.prepared import STORE
-        from biphasic.study.study_file import load_study
-        from biphasic.study.tune import first_rates, tune_study
-        from biphasic.study.tune_choice import parse_rates
-        from biphasic.study.tune_text import plan_lines, result_lines
-        from biphasic.study.tune_trunks import plan_tuning
+    from biphasic.study.prepared import STORE
+    from biphasic.study.study_file import load_study
+    from biphasic.study.tune import first_rates, tune_study
+    from biphasic.study.tune_choice import parse_rates
+    from biphasic.study.tune_text import plan_lines, result_lines
+    from biphasic.study.tune_trunks import plan_tuning
 
+    console = progress_console(quiet=quiet)
     listed = None if rates is None else parse_rates(rates)
     if dry_run:
         tuning = plan_tuning(load_study(file), share)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from biphasic.cli.options import Quiet, loading, progress_console
+from biphasic.cli.options import Quiet, progress_console
 
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
@@ -70,13 +70,11 @@ def finetune_command(
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
+    from biphasic.export.fitted import finetune
+    from biphasic.study.evaluation import task_from_text
+    from biphasic.study.run import default_workers
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.export.fitted import finetune
-        from biphasic.study.evaluation import task_from_text
-        from biphasic.study.run import default_workers
-
     settings: dict[str, Any] = parse_overrides(overrides or ())
     chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
     _print_finetuned(
@@ -136,13 +134,11 @@ def predict_command(
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
     from biphasic.progress import progress_bar
+    from biphasic.tasks.inputs import open_input
+    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
+    from biphasic.tasks.predict import predict_file
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.tasks.inputs import open_input
-        from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
-        from biphasic.tasks.predict import predict_file
-
     if out is not None:
         check_output(out, ROW_SUFFIXES)
     opened = open_input(source, format=input_format)
@@ -197,19 +193,17 @@ def encode_command(
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
     from biphasic.progress import progress_bar
+    from biphasic.tasks.embedding import (
+        Choices,
+        embedding_settings,
+        fetch_embedding_model,
+        never_saw_both_ways,
+    )
+    from biphasic.tasks.encode import SUFFIXES, encode_file
+    from biphasic.tasks.inputs import open_input
+    from biphasic.tasks.outputs import check_output
 
     console = progress_console(quiet=quiet)
-    with loading(console):
-        from biphasic.tasks.embedding import (
-            Choices,
-            embedding_settings,
-            fetch_embedding_model,
-            never_saw_both_ways,
-        )
-        from biphasic.tasks.encode import SUFFIXES, encode_file
-        from biphasic.tasks.inputs import open_input
-        from biphasic.tasks.outputs import check_output
-
     known = ("float32", "bfloat16")
     if dtype not in known:
         raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")

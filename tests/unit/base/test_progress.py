@@ -27,7 +27,6 @@ class Paper(io.StringIO):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.001)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.001)
 
 
@@ -55,6 +54,18 @@ def test_a_file_gets_lines_while_work_goes_on(hurried):
         "training [red]: 3 of 8 steps, loss 6.100, 4,300 tokens/s and more than fits on a line of "
         "forty characters, end not known yet"
     )
+
+
+def test_parts_of_a_work_share_the_time_between_lines(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 3600.0)
+    paper = Paper()
+    console = Console(file=paper)
+    with progress_bar(console, "first"):
+        pass
+    progress._PRINTED[console] -= 3600
+    with progress_bar(console, "second"):
+        assert paper.has_line.wait(30)
+    assert paper.getvalue() == "second: 0:00:00 so far\n"
 
 
 def test_a_quiet_console_and_a_terminal_get_no_lines(hurried):
