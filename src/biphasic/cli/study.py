@@ -9,6 +9,7 @@ import typer
 
 from biphasic.cli.options import Quiet, Root, progress_console
 from biphasic.cli.study_upkeep import (
+    StudyName,
     study_cancel,
     study_clean,
     study_retry,
@@ -87,7 +88,7 @@ def study_diff(
     second: Annotated[Path, typer.Argument(help="Another one.")],
     root: Root = Path("runs"),
 ) -> None:
-    """Say what each of two studies plans that the other does not, and where arms part and why."""
+    """Say what each of two studies plans that the other does not, and why."""
     from biphasic.study.outlook import look_ahead
     from biphasic.study.prepared import STORE
     from biphasic.study.study_diff import compare_studies, difference_lines
@@ -185,14 +186,16 @@ def study_jobs(
 
 @study_app.command("report")
 def study_report(
-    folder: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
+    study: StudyName = None,
+    root: Root = Path("runs"),
 ) -> None:
     """Write a study's report anew from its records."""
     import csv
 
     from biphasic.analysis.report import write_report
+    from biphasic.study.find import find_study
 
-    folder = folder.resolve()
+    folder, _ = find_study(study, root)
     report = write_report(folder, folder.parent / "store")
     typer.echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")

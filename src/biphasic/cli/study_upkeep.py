@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 1.0
 
+StudyName = Annotated[
+    str | None,
+    typer.Argument(help="Study file, folder or name; default: the only study of the root."),
+]
+
 
 def study_status_command(
-    study: Annotated[
-        str | None,
-        typer.Argument(help="Study file, folder or name; default: the only study of the root."),
-    ] = None,
+    study: StudyName = None,
     root: Root = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, once.")] = False,
     watch: Annotated[
