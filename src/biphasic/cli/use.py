@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from biphasic.cli.options import Quiet, progress_console
+from biphasic.cli.options import Quiet, precision_dtype, progress_console, renamed
 
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
@@ -166,7 +166,9 @@ def encode_command(
     out: Annotated[
         Path, typer.Option(help=".npy for the vectors; .parquet for vectors with the texts' ids.")
     ],
-    field: Annotated[str, typer.Option(help="Column or key that is the text.")] = "text",
+    column: Annotated[
+        str | None, typer.Option(help="Column or key that is the text. Default: text.")
+    ] = None,
     prefix: Annotated[str | None, typer.Option(help="Text to put before every text.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Name of a prompt of the model's, to put before every text.")
@@ -182,16 +184,16 @@ def encode_command(
         int | None,
         typer.Option(min=1, help="Most tokens of a batch. Default: 4096, on a GPU 65536."),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="What the model computes in: float32 or bfloat16.")
-    ] = "float32",
+    precision: Annotated[
+        str | None, typer.Option(help="What the model computes in: fp32 or bf16. Default: fp32.")
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     quiet: Quiet = False,
+    field: Annotated[str | None, typer.Option("--field", hidden=True)] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
-    from biphasic.config import nearest
-    from biphasic.errors import ConfigError
     from biphasic.progress import progress_bar
     from biphasic.tasks.embedding import (
         Choices,
@@ -204,9 +206,9 @@ def encode_command(
     from biphasic.tasks.outputs import check_output
 
     console = progress_console(quiet=quiet)
-    known = ("float32", "bfloat16")
-    if dtype not in known:
-        raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")
+    column = renamed(field, column, old_name="--field", new_name="--column")
+    precision = renamed(dtype, precision, old_name="--dtype", new_name="--precision")
+    compute_dtype = cast("Precision", precision_dtype(precision))
     check_output(out, SUFFIXES)
     opened = open_input(source, format=input_format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
@@ -217,8 +219,8 @@ def encode_command(
             settings,
             opened,
             out,
-            field=field,
-            precision=cast("Precision", dtype),
+            field=column or "text",
+            precision=compute_dtype,
             batch_tokens=batch_tokens,
             report=report,
         )
