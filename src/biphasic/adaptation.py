@@ -14,7 +14,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
 from biphasic.config import Config, parse_config
-from biphasic.data.build_display import say_on
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
@@ -25,6 +24,7 @@ from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
+from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, check_state, find_continuation, is_state
 from biphasic.study.prepare import (
@@ -175,8 +175,8 @@ def adapt(
         check_state(local, store, say=say)
         recipe = _first_run(local, settings, name=str(model))
         check_phases(recipe.placed_phases)
-        say("checking the model")
-        check_model(local, recipe, name=str(model))
+        with progress_bar(console, "checking the model"):
+            check_model(local, recipe, name=str(model))
         paths = _text(corpus, local, settings, store, console=console)
         earlier = find_continuation(local, paths.open().ground)
         if earlier:
@@ -202,7 +202,8 @@ def adapt(
             console=console,
         )
     _report(state, say)
-    return export_model(state, out, format=format, say=say)
+    with progress_bar(console, "exporting"):
+        return export_model(state, out, format=format, say=say)
 
 
 def adaptation_text(

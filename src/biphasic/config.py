@@ -19,6 +19,14 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
 """Of what becomes a folder or stands in one's name."""
 _MOST_SHOWN = 80
+_FILES = (
+    ({"arms", "tasks", "include"}, "a study; run it with 'biphasic study run {}'"),
+    ({"phases", "learning_rate"}, "a recipe; train it with 'biphasic pretrain {}'"),
+    ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),
+    ({"claims"}, "a list of claims; check it with 'biphasic claims --claims {}'"),
+    ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),
+)
+"""Keys that only one kind of file has, what such a file is, and what to do with it."""
 _NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's names of errors
 
 
@@ -62,9 +70,22 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping of settings at the top level")
+    _refuse_other_kind(kind, raw, path)
     for override in overrides:
         _apply_override(raw, override)
     return parse_config(kind, raw, where=str(path))
+
+
+def _refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path) -> None:
+    """Refuse a file that lacks what its kind needs, and has what only another kind has."""
+    if kind.model_config.get("extra") == "allow":
+        return
+    needed = {name for name, field in kind.model_fields.items() if field.is_required()}
+    if needed and needed <= raw.keys():
+        return
+    for keys, what in _FILES:
+        if keys & raw.keys() and not keys & kind.model_fields.keys():
+            raise ConfigError(f"{path}: this is {what.format(path)}")
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -110,7 +131,8 @@ def refuse_repeats(where: str, values: list[Any]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the closest known name, or all names when none is."""
     options = sorted(known)
-    close = difflib.get_close_matches(name, options, n=1)
+    swapped = [option for option in options if sorted(option) == sorted(name)]
+    close = swapped or difflib.get_close_matches(name, options, n=1)
     if close:
         return f" (did you mean '{close[0]}'?)"
     return f" (known: {', '.join(options)})" if options else ""

@@ -76,7 +76,7 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     assert vectors.shape == (4, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     write_jsonl(place / "texts.jsonl", [{"body": text} for text in texts])
-    assert cli("encode", "model", "texts.jsonl", "--field", "body", "--out", "y.npy")[0] == 0
+    assert cli("encode", "model", "texts.jsonl", "--column", "body", "--out", "y.npy")[0] == 0
     code, out, err = cli("encode", "model", "texts.jsonl", "--out", "z.npy")
     assert (code, out) == (2, "")
     assert err == "error: texts.jsonl:1: no column 'text'; there are 'body'\n"
@@ -112,8 +112,8 @@ def test_texts_come_from_another_program(place):
         (["encode", "model", "reviews/test.csv", "--out", "o.txt"], "unknown suffix"),
         (["encode", "none", "reviews/test.csv", "--out", "o.npy"], "none: no such folder"),
         (
-            ["encode", "model", "reviews/test.csv", "--out", "o.npy", "--dtype", "bf16"],
-            "--dtype: unknown value 'bf16'",
+            ["encode", "model", "reviews/test.csv", "--out", "o.npy", "--precision", "fp16"],
+            "--precision: unknown value 'fp16'",
         ),
     ],
 )

@@ -196,7 +196,7 @@ def task_line(task: TaskRecord) -> str:
     """Describe a task in one line."""
     sizes = {"train": task.num_train, "validation": task.num_validation, "test": task.num_test}
     there = {split: size for split, size in sizes.items() if size}
-    numbers = " / ".join(f"{size:,}" for size in there.values()).replace(",", "\u202f")
+    numbers = " / ".join(f"{size:,}" for size in there.values())
     return f"{metric_name(task.metric)} · {numbers} {' / '.join(there)}"
 
 
@@ -210,8 +210,7 @@ def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:
     for pair, number in task.overlaps.items():
         earlier, later = pair.split("/")
         size = getattr(task, f"num_{later}")
-        examples = f"{number:,} of {size:,} {later} examples".replace(",", "\u202f")
-        notes.append(f"{examples} also stand in {earlier}.")
+        notes.append(f"{number:,} of {size:,} {later} examples also stand in {earlier}.")
     results = (o.result for o in records.outcomes if o.run.task == task.name and o.result)
     if cut := truncations(next((result.num_truncated for result in results), {})):
         notes.append(f"Cut by the length limit: {cut}.")

@@ -145,7 +145,7 @@ def duration(seconds: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """Write `1 arm`, `2 arms`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", "\u202f")
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def truncations(counts: Mapping[str, int]) -> str:
@@ -157,9 +157,7 @@ def truncations(counts: Mapping[str, int]) -> str:
     for key, number in counts.items():
         split, _, what = key.partition("_lost_")
         if number:
-            parts.append(
-                f"{number:,} {f'{what} ' if what else ''}of {split}".replace(",", "\u202f")
-            )
+            parts.append(f"{number:,} {f'{what} ' if what else ''}of {split}")
     return listing(parts)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Device, PrintConfig, Wandb
+from biphasic.cli.options import Device, PrintConfig, Quiet, Wandb, progress_console
 
 
 def adapt_command(
@@ -75,6 +75,7 @@ def adapt_command(
     device: Device = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a finished decoder (or encoder) on as an encoder, and export it."""
     from typing import cast
@@ -83,6 +84,7 @@ def adapt_command(
     from biphasic.config import parse_overrides
     from biphasic.export.write import Format
 
+    console = progress_console(quiet=quiet)
     options: dict[str, Any] = {
         "steps": steps,
         "objective": objective,
@@ -116,5 +118,6 @@ def adapt_command(
         compute=how,
         device=device,
         wandb=wandb,
+        console=console,
     )
     typer.echo(f"encoder: {folder}")

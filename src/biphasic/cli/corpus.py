@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from biphasic.cli.options import Quiet, progress_console
+
 if TYPE_CHECKING:
     from biphasic.data.blend import BuildProgress
     from biphasic.data.build import CorpusFolders
@@ -87,15 +89,15 @@ def corpus_build(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that tokenise. Default: one per core.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Build a corpus; run again to go on after an interruption.
 
     The result depends neither on interruptions nor on the number of workers.
     """
-    from rich.console import Console
-
     from biphasic.data.build import build_corpus
-    from biphasic.data.build_display import build_bar, say_on
+    from biphasic.data.build_display import build_bar
+    from biphasic.progress import say_on
 
     settings = {
         "tokenizer": tokenizer,
@@ -110,7 +112,7 @@ def corpus_build(
     }
     config = _config(sources or (), spec, settings, column=column, shares=shares or ())
     last: list[BuildProgress] = []
-    console = Console(stderr=True)
+    console = progress_console(quiet=quiet)
     with build_bar(console) as show:
 
         def report(progress: BuildProgress) -> None:

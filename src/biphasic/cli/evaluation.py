@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +14,9 @@ from rich.text import Text
 
 from biphasic.analysis.doubts import doubt
 from biphasic.analysis.sentences import coverage_sentence
-from biphasic.analysis.text import count, metric_name, points_cell, truncations
+from biphasic.analysis.text import count, metric_name, points_cell, rate, truncations
 from biphasic.config import parse_overrides
-from biphasic.records import Convention
+from biphasic.records import ZERO_SHOT, Convention
 from biphasic.study.config import PAPER, TaskConfig
 from biphasic.study.evaluation import (
     Evaluation,
@@ -42,6 +43,7 @@ def evaluate_tasks(
     copies: Path | None,
     num_workers: int | None,
     convention: str,
+    console: Console,
     device: str | None = None,
 ) -> Iterator[Evaluation]:
     """Evaluate a model on several tasks; everything is checked before the first.
@@ -60,6 +62,7 @@ def evaluate_tasks(
         root=root,
         num_workers=num_workers or default_workers(device=device),
         device=device,
+        console=console,
     )
 
 
@@ -105,6 +108,8 @@ def print_evaluation(evaluation: Evaluation) -> bool:
         typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
     typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
+    if chosen := _chosen_rates(evaluation):
+        typer.echo(f"  {chosen}")
     if told := doubt(evaluation.estimate, evaluation.metric):
         typer.echo(f"  no result, as {told}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
@@ -124,6 +129,32 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     if table is not None:
         Console().print(table)
     return True
+
+
+def _chosen_rates(evaluation: Evaluation) -> str:
+    """Say which rates were chosen, for how many seeds, and where they lie among those tried.
+
+    Empty for zero-shot tasks, which have none.
+    """
+    if evaluation.task.kind == ZERO_SHOT:
+        return ""
+    chosen = Counter(result.learning_rate for result in evaluation.selected)
+    tried = sorted({result.learning_rate for result in evaluation.results})
+    seeds = count(len(evaluation.selected), "seed")
+    if len(tried) == 1:
+        return f"rate: {rate(tried[0])}, the only one tried, with {seeds}"
+    by_rate = [(rate(each), f"for {number} of {seeds}") for each, number in chosen.most_common()]
+    if len(by_rate) == 1:
+        told = f"best rate: {by_rate[0][0]} with {seeds}"
+    else:
+        told = f"best rates: {', '.join(' '.join(each) for each in by_rate)}"
+    edges = [
+        f"{rate(edge)} is the {name} of {len(tried)} tried, so a {beyond} one may be better "
+        "(--learning-rate)"
+        for edge, name, beyond in ((tried[0], "lowest", "lower"), (tried[-1], "highest", "higher"))
+        if edge in chosen
+    ]
+    return "; ".join((told, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
 
 
 def _other_metrics(evaluation: Evaluation) -> dict[str, float]:

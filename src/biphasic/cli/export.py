@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import Quiet, precision_dtype, progress_console, renamed
+
 if TYPE_CHECKING:
     from biphasic.export.push import PushPlan
 
@@ -26,24 +28,33 @@ def export_command(
             "onnxruntime alone, without weights for transformers."
         ),
     ] = "hf",
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str | None, typer.Option(help="Of the weights: fp32 or bf16. Default: fp32.")
+    ] = None,
     max_shard_size: Annotated[
         str, typer.Option(help="Weights beyond this are split into several files.")
     ] = "5GB",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
+    quiet: Quiet = False,
+    dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
     """Write an encoder as a folder that works without biphasic, with a model card; check it."""
     from biphasic.export.write import export_model
+    from biphasic.progress import progress_bar, say_on
 
-    folder = export_model(
-        model,
-        out,
-        format=format,  # type: ignore[arg-type]  # checked there, with one line for people
-        dtype=dtype,  # type: ignore[arg-type]
-        max_shard_size=max_shard_size,
-        revision=revision,
-        say=lambda text: typer.echo(text, err=True),
-    )
+    console = progress_console(quiet=quiet)
+    precision = renamed(dtype, precision, old_name="--dtype", new_name="--precision")
+    weights_dtype = precision_dtype(precision)
+    with progress_bar(console, "exporting"):
+        folder = export_model(
+            model,
+            out,
+            format=format,  # type: ignore[arg-type]  # checked there, with one line for people
+            dtype=weights_dtype,  # type: ignore[arg-type]
+            max_shard_size=max_shard_size,
+            revision=revision,
+            say=say_on(console),
+        )
     typer.echo(str(folder))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, progress_console
 
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
@@ -19,10 +19,9 @@ def job_run(
     job: JobId,
     root: Root = Path("runs"),
     threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
+    quiet: Quiet = False,
 ) -> None:
     """Do one job in this process, or find it done; what it needs must be there."""
-    from rich.console import Console
-
     from biphasic.study.all_jobs import load_job
     from biphasic.study.evaluation import compute_threads
     from biphasic.study.here import run_here
@@ -30,6 +29,7 @@ def job_run(
     from biphasic.study.slots import check_cores
     from biphasic.training.memory import tune_allocator
 
+    console = progress_console(quiet=quiet)
     check_cores(num_threads=threads)
     found = load_job(root.resolve() / STORE, job)
     if found.is_done():
@@ -38,7 +38,7 @@ def job_run(
     found.check_needs()
     tune_allocator()
     with compute_threads(threads):
-        run_here(found, console=Console(stderr=True))
+        run_here(found, console=console)
     typer.echo(f"done: {found.label}")
 
 

@@ -20,9 +20,9 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import HELP, Device, PrintConfig, Root, Wandb
+from biphasic.cli.options import HELP, Device, PrintConfig, Quiet, Root, Wandb, progress_console
 from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
+from biphasic.cli.study import INTERRUPTED, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (
@@ -78,7 +78,10 @@ def pretrain_command(
         ),
     ] = None,
     root: Root = Path("runs"),
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. model=micro."),
+    ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
     ] = 200,
@@ -97,6 +100,7 @@ def pretrain_command(
     device: Device = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
@@ -121,6 +125,7 @@ def pretrain_command(
         compute=how,
         device=device,
         wandb=wandb,
+        console=progress_console(quiet=quiet),
     )
     typer.echo(shown(state))
 
@@ -174,6 +179,7 @@ def evaluate_command(
     ] = "standard",
     device: Device = None,
     print_config: PrintConfig = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
     from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
@@ -190,6 +196,7 @@ def evaluate_command(
         )
         typer.echo(found, nl=False)
         return
+    console = progress_console(quiet=quiet)
     evaluations = evaluate_tasks(
         model,
         tasks,
@@ -203,6 +210,7 @@ def evaluate_command(
         num_workers=workers,
         convention=convention,
         device=device,
+        console=console,
     )
     failed = False
     for evaluation in evaluations:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import PrintConfig, Root, Wandb
+from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, progress_console
 from biphasic.cli.study_upkeep import (
+    StudyName,
     study_cancel,
     study_clean,
     study_retry,
@@ -88,7 +89,7 @@ def study_diff(
     second: Annotated[Path, typer.Argument(help="Another one.")],
     root: Root = Path("runs"),
 ) -> None:
-    """Say what each of two studies plans that the other does not, and where arms part and why."""
+    """Say what each of two studies plans that the other does not, and why."""
     from biphasic.study.outlook import look_ahead
     from biphasic.study.prepared import STORE
     from biphasic.study.study_diff import compare_studies, difference_lines
@@ -132,6 +133,7 @@ def study_run(
     overrides: Overrides = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
     from biphasic.study.api import run_study
@@ -141,6 +143,7 @@ def study_run(
     if print_config:
         typer.echo(study_text(load_study(file, overrides or ())), nl=False)
         return
+    console = progress_console(quiet=quiet)
     outcome = run_study(
         file,
         root=root,
@@ -150,19 +153,20 @@ def study_run(
         jobs_per_gpu=per_gpu,
         tries=tries,
         wandb=wandb,
+        console=console,
     )
     show_outcome(outcome)
 
 
 @study_app.command("jobs")
-def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None) -> None:
+def study_jobs(
+    file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None, quiet: Quiet = False
+) -> None:
     """Write down the jobs that a study lacks, and print them for a scheduler of one's own.
 
     One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
     label. Data are made first.
     """
-    from rich.console import Console
-
     from biphasic.study.job_store import save_job
     from biphasic.study.prepared import prepare_study
     from biphasic.study.report_job import ReportJob
@@ -170,8 +174,9 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
     from biphasic.study.study_file import load_study, save_resolved
     from biphasic.study.study_report import write_study_report
 
+    console = progress_console(quiet=quiet)
     config = load_study(file, overrides or ())
-    study = prepare_study(config, root=root, console=Console(stderr=True))
+    study = prepare_study(config, root=root, console=console)
     with study_lock(study.folder):
         save_resolved(config, study.folder)
         write_study_report(study)  # so that 'study report' knows what is expected
@@ -190,14 +195,16 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
 
 @study_app.command("report")
 def study_report(
-    folder: Annotated[Path, typer.Argument(help="A study's folder, e.g. runs/quickstart.")],
+    study: StudyName = None,
+    root: Root = Path("runs"),
 ) -> None:
     """Write a study's report anew from its records."""
     import csv
 
     from biphasic.analysis.report import write_report
+    from biphasic.study.find import find_study
 
-    folder = folder.resolve()
+    folder, _ = find_study(study, root)
     report = write_report(folder, folder.parent / "store")
     typer.echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, progress_console
 
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 1.0
 
+StudyName = Annotated[
+    str | None,
+    typer.Argument(help="Study file, folder or name; default: the only study of the root."),
+]
+
 
 def study_status_command(
-    study: Annotated[
-        str | None,
-        typer.Argument(help="Study file, folder or name; default: the only study of the root."),
-    ] = None,
+    study: StudyName = None,
     root: Root = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, once.")] = False,
     watch: Annotated[
@@ -72,6 +74,7 @@ def study_retry(
     threads: Annotated[
         int, typer.Option(min=1, help="Threads per job, if nobody runs it yet.")
     ] = 1,
+    quiet: Quiet = False,
 ) -> None:
     """Try jobs again that were set aside: ask whoever runs the study, or else run it here."""
     from biphasic.claim import CLAIM, find_holder
@@ -95,7 +98,11 @@ def study_retry(
     from biphasic.study.study_file import load_resolved
 
     outcome = run_study(
-        load_resolved(folder), root=folder.parent, num_workers=workers, num_threads=threads
+        load_resolved(folder),
+        root=folder.parent,
+        num_workers=workers,
+        num_threads=threads,
+        console=progress_console(quiet=quiet),
     )
     show_outcome(outcome)
 

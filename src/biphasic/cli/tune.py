@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Quiet, Root, progress_console
 
 
 def study_tune(
@@ -42,6 +42,7 @@ def study_tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained; do and write nothing.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
     from biphasic.study.prepared import STORE
@@ -51,6 +52,7 @@ def study_tune(
     from biphasic.study.tune_text import plan_lines, result_lines
     from biphasic.study.tune_trunks import plan_tuning
 
+    console = progress_console(quiet=quiet)
     listed = None if rates is None else parse_rates(rates)
     if dry_run:
         tuning = plan_tuning(load_study(file), share)
@@ -66,6 +68,7 @@ def study_tune(
         out=out,
         num_workers=workers,
         num_threads=threads,
+        console=console,
     )
     typer.echo("\n".join(result_lines(outcome.record)))
     typer.echo(f"curves: {outcome.folder / 'curve.png'}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from biphasic.cli.options import Device
+from biphasic.cli.options import Device, Quiet, precision_dtype, progress_console, renamed
 
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
@@ -69,6 +67,7 @@ def finetune_command(
         typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
     ] = None,
     device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
@@ -76,6 +75,7 @@ def finetune_command(
     from biphasic.study.evaluation import task_from_text
     from biphasic.study.run import default_workers
 
+    console = progress_console(quiet=quiet)
     settings: dict[str, Any] = parse_overrides(overrides or ())
     chosen = task_from_text(task).model_copy(update={"copies": copies, "protocol": settings})
     _print_finetuned(
@@ -89,6 +89,7 @@ def finetune_command(
             root=root,
             num_workers=workers or default_workers(device=device),
             device=device,
+            console=console,
         )
     )
 
@@ -132,16 +133,19 @@ def predict_command(
     ] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
+    from biphasic.progress import progress_bar
     from biphasic.tasks.inputs import open_input
     from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
     from biphasic.tasks.predict import predict_file
 
+    console = progress_console(quiet=quiet)
     if out is not None:
         check_output(out, ROW_SUFFIXES)
     opened = open_input(source, format=input_format)
-    with _bar("texts") as report:
+    with progress_bar(console, "predicting", unit="texts") as report:
         summary = predict_file(
             folder, opened, out, columns=columns or (), device=device, report=report
         )
@@ -167,7 +171,9 @@ def encode_command(
     out: Annotated[
         Path, typer.Option(help=".npy for the vectors; .parquet for vectors with the texts' ids.")
     ],
-    field: Annotated[str, typer.Option(help="Column or key that is the text.")] = "text",
+    column: Annotated[
+        str | None, typer.Option(help="Column or key that is the text. Default: text.")
+    ] = None,
     prefix: Annotated[str | None, typer.Option(help="Text to put before every text.")] = None,
     prompt: Annotated[
         str | None, typer.Option(help="Name of a prompt of the model's, to put before every text.")
@@ -183,17 +189,19 @@ def encode_command(
         int | None,
         typer.Option(min=1, help="Most tokens of a batch. Default: 4096, on a GPU 65536."),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="What the model computes in: float32 or bfloat16.")
-    ] = "float32",
+    precision: Annotated[
+        str | None, typer.Option(help="What the model computes in: fp32 or bf16. Default: fp32.")
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     device: Device = None,
+    quiet: Quiet = False,
+    field: Annotated[str | None, typer.Option("--field", hidden=True)] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
-    from biphasic.config import nearest
-    from biphasic.errors import ConfigError
     from biphasic.model.device import parse_device
+    from biphasic.progress import progress_bar
     from biphasic.tasks.embedding import (
         Choices,
         embedding_settings,
@@ -204,22 +212,23 @@ def encode_command(
     from biphasic.tasks.inputs import open_input
     from biphasic.tasks.outputs import check_output
 
-    known = ("float32", "bfloat16")
-    if dtype not in known:
-        raise ConfigError(f"--dtype: unknown value '{dtype}'{nearest(dtype, known)}")
+    console = progress_console(quiet=quiet)
+    column = renamed(field, column, old_name="--field", new_name="--column")
+    precision = renamed(dtype, precision, old_name="--dtype", new_name="--precision")
+    compute_dtype = cast("Precision", precision_dtype(precision))
     check_output(out, SUFFIXES)
     parse_device(device)  # before anything is fetched
     opened = open_input(source, format=input_format)
     choices = Choices(max_seqlen=max_seqlen, prefix=prefix, prompt=prompt, normalize=normalize)
     folder = fetch_embedding_model(model, revision=revision)
     settings = embedding_settings(folder, choices)
-    with _bar("texts") as report:
+    with progress_bar(console, "encoding", unit="texts") as report:
         summary = encode_file(
             settings,
             opened,
             out,
-            field=field,
-            precision=cast("Precision", dtype),
+            field=column or "text",
+            precision=compute_dtype,
             batch_tokens=batch_tokens,
             device=device,
             report=report,
@@ -240,39 +249,3 @@ def _tell_cut(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> Non
         typer.echo(f"cut: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
     if num_empty:
         typer.echo(f"empty: {num_empty:,} of {number:,}", err=True)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show progress on a terminal only; yield what moves the bar."""
-    import time
-
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        bar = bars.add_task("", total=None, text="")
-        started = time.monotonic()
-
-        def report(done: int, total: int | None) -> None:
-            seconds = time.monotonic() - started
-            speed = f", {done / seconds:,.0f} {what}/s" if seconds > 1 else ""
-            bars.update(bar, completed=done, total=total, text=f"{done:,} {what}{speed}")
-
-        yield report

@@ -1,54 +1,23 @@
-"""What a person sees while a corpus is built: sentences, and on a terminal a bar."""
+"""What a person sees while a corpus is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from biphasic.data.blend import BuildProgress, Report
-
-
-def say_on(console: Console) -> Callable[[str], None]:
-    """Return what prints a sentence as it is: names may look like markup."""
-    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+from biphasic.progress import progress_bar
 
 
 @contextmanager
 def build_bar(console: Console) -> Iterator[Report]:
-    """Show how far tokenising is, on a terminal only; yield what moves the bar."""
-    with Progress(
-        TextColumn("tokenising"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bars:
-        bar = bars.add_task("", total=None, text="", visible=False)
-
-        def show(progress: BuildProgress) -> None:
-            bars.update(
-                bar,
-                completed=progress.tokens,
-                total=progress.total_tokens,
-                text=rates(progress),
-                visible=True,
-            )
-
-        yield show
+    """Show how far a corpus is; yield what is told of its tokenising."""
+    with progress_bar(console, "building the corpus", unit="tokens") as report:
+        yield lambda progress: report(
+            progress.tokens, progress.total_tokens, f"{progress.text_bytes / 1e6:,.1f} MB"
+        )
 
 
 def rates(progress: BuildProgress) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export.fitted_card import write_fitted_card
@@ -29,6 +28,7 @@ from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
 from biphasic.model.device import computing_on, parse_device
+from biphasic.progress import progress_bar
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
@@ -156,14 +156,15 @@ def finetune(
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
     with _scratch(out) as scratch, computing_on(chosen):
-        check_before(
-            plan.encoder.folder,
-            tokenizer,
-            texts,
-            max_seqlen=limit,
-            batching=planned.training.protocol.batching,
-            scratch=scratch,
-        )
+        with progress_bar(console, "checking that transformers can run the model"):
+            check_before(
+                plan.encoder.folder,
+                tokenizer,
+                texts,
+                max_seqlen=limit,
+                batching=planned.training.protocol.batching,
+                scratch=scratch,
+            )
         finetuned = finetune_grid(
             plan,
             scratch=scratch / "weights",
@@ -171,10 +172,12 @@ def finetune(
             num_threads=num_threads,
             console=console,
         )
-        say_on(console)("writing the best model, and checking it by transformers alone")
         writer = _Writer(finetuned, _named(model, plan.name), tokenizer, loaded)
         sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
-        with new_folder(out) as partial:
+        with (
+            progress_bar(console, "writing the best model and checking it by transformers alone"),
+            new_folder(out) as partial,
+        ):
             record, difference = writer.write(partial, sequences, name=out.name)
     return FinetunedFolder(out, finetuned.evaluation, record, difference)
 

@@ -1,42 +1,56 @@
-"""What a person sees while a study runs: bars on a terminal, a line per job elsewhere."""
+"""What a person sees while jobs run: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
-from rich.text import Text
+from rich.progress import TaskID
 
 from biphasic.errors import StoppedError, TakenError
+from biphasic.progress import (
+    Bars,
+    end_expected,
+    progress_bar,
+    rate_text,
+    say_on,
+    task_text,
+)
 from biphasic.study.jobs import Progress, Report
+from biphasic.study.pace import Pace
 from biphasic.study.work import WorkItem
+
+_MOST_NAMED = 4
+"""Running jobs that a line describes."""
 
 
 class StudyDisplay:
     """One bar for all jobs, one for each that runs; told what happens by a `Scheduler`."""
 
-    def __init__(self, console: Console, items: Iterable[WorkItem]) -> None:
-        """Prepare; bars appear on entry, and only on a terminal."""
-        self._console = console
+    def __init__(self, console: Console, items: Iterable[WorkItem], *, num_slots: int) -> None:
+        """Prepare; bars and lines begin on entry.
+
+        Args:
+            console: Where to print.
+            items: The work that is left.
+            num_slots: Jobs at once.
+        """
+        self._say = say_on(console)
+        items = list(items)
         self._labels = {item.id: item.label for item in items}
+        self.pace = Pace(items, num_slots=num_slots)
         self._taken: set[str] = set()
+        self._failed: set[str] = set()
         self._lock = threading.Lock()
-        self._bars = _bars(console)
-        self._all = self._bars.add_task("all jobs", total=len(self._labels), text="")
+        self._bars = Bars(console, line=self.line)
+        self._all = self._bars.add_task("all jobs", total=len(items), text="", unit="jobs")
         self._running: dict[str, TaskID] = {}
         self._num_ended = 0
+        self._began = time.monotonic()
 
     def __enter__(self) -> StudyDisplay:
         self._bars.start()
@@ -53,9 +67,11 @@ class StudyDisplay:
 
     def progress(self, job_id: str, progress: Progress) -> None:
         """Move a job's bar; called from threads of an engine."""
+        self.pace.progress(job_id, progress.done / max(progress.total, 1))
         with self._lock:
             if job_id not in self._running:
-                self._running[job_id] = self._bars.add_task(self._labels[job_id], text="")
+                label = self._labels[job_id]
+                self._running[job_id] = self._bars.add_task(label, text="", unit="steps")
             self._bars.update(
                 self._running[job_id],
                 completed=progress.done,
@@ -65,14 +81,19 @@ class StudyDisplay:
 
     def started(self, item: WorkItem) -> None:
         """Show nothing before there is progress."""
+        self.pace.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
         """Replace a job's bar by a line."""
+        seconds = self.pace.stopped(item)
+        if error is None:
+            self.pace.done(item, None if elsewhere else seconds)
         with self._lock:
             self._remove(item.id)
             self._bars.advance(self._all)
             self._num_ended += 1
             if error is not None:
+                self._failed.add(item.id)
                 outcome = f"FAILED: {item.label}: {error}"
             else:
                 outcome = f"{'done elsewhere' if elsewhere else 'done'}: {item.label}"
@@ -80,6 +101,7 @@ class StudyDisplay:
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Remove a job's bar, and say why it comes up again later."""
+        self.pace.stopped(item)
         with self._lock:
             self._remove(item.id)
             if isinstance(error, TakenError):
@@ -93,6 +115,7 @@ class StudyDisplay:
         """Count a job that was set aside as still to be done."""
         with self._lock:
             self._num_ended -= 1
+            self._failed.discard(item.id)
             self._bars.advance(self._all, -1)
             self._say(f"tried again on request: {item.label}")
 
@@ -104,37 +127,30 @@ class StudyDisplay:
     def tick(self) -> None:
         """Do nothing: bars move by themselves."""
 
+    def line(self) -> str:
+        """Return how far the jobs are, for where there are no bars."""
+        left = self.pace.seconds_left()
+        with self._lock:
+            _, *running = self._bars.tasks
+            failed, elapsed = len(self._failed), time.monotonic() - self._began
+            told = [
+                f"{self._num_ended - failed:,} of {len(self._labels):,} jobs done",
+                f"{failed:,} failed" if failed else "",
+                rate_text(self._num_ended / elapsed if elapsed else None),
+                end_expected(None if left is None else left[1]),
+            ]
+            named = [f"{each.description} ({task_text(each)})" for each in running[:_MOST_NAMED]]
+        if len(running) > _MOST_NAMED:
+            named.append(f"{len(running) - _MOST_NAMED:,} more")
+        return "; running: ".join(filter(None, (", ".join(filter(None, told)), ", ".join(named))))
+
     def _remove(self, job_id: str) -> None:
         if job_id in self._running:
             self._bars.remove_task(self._running.pop(job_id))
 
-    def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
-
 
 @contextmanager
 def job_bar(console: Console, label: str) -> Iterator[Report]:
-    """Show one bar, on a terminal only, for a job in this process; yield what moves it."""
-    with _bars(console) as bars:
-        bar = bars.add_task(label, text="")
-
-        def report(progress: Progress) -> None:
-            bars.update(bar, completed=progress.done, total=progress.total, text=progress.text)
-
-        yield report
-
-
-def _bars(console: Console) -> Bars:
-    """Return progress bars that stay silent where nobody watches."""
-    return Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    """Show how far a job in this process is; yield what is told of it."""
+    with progress_bar(console, label) as report:
+        yield lambda progress: report(progress.done, progress.total, progress.text)

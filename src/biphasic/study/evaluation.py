@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from rich.console import Console
 from biphasic.analysis.load import Outcome
 from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
 from biphasic.config import nearest, parse_config, refuse_repeats
-from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import read_json, verify_folder
 from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
+from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.study.continuation import check_state
@@ -30,16 +30,17 @@ from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.plan import (
     FinetuneGroup,
     by_training,
-    check_tasks,
     finetune_job,
     missing_runs,
     plan_group,
+    refuse_lengths,
 )
 from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.schedule import RetryPolicy, Scheduler
 from biphasic.study.slots import check_cores, local_slots
 from biphasic.study.task_inputs import PlannedTask, TaskLocator
+from biphasic.study.task_outlook import task_outline
 from biphasic.study.wanted import record_wish
 from biphasic.study.work import WorkItem
 from biphasic.tasks.folder import DESCRIPTION, read_description
@@ -272,15 +273,19 @@ def plan_evaluation(
     by_hand = _settings_of(protocol)
     is_paper = protocol == PAPER
     limits = model_limits(encoder.folder)
-    locator = TaskLocator(
-        store=store,
-        libraries=None if libraries is None else tuple(libraries),
-        protocol_of=lambda task, needed: merge_protocol(
+
+    def protocol_of(task: TaskConfig, needed: Mapping[str, Any]) -> FinetuneProtocol:
+        return merge_protocol(
             PAPER if is_paper else shared or FinetuneProtocol(),
             needed,
             {**by_hand, **task.protocol},
             longest=limits.longest_input,
-        ),
+        )
+
+    locator = TaskLocator(
+        store=store,
+        libraries=None if libraries is None else tuple(libraries),
+        protocol_of=protocol_of,
         is_paper=is_paper,
         say=say,
     )
@@ -289,11 +294,22 @@ def plan_evaluation(
         refuse_repeats("tasks", [task.name for task in chosen])
     except ValueError as error:
         raise ConfigError(f"evaluate: {error}") from None
-    planned = locator.plan(chosen)
     tokenizer = TextTokenizer.load(encoder.folder)
+    _check_vocabulary(limits, tokenizer)
+    # All of them before any is read, which may take minutes.
+    outlines = [(task, *task_outline(task.origin)) for task in chosen]
+    refuse_lengths(
+        ((task.name, kind, protocol_of(task, needed)) for task, kind, needed in outlines),
+        tokenizer,
+        positions=limits.positions,
+    )
+    planned = locator.plan(chosen)
     every = (*planned, *(task.training for task in planned))
-    _check_fit(every, limits, tokenizer)
-    check_tasks(every, tokenizer)
+    refuse_lengths(
+        ((task.info.name, task.info.kind, task.protocol) for task in every),
+        tokenizer,
+        positions=limits.positions,
+    )
     name = Path(model).name or encoder.folder.name
     # A state's folder is called by its identity, which is long.
     name = name[:12] if name == encoder.identity else name
@@ -315,7 +331,7 @@ def run_finetunings(
         return
     items = [_part(part) for part in parts]
     with (
-        StudyDisplay(console, items) as display,
+        StudyDisplay(console, items, num_slots=len(parts)) as display,
         LocalEngine(
             job.store,
             local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),
@@ -363,19 +379,12 @@ def _settings_of(
     return {} if protocol is None or protocol == PAPER else dict(protocol)
 
 
-def _check_fit(tasks: Iterable[PlannedTask], limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a model can read what tasks will give it.
+def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
+    """Check that a model and its tokenizer belong together.
 
     Raises:
-        ConfigError: Sequences may be longer than the model has positions.
         ModelError: The tokenizer has more entries than the model.
     """
-    for task in tasks:
-        if limits.positions is not None and task.protocol.max_seqlen > limits.positions:
-            raise ConfigError(
-                f"task '{task.info.name}': max_seqlen {task.protocol.max_seqlen} exceeds the "
-                f"model's {limits.positions} positions"
-            )
     if tokenizer.vocab_size > limits.num_embeddings:
         raise ModelError(
             f"the tokenizer has {tokenizer.vocab_size} entries, the model only "

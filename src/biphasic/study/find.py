@@ -19,8 +19,11 @@ _YAML = frozenset({".yaml", ".yml"})
 
 def study_folders(root: Path) -> list[Path]:
     """Return the folders of a root that hold studies."""
-    folders = (each for each in sorted(root.iterdir()) if each.is_dir())
-    return [each for each in folders if (each / RESOLVED).is_file() or (each / STUDY).is_file()]
+    return [each for each in sorted(root.iterdir()) if _holds_study(each)]
+
+
+def _holds_study(folder: Path) -> bool:
+    return (folder / RESOLVED).is_file() or (folder / STUDY).is_file()
 
 
 def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig | None]:
@@ -48,7 +51,7 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
         config = load_study(path)
         return root.resolve() / config.name, config
     for folder in (path, root / path):
-        if (folder / RESOLVED).is_file():
+        if _holds_study(folder):
             return folder.resolve(), None
     raise DataError(
         f"{target}: neither a study file, nor the folder or name of a study that was run"

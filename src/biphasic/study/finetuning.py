@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.data.build_display import say_on
 from biphasic.errors import TrainingError
+from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, ResultRecord
 from biphasic.study.display import job_bar
 from biphasic.study.evaluation import (

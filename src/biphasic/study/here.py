@@ -12,8 +12,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from biphasic.data.build_display import say_on
 from biphasic.errors import TakenError
+from biphasic.progress import say_on
 from biphasic.study.display import job_bar
 from biphasic.study.jobs import Report, ShouldStop
 

@@ -135,7 +135,7 @@ class TrainJob(Config):
 
         def forward(step: StepReport) -> None:
             speed = step.tokens / step.seconds
-            text = f"loss {step.loss:.3f}  {speed:,.0f} tokens/s"
+            text = f"loss {step.loss:.3f}, {speed:,.0f} tokens/s"
             report(Progress(step.step - self.start, self.end - self.start, text))
 
         if gang.is_first:
@@ -304,7 +304,7 @@ class FinetuneJob(Config):
 
         def forward(run: FinetuneRun, step: int, num_steps: int, loss: float) -> None:
             release_excess()
-            text = f"rate {run.learning_rate:g}  seed {run.seed}  loss {loss:.3f}"
+            text = f"rate {run.learning_rate:g}, seed {run.seed}, loss {loss:.3f}"
             report(Progress(finished * num_steps + step, len(runs) * num_steps, text))
 
         groups = finetune_group(model, runs, progress=forward, keep=keep)

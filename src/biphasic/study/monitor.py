@@ -41,22 +41,6 @@ class _Running:
     progress: Progress | None = None
 
 
-@dataclass
-class _Spent:
-    """What jobs of a kind have taken so far."""
-
-    jobs: int = 0
-    cost: float = 0.0
-    device_seconds: float = 0.0
-
-    def of(self, cost: float, jobs: int) -> float | None:
-        """Return the device-seconds of such jobs; None before any has ended."""
-        if not self.jobs:
-            return None
-        by_count = self.device_seconds / self.jobs * jobs
-        return self.device_seconds / self.cost * cost if self.cost and cost else by_count
-
-
 class Monitor:
     """Watches the jobs of a study."""
 
@@ -74,25 +58,20 @@ class Monitor:
             console: Where a person is shown.
         """
         self._items = {item.id: item for item in items}
-        self._folder, self._num_slots = folder, num_slots
-        self._display = StudyDisplay(console, self._items.values())
+        self._folder = folder
+        self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
         self._waiting = dependents(self._items.values())
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
         self._aside: dict[str, FailedJob] = {}
         self._tries: Counter[str] = Counter()
         self._done: set[str] = set()
-        self._left = {kind: _Spent() for kind in ("train", "finetune")}
-        self._spent = {kind: _Spent() for kind in ("train", "finetune")}
-        for item in self._items.values():
-            self._left[item.kind].jobs += 1
-            self._left[item.kind].cost += item.cost
+        self._device_seconds = 0.0
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
         self._by_arm = progress_by_arm(plan, lambda job: job not in self._items)
         process = this_process()  # as the study's claim names it
         self._runner = RunnerRecord(host=process.host, pid=process.pid, since=_now())
         self._written = 0.0
-        self._lost_seconds = 0.0
         self._is_unseen = False
 
     def __enter__(self) -> Monitor:
@@ -124,28 +103,23 @@ class Monitor:
         """Note that a job was given to the engine."""
         with self._lock:
             self._running[item.id] = _Running(item, time.monotonic(), _now())
+        self._display.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
         """Note that a job is done, or was set aside."""
-        seconds = self._stop(item)
+        self._stop(item)
         self._display.ended(item, error, elsewhere=elsewhere)
         if error is not None:
-            self._lost_seconds += seconds * item.num_slots
             self._set_aside(item, error)
             return
         self._done.add(item.id)
-        left, spent = self._left[item.kind], self._spent[item.kind]
-        left.jobs, left.cost = left.jobs - 1, left.cost - item.cost
-        if not elsewhere:
-            spent.jobs, spent.cost = spent.jobs + 1, spent.cost + item.cost
-            spent.device_seconds += seconds * item.num_slots
         for arm in item.arms:
             before = self._by_arm[arm]
             self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Note that a job comes up again later; what it took was spent all the same."""
-        self._lost_seconds += self._stop(item) * item.num_slots
+        """Note that a job comes up again later."""
+        self._stop(item)
         if not isinstance(error, (TakenError, StoppedError)):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
@@ -161,10 +135,12 @@ class Monitor:
         if time.monotonic() - self._written >= _WRITE_SECONDS:
             self._write(is_over=False)
 
-    def _stop(self, item: WorkItem) -> float:
+    def _stop(self, item: WorkItem) -> None:
+        """Count what a job took; it was spent, whatever became of the job."""
         with self._lock:
             running = self._running.pop(item.id, None)
-        return time.monotonic() - running.began if running else 0.0
+        if running is not None:
+            self._device_seconds += (time.monotonic() - running.began) * item.num_slots
 
     def _set_aside(self, item: WorkItem, error: BaseException) -> None:
         log = error.log if isinstance(error, JobFailedError) else None
@@ -190,7 +166,7 @@ class Monitor:
         blocked = {each for one in self._aside for each in with_dependents(one, self._waiting)}
         with self._lock:
             running = tuple(map(_running_job, self._running.values()))
-        left = self._seconds_left()
+        left = self._display.pace.seconds_left()
         return ProgressRecord(
             study=self._folder.name,
             runner=self._runner,
@@ -207,27 +183,15 @@ class Monitor:
             running=running,
             failures=tuple(self._aside.values()),
             by_arm=dict(self._by_arm),
-            device_seconds_spent=sum(spent.device_seconds for spent in self._spent.values())
-            + self._lost_seconds + self._seconds_running(),
-            device_seconds_left=left,
-            seconds_left=None if left is None else left / self._num_slots,
+            device_seconds_spent=self._device_seconds + self._seconds_running(),
+            device_seconds_left=None if left is None else left[0],
+            seconds_left=None if left is None else left[1],
         )  # fmt: skip
 
     def _seconds_running(self) -> float:
         now = time.monotonic()
         with self._lock:
             return sum((now - each.began) * each.item.num_slots for each in self._running.values())
-
-    def _seconds_left(self) -> float | None:
-        """Return the device-seconds of what is left; None while some kind has no example."""
-        total = 0.0
-        for kind, left in self._left.items():
-            if left.jobs:
-                seconds = self._spent[kind].of(left.cost, left.jobs)
-                if seconds is None:
-                    return None
-                total += seconds
-        return max(total - self._seconds_running(), 0.0)
 
 
 def _running_job(running: _Running) -> RunningJob:

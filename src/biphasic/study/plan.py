@@ -6,7 +6,7 @@ somebody needs to the next: the untrained model, a branching point, an arm's end
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from biphasic.study.config import FinetuningConfig, StudyConfig
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.training_plan import PlannedArm, PlannedPoint, Segment, plan_training
-from biphasic.tasks.protocol import FINETUNING_VERSION
+from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 from biphasic.tasks.qa import check_room
 from biphasic.training.lineage import Ground
 from biphasic.training.state import Progress, verify_state
@@ -169,14 +169,41 @@ def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> Non
     """Check that tasks can be encoded as their protocols say.
 
     Raises:
-        ConfigError: Question answering has no room for contexts.
+        ConfigError: Question answering has no room for contexts; names every such task.
     """
-    for task in tasks:
-        if task.info.kind == "qa":
+    refuse_lengths(((task.info.name, task.info.kind, task.protocol) for task in tasks), tokenizer)
+
+
+def refuse_lengths(
+    tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
+    tokenizer: TextTokenizer,
+    *,
+    positions: int | None = None,
+) -> None:
+    """Check that sequences are as long as tasks need, and no longer than the model reads.
+
+    Args:
+        tasks: Name, kind (None where it is not known) and protocol of each.
+        tokenizer: The model's.
+        positions: Most tokens that the model reads; None without a limit.
+
+    Raises:
+        ConfigError: Names every task that does not fit, and what to set.
+    """
+    problems: list[str] = []
+    for name, kind, protocol in tasks:
+        if positions is not None and protocol.max_seqlen > positions:
+            problems.append(
+                f"task '{name}': max_seqlen {protocol.max_seqlen} exceeds the model's {positions} "
+                f"positions; set max_seqlen={positions} or less"
+            )
+        elif kind == "qa":
             try:
-                check_room(tokenizer, protocol=task.protocol)
+                check_room(tokenizer, protocol=protocol)
             except ConfigError as error:
-                raise ConfigError(f"task '{task.info.name}': {error}") from None
+                problems.append(f"task '{name}': {error}")
+    if problems:
+        raise ConfigError("; ".join(dict.fromkeys(problems)))
 
 
 def check_inputs(plan: Plan, store: Path) -> None:

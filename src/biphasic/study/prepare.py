@@ -13,7 +13,7 @@ from rich.console import Console
 from biphasic.config import Config, load_config, parse_config
 from biphasic.data.blend import Report
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
-from biphasic.data.build_display import build_bar, say_on
+from biphasic.data.build_display import build_bar
 from biphasic.data.corpus import Corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import (
@@ -26,6 +26,7 @@ from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
 from biphasic.model.hub import LocalModel
+from biphasic.progress import say_on
 from biphasic.store_claims import wait_for_work
 from biphasic.study.pretrained import locate_pretrained
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks

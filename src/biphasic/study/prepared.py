@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.data.build_display import say_on
 from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.files import complete_names
+from biphasic.progress import progress_bar, say_on
 from biphasic.study.config import StudyConfig
 from biphasic.study.corpus_job import CorpusJob
 from biphasic.study.cost import state_bytes
@@ -82,7 +82,8 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     # Before the tasks, which take time: a source that is missing is known at once.
     corpus = locate_corpus(config.corpus, store)
     try:
-        tasks = locate_tasks(config, store, say=say)
+        with progress_bar(console, "finding the tasks"):
+            tasks = locate_tasks(config, store, say=say)
     except (ConfigError, DataError):
         refuse_missing_tasks(config, store)
         raise
@@ -90,13 +91,14 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
         # Known by its identity too: should this be interrupted, 'job run' can go on with it.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     paths = prepare_corpus(config.corpus, corpus, store, console=console)
-    paths = paths.extended(map(config.recipe_of, config.arms))
-    paths.origin()  # read by the report, hours later
-    data = paths.open()
-    known = complete_names(store / "states")
-    plan = plan_study(config, data.ground, tasks, known=known)
-    check_tasks(plan.tasks, data.tokenizer)
-    check_inputs(plan, store)
+    with progress_bar(console, "checking text, tasks and states"):
+        paths = paths.extended(map(config.recipe_of, config.arms))
+        paths.origin()  # read by the report, hours later
+        data = paths.open()
+        known = complete_names(store / "states")
+        plan = plan_study(config, data.ground, tasks, known=known)
+        check_tasks(plan.tasks, data.tokenizer)
+        check_inputs(plan, store)
     for sentence in (*config.unused_rates(), *outdated_arms(plan, store)):
         say(sentence)
     return PreparedStudy(config, folder, store, paths, data, plan)

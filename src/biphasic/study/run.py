@@ -11,6 +11,7 @@ from rich.console import Console
 
 from biphasic.claim import exclusive_folder
 from biphasic.model.device import compute_device, parse_device
+from biphasic.progress import progress_bar
 from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
@@ -98,7 +99,8 @@ def execute_study(
         refresh_edited_report(study)
         items = study.missing_work()
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
-        report = write_study_report(study)
+        with progress_bar(console, "writing the report"):
+            report = write_study_report(study)
     not_tried = [f"{item.label}: not tried, it needs a job that failed" for item in outcome.blocked]
     return StudyOutcome(
         folder,

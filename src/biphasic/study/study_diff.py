@@ -1,4 +1,4 @@
-"""What one study plans that another does not, by arm and by state, and why arms part."""
+"""What one study plans that another does not, by arm and by state, and why."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from biphasic.study.expansion import Expansion, expand, step_spec
 from biphasic.study.outlook import Outlook
 from biphasic.study.plan import Plan
+from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.tree import StateTree
 from biphasic.training.lineage import Ground
 from biphasic.training.recipe import Recipe
@@ -58,6 +59,8 @@ class StudyDifference:
         changed: Arms of one name that end with other states.
         renamed: Names of the same state in the first study and in the second.
         num_shared: States that both evaluate.
+        grid: What differs in the rates and seeds of fine-tuning.
+        tasks: What differs in the tasks that both have, by name.
     """
 
     first: SidePlan
@@ -65,6 +68,8 @@ class StudyDifference:
     changed: tuple[ArmDifference, ...]
     renamed: tuple[tuple[str, str], ...]
     num_shared: int
+    grid: tuple[str, ...]
+    tasks: Mapping[str, tuple[str, ...]]
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +100,36 @@ def compare_studies(first: Outlook, second: Outlook) -> StudyDifference:
             if state in shared and names[1][state] != name
         ),
         num_shared=len(shared),
+        grid=tuple(_told(_grid(first.plan), _grid(second.plan), "")),
+        tasks=_changed_tasks(first.plan, second.plan),
     )
+
+
+def _grid(plan: Plan) -> dict[str, str]:
+    """Return the rates and seeds of all that is fine-tuned."""
+    points = {point for group in plan.groups for point in group.grid if point[0]}
+    rates, seeds = ({point[axis] for point in points} for axis in (0, 1))
+    return {
+        "learning_rates": ", ".join(f"{rate:g}" for rate in sorted(rates)),
+        "seeds": ", ".join(map(str, sorted(seeds))),
+    }
+
+
+def _changed_tasks(plan: Plan, other: Plan) -> dict[str, tuple[str, ...]]:
+    """Return what differs in each task that both plans have, if anything does."""
+    others = {task.info.name: task for task in other.tasks}
+    found = {
+        task.info.name: tuple(_told(_task(task), _task(others[task.info.name]), ""))
+        for task in plan.tasks
+        if task.info.name in others
+    }
+    return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def _task(task: PlannedTask) -> dict[str, Any]:
+    """Return what names the fine-tunings on a task, beside state, rate and seed."""
+    own = {"examples": task.info.sha256, "protocol": task.protocol.determinants()}
+    return own if task.trainer is None else {**own, "trained_on": _task(task.trainer)}
 
 
 def _names(plan: Plan) -> dict[str, str]:
@@ -226,6 +260,10 @@ def difference_lines(found: StudyDifference, first: str, second: str) -> Iterato
         yield f"{each.name}: parts {parted}: {'; '.join(each.reasons)}"
         if each.settings:
             yield f"  set otherwise: {'; '.join(each.settings)}"
+    if found.grid:
+        yield f"fine-tuning: {'; '.join(found.grid)}"
+    for task, reasons in found.tasks.items():
+        yield f"task {task}: {'; '.join(reasons)}"
     for name, side in ((first, found.first), (second, found.second)):
         yield from _side_lines(name, side)
     for old, new in found.renamed:

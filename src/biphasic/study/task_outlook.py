@@ -7,10 +7,11 @@ the documentation or fetched from the hub is stood in for unless the store has i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
@@ -24,16 +25,41 @@ from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.metrics import METRICS_BY_KIND
+from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.published.catalog import PUBLISHED
 from biphasic.tasks.records import SPLITS, Kind, TaskInfo
 from biphasic.tasks.source import prepare_task, split_source
 
-_BUILTIN_KINDS: dict[str, Kind] = {
+BUILTIN_KINDS: dict[str, Kind] = {
     "pydocs-sc": "sc",
     "pydocs-tc": "tc",
     "pydocs-qa": "qa",
     "pydocs-ir": "ir",
 }
+
+
+def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
+    """Return the kind of a task and the settings that it needs, before any example is read.
+
+    No kind where the source is wrong; whoever reads the task says why.
+
+    Raises:
+        ConfigError: A setting of a task file is wrong.
+        DataError: `task.json` is damaged.
+    """
+    if source in BUILTIN_KINDS:
+        return BUILTIN_KINDS[source], {}
+    kind, rest = split_source(source)
+    if rest in PUBLISHED and kind in {None, ZERO_SHOT}:
+        return kind or PUBLISHED[rest].kind, {}
+    path = Path(rest).expanduser()
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        file = load_task_file(path)
+        return file.kind, file.protocol
+    if (path / DESCRIPTION).is_file():
+        description = read_description(path)
+        return kind or description.kind, description.protocol
+    return kind, {}
 
 
 class TaskOutlook:
@@ -147,7 +173,7 @@ class TaskOutlook:
         kind, name = split_source(task.origin)
         published = PUBLISHED.get(name)
         if published is None:
-            kind, trained_on = _BUILTIN_KINDS[task.origin], None
+            kind, trained_on = BUILTIN_KINDS[task.origin], None
         else:
             trained_on = None if kind == ZERO_SHOT else published.trained_on
             kind = kind or published.kind

@@ -61,13 +61,19 @@ def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
     Raises:
         ConfigError: Sequences are too short for question and overlap.
     """
-    framing = 2 + len(tokenizer.separator_ids)
-    needed = framing + protocol.max_question_tokens + protocol.window_overlap + 1
-    if protocol.max_seqlen < needed:
-        raise ConfigError(
-            f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context; with these "
-            f"max_question_tokens and window_overlap question answering needs {needed}"
-        )
+    least = 2 + len(tokenizer.separator_ids) + 1
+    needed = least + protocol.max_question_tokens + protocol.window_overlap
+    if protocol.max_seqlen >= needed:
+        return
+    room = protocol.max_seqlen - least
+    question = min(protocol.max_question_tokens, max(room // 4, 1))
+    overlap = min(protocol.window_overlap, max(room // 8, 0))
+    shorter = f"set max_question_tokens={question} and window_overlap={overlap}, or "
+    raise ConfigError(
+        f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context beside questions of "
+        f"{protocol.max_question_tokens} and an overlap of {protocol.window_overlap}; "
+        f"{shorter if room > 0 else 'set '}max_seqlen={needed} where the model reads as many"
+    )
 
 
 def question_windows(

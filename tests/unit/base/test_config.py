@@ -129,6 +129,63 @@ def test_recipe_with_unknown_objective_is_one_line(make_recipe):
     assert str(caught.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("cml", ("clm", "mlm", "mntp"), "clm"),
+        ("mml", ("clm", "mlm"), "mlm"),
+        ("naon", ("nano", "pico"), "nano"),
+    ],
+)
+def test_letters_that_changed_places_are_the_likeliest_mistake(name, known, meant):
+    assert nearest(name, known) == f" (did you mean '{meant}'?)"
+
+
+class Study(Config):
+    recipe: dict[str, str]
+    arms: list[str]
+
+
+class Run(Config):
+    model: str
+    phases: tuple[str, ...] = ()
+    learning_rate: float = 0.0
+
+
+class Text(Config):
+    sources: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            Run,
+            "{arms: [a], recipe: {model: x}, name: y}",
+            "a study; run it with 'biphasic study run",
+        ),
+        (Run, "{include: base.yaml}", "a study; run it with 'biphasic study run"),
+        (Study, "{model: x, phases: []}", "a recipe; train it with 'biphasic pretrain"),
+        (Study, "{model: x, learning_rate: {peak: 1}}", "a recipe; train it with 'biphasic pretr"),
+        (Run, "{sources: [a]}", "a corpus; build it with 'biphasic corpus build --spec"),
+        (Text, "{arms: [a]}", "a study; run it with 'biphasic study run"),
+        (Study, "{kind: sc, train: x.csv}", "a task; name it with --task of 'biphasic evaluate'"),
+        (Run, "{claims: []}", "a list of claims; check it with 'biphasic claims"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_what_it_is(path, kind, text, message):
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(kind, path)
+    assert str(caught.value).startswith(f"{path}: this is {message}")
+
+
+def test_a_file_of_the_right_kind_with_a_wrong_key_is_not_taken_for_another(path):
+    path.write_text("{model: x, arms: [a]}")
+    with pytest.raises(ConfigError, match="unknown key 'arms'"):
+        load_config(Run, path)
+
+
 def test_overrides_reach_groups_lists_and_new_keys(path):
     path.write_text("title: y\ngrid:\nshapes:\n- {sort: circle, radius: 2}\n")
     overrides = ["title=z", "grid.rows=4", "shapes.0.radius=1e-3", "layout.columns=2"]

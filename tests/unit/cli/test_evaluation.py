@@ -10,23 +10,27 @@ from biphasic.records import ResultRecord
 from biphasic.study.evaluation import Evaluation
 from biphasic.tasks.records import TaskInfo
 
+GRID = (1e-5, 1e-4, 5e-4, 1e-3)
 SCORES = (0.6, 0.62, 0.64, 0.66, 0.68)
 
 
-def evaluation(scores, convention):
+def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc"):
+    """Return one whose seeds prefer `rates` in turn, of `GRID` unless it is 1e-4 alone."""
     results = tuple(
         ResultRecord(
-            format="biphasic.finetune/1", id=str(seed), state="s", task="t", kind="sc",
-            metric="accuracy", learning_rate=1e-4, seed=seed, status="finished", steps=1,
+            format="biphasic.finetune/1", id=str(seed), state="s", task="t", kind=kind,
+            metric="accuracy", learning_rate=rates[seed % len(rates)], seed=seed,
+            status="finished", steps=1,
             validation={"accuracy": score}, test={"accuracy": score}, seconds=1.0,
         )
         for seed, score in enumerate(scores)
     )  # fmt: skip
+    others = tuple(results[0].model_copy(update={"learning_rate": each}) for each in GRID)
     return Evaluation(
-        task=TaskInfo("t", "sc", "T", "accuracy", "0" * 64), metric="accuracy",
+        task=TaskInfo("t", kind, "T", "accuracy", "0" * 64), metric="accuracy",
         convention=convention,
         estimate=estimate([100 * score for score in scores], convention=convention),
-        selected=results, results=results, folder=Path(),
+        selected=results, results=results + (() if rates == (1e-4,) else others), folder=Path(),
     )  # fmt: skip
 
 
@@ -39,3 +43,35 @@ def test_intervals_by_the_paper_s_convention_say_what_they_cover(scores, convent
     printed = capsys.readouterr().out
     assert printed.startswith(f"t accuracy: {100 * sum(scores) / len(scores):.2f}")
     assert ("about 88 times in 100 with 5 seeds, not 95" in printed) is told
+
+
+@pytest.mark.parametrize(
+    ("rates", "line"),
+    [
+        ((1e-4,), "rate: 1e-4, the only one tried, with 5 seeds"),
+        ((5e-4,), "best rate: 5e-4 with 5 seeds; none is at the edge of the 4 tried"),
+        (
+            (1e-4, 5e-4),
+            "best rates: 1e-4 for 3 of 5 seeds, 5e-4 for 2 of 5 seeds; none is at the edge of the "
+            "4 tried",
+        ),
+        (
+            (5e-4, 1e-3),
+            "best rates: 5e-4 for 3 of 5 seeds, 1e-3 for 2 of 5 seeds; 1e-3 is the highest of 4 "
+            "tried, so a higher one may be better (--learning-rate)",
+        ),
+        (
+            (1e-5,),
+            "best rate: 1e-5 with 5 seeds; 1e-5 is the lowest of 4 tried, so a lower one may "
+            "be better (--learning-rate)",
+        ),
+    ],
+)
+def test_the_rate_that_won_is_said_and_where_it_lies_in_the_grid(rates, line, capsys):
+    assert print_evaluation(evaluation(SCORES, rates=rates))
+    assert capsys.readouterr().out.splitlines()[1] == f"  {line}"
+
+
+def test_a_zero_shot_task_has_no_rate(capsys):
+    assert print_evaluation(evaluation(SCORES[:1], rates=(5e-4,), kind="zs"))
+    assert "rate" not in capsys.readouterr().out

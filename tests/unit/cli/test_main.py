@@ -1,5 +1,6 @@
 """The command line itself: help without torch, exit codes, one line per error."""
 
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 import biphasic
 from biphasic.cli import main as module
+from biphasic.config import load_config
 from biphasic.errors import (
     BiphasicError,
     CheckpointError,
@@ -17,6 +19,7 @@ from biphasic.errors import (
     StudyError,
     TrainingError,
 )
+from biphasic.training.recipe import Recipe
 
 HEAVY = ("torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow")
 
@@ -59,6 +62,29 @@ def test_help_names_what_there_is(monkeypatch, capsys, arguments, words):
     assert run(monkeypatch, *arguments) == 0
     shown = capsys.readouterr().out
     assert [word for word in words if word not in shown] == []
+
+
+@pytest.mark.parametrize("command", ["pretrain", "evaluate", "finetune", "adapt", "export"])
+def test_commands_that_take_long_can_be_quiet(monkeypatch, capsys, command):
+    assert run(monkeypatch, command, "--help") == 0
+    assert "--quiet" in capsys.readouterr().out
+
+
+def test_what_help_offers_to_set_can_be_set(monkeypatch, capsys, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: nano\nlearning_rate: {peak: 1.0e-3}\n")
+    assert run(monkeypatch, "pretrain", "--help") == 0
+    [offered] = re.findall(r"e\.g\.\s+([\w.=]+[\w=])", capsys.readouterr().out)
+    assert load_config(Recipe, recipe, [offered]).model == "micro"
+
+
+def test_a_study_given_to_pretrain_is_called_one(monkeypatch, capsys, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text("{name: s, title: S, recipe: {model: pico}, arms: [{name: mlm}]}")
+    assert run(monkeypatch, "pretrain", str(study)) == 2
+    assert capsys.readouterr().err == (
+        f"error: {study}: this is a study; run it with 'biphasic study run {study}'\n"
+    )
 
 
 def test_version(monkeypatch, capsys):

@@ -7,7 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from biphasic.cli.export import export_command
 from biphasic.cli.use import encode_command, finetune_command, predict_command
+from biphasic.errors import ConfigError
+from biphasic.export import write
 
 HEAVY = ("torch", "transformers", "numpy", "pyarrow", "pydantic")
 
@@ -26,14 +29,50 @@ def app_of(command):
             ["--task", "--out", "--learning-rate", "--seed", "--set", "sc, ml, sr, tc"],
         ),
         (predict_command, ["--out", "--column", "--format", "standard input"]),
-        (encode_command, ["--field", "--prefix", "--prompt", "--normalize", "--max-seqlen"]),
-        (encode_command, ["--batch-tokens", "--dtype", ".npy", ".parquet"]),
+        (encode_command, ["--column", "--prefix", "--prompt", "--normalize", "--max-seqlen"]),
+        (encode_command, ["--batch-tokens", "--precision", ".npy", ".parquet"]),
     ],
 )
 def test_help_names_what_there_is(command, words):
     shown = CliRunner().invoke(app_of(command), ["--help"], terminal_width=200)
     assert shown.exit_code == 0
     assert [word for word in words if word not in shown.output] == []
+
+
+@pytest.mark.parametrize("command", [encode_command, export_command])
+def test_old_names_of_options_are_not_offered(command):
+    shown = CliRunner().invoke(app_of(command), ["--help"], terminal_width=200).output
+    assert "--precision" in shown
+    assert [name for name in ("--dtype", "--field") if name in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "told"),
+    [
+        ([], "float32", ""),
+        (["--precision", "bf16"], "bfloat16", ""),
+        (["--precision", "bfloat16"], "bfloat16", ""),
+        (["--dtype", "bfloat16"], "bfloat16", "--dtype is called --precision now\n"),
+    ],
+)
+def test_an_old_name_works_and_says_what_the_new_one_is(monkeypatch, given, dtype, told):
+    exported = {}
+    monkeypatch.setattr(write, "export_model", lambda *_, **options: exported.update(options))
+    ended = CliRunner().invoke(app_of(export_command), ["model", "out", *given])
+    assert (ended.exit_code, exported["dtype"], ended.stderr) == (0, dtype, told)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--precision", "half"], "--precision: unknown value 'half' (known: bf16, fp32)"),
+        (["--precision", "bf16", "--dtype", "bfloat16"], "--precision: given twice"),
+    ],
+)
+def test_a_precision_that_cannot_be_is_refused(given, message):
+    error = CliRunner().invoke(app_of(export_command), ["model", "out", *given]).exception
+    assert isinstance(error, ConfigError)
+    assert message in str(error)
 
 
 def test_nothing_heavy_is_imported():

@@ -397,6 +397,29 @@ def test_another_tokenizer_at_the_same_place_is_another_encoding(
     assert [r.test for r in after.results] == [r.test for r in fresh.results]
 
 
+def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, task, quiet):
+    long = tmp_path / "long.yaml"
+    long.write_text(f"kind: sc\nfolder: {task}\nprotocol: {{max_seqlen: 128}}\n")
+    settings = {**GRID, "root": tmp_path / "root", "console": quiet}
+    with pytest.raises(ConfigError) as caught:
+        [*evaluate_all(plain_model, [task, long, "pydocs-qa", "qa:none"], **settings)]
+    first, second, third = str(caught.value).split("; task ")
+    assert first == (
+        "task 'long': max_seqlen 128 exceeds the model's 64 positions; set max_seqlen=64 or less"
+    )
+    assert second == (
+        "'pydocs-qa': max_seqlen: 64 tokens leave no room for a context beside questions of 64 "
+        "and an overlap of 64; set max_question_tokens=15 and window_overlap=7, or "
+        "max_seqlen=132 where the model reads as many"
+    )
+    assert third.startswith("'none': max_seqlen: 64 tokens leave no room")
+    assert not (tmp_path / "root").exists()
+    # What it says to set is enough.
+    settings["protocol"] = {"max_question_tokens": 15, "window_overlap": 7, "max_seqlen": 64}
+    with pytest.raises(DataError, match="task 'qa:none': no such folder"):
+        [*evaluate_all(plain_model, [long.with_name("first-word"), "qa:none"], **settings)]
+
+
 def test_inputs_that_a_model_cannot_read_are_refused(plain_model, tmp_path, task, documents, quiet):
     settings = {**GRID, "root": tmp_path / "root", "console": quiet}
     with pytest.raises(ConfigError, match="max_seqlen 65 exceeds the model's 64 positions"):

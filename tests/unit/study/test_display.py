@@ -1,6 +1,7 @@
 """Progress: bars for people who watch, plain lines for files, and no markup from labels."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -28,7 +29,7 @@ def item(label):
 def shown(tmp_path, *, is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
     one, two = item("one [red]"), item("two")
-    with StudyDisplay(console, [one, two]) as display:
+    with StudyDisplay(console, [one, two], num_slots=1) as display:
         display.progress("one [red]", Progress(3, 8, "loss 6.100"))
         display.delayed(one, TakenError("taken", holder="host a"))
         display.delayed(one, TakenError("taken", holder="host a"))
@@ -56,6 +57,29 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
     text = shown(tmp_path, is_terminal=True)
     assert "all jobs" in text
     assert "done elsewhere: one [red]" in text
+
+
+def test_a_line_says_how_far_all_jobs_are(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("biphasic.study.pace.time.monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=100)
+    items = [item(f"job {number}") for number in range(8)]
+    display = StudyDisplay(console, items, num_slots=6)
+    assert display.line() == "0 of 8 jobs done, end not known yet"
+    display.started(items[0])
+    now[0] += 60
+    display.ended(items[0], None, elsewhere=False)
+    display.ended(items[1], StudyError("broke"), elsewhere=False)
+    display.progress("job 2", Progress(3, 8, "loss 6.100, 4,300 tokens/s"))
+    # 6 5/8 minutes are left on six slots; the job that failed may be tried again.
+    assert re.fullmatch(
+        r"1 of 8 jobs done, 1 failed, 2/min, end expected in 0:01:06, at [-\d: ]+; "
+        r"running: job 2 \(3 of 8 steps, loss 6\.100, 4,300 tokens/s\)",
+        display.line(),
+    )
+    for each in items[3:]:
+        display.progress(each.label, Progress(1, 8, ""))
+    assert display.line().endswith("job 5 (1 of 8 steps), 2 more")
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -254,6 +254,25 @@ def test_why_arms_part_is_told(tmp_path, change, expected):
     assert f"two: {expected}" in lines
 
 
+def test_why_fine_tunings_differ_is_told(tmp_path):
+    tasks = [
+        {**task, "protocol": {"max_steps": 7}} if task["name"] == "pydocs-sc" else task
+        for task in RAW["tasks"]
+    ]
+    one, other = looked(tmp_path), looked(tmp_path, tasks=tasks)
+    [rates, seeds] = ({p[axis] for g in one.plan.groups for p in g.grid if p[0]} for axis in (0, 1))
+    lines = differences(one, other)
+    steps = next(t.protocol.max_steps for t in one.plan.tasks if t.info.name == "pydocs-sc")
+    assert lines[0] == f"task pydocs-sc: protocol.max_steps: {steps} -> 7"
+    grid = {"learning_rates": [*sorted(rates), 0.5], "seeds": [*sorted(seeds), 9]}
+    lines = differences(one, looked(tmp_path, finetuning={**RAW.get("finetuning", {}), **grid}))
+    before = ", ".join(f"{rate:g}" for rate in sorted(rates)), ", ".join(map(str, sorted(seeds)))
+    assert lines[0] == (
+        f"fine-tuning: learning_rates: {before[0]} -> {before[0]}, 0.5; "
+        f"seeds: {before[1]} -> {before[1]}, 9"
+    )
+
+
 def test_one_arm_more_and_one_of_another_name(tmp_path):
     arms = [
         {"name": "renamed", "phases": [clm(10)]},

@@ -365,6 +365,26 @@ def test_the_command_line(root, folder, cli, quick):
     assert "did you mean 'one'?" in err
 
 
+def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli, monkeypatch):
+    written: list[Path] = []
+
+    def write(study, store):
+        written.append(study)
+        assert store == root / "store"
+        (study / "report").mkdir(exist_ok=True)
+        (study / "report/problems.csv").write_text("kind\n")
+        return study / "report/report.html"
+
+    monkeypatch.setattr("biphasic.analysis.report.write_report", write)
+    for target in (["one"], [str(folder)], []):
+        code, out, err = cli("study", "report", *target, "--root", root)
+        assert (code, err) == (0, "")
+        assert out.endswith("report.html\n")
+    assert written == [folder] * 3
+    code, _, err = cli("study", "report", "ono", "--root", root)
+    assert (code, "did you mean 'one'?" in err) == (2, True)
+
+
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     from biphasic.cli import study_upkeep
 

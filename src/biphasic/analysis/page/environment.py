@@ -51,8 +51,8 @@ def shown(value: str) -> str:
 
 
 def grouped(number: int) -> str:
-    """Write an integer with narrow spaces between thousands."""
-    return f"{number:,}".replace(",", "\u202f")
+    """Write an integer with commas between thousands."""
+    return f"{number:,}"
 
 
 @cache

@@ -1,0 +1,164 @@
+"""What a person sees of work that takes long: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+LINE_SECONDS = 9.0
+"""Between two lines of a console. Users are told of ten, as a busy machine prints a little late."""
+_PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
+"""When each console got its last line: of work in several parts, no part waits anew."""
+_THREAD = "biphasic-progress"
+
+
+class Report(Protocol):
+    """Told how far work is."""
+
+    def __call__(self, done: float, total: float | None, text: str = "") -> None:
+        """Note how much is done, of how much if that is known, and a few words such as the loss."""
+        ...
+
+
+def say_on(console: Console) -> Callable[[str], None]:
+    """Return what prints a sentence as it is: names may look like markup."""
+    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(Progress):
+    """Progress bars on a terminal; lines where there is none; nothing on a quiet console.
+
+    Every task has the fields `text` and `unit`: a few words, and what is counted.
+    """
+
+    def __init__(self, console: Console, *, line: Callable[[], str] | None = None) -> None:
+        """Prepare; bars and lines begin on entry.
+
+        Args:
+            console: Where to print.
+            line: Returns the line to print; one that describes every task when None.
+        """
+        super().__init__(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            _CountColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=console,
+            transient=True,
+            disable=console.quiet or not console.is_terminal,
+            speed_estimate_period=600.0,  # one step of a large model may take a minute
+        )
+        self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
+        self._ended = threading.Event()
+        self._lines = threading.Thread(target=self._print_lines, name=_THREAD, daemon=True)
+
+    def start(self) -> None:
+        """Show the bars, or begin to print lines."""
+        super().start()
+        if self.disable and not self.console.quiet:
+            self._lines.start()
+
+    def stop(self) -> None:
+        """Remove the bars, or print no more lines."""
+        self._ended.set()
+        if self._lines.is_alive():
+            self._lines.join()
+        super().stop()
+
+    def _print_lines(self) -> None:
+        last = _PRINTED.setdefault(self.console, time.monotonic())
+        while not self._ended.wait(max(last + LINE_SECONDS - time.monotonic(), 0.0)):
+            say_on(self.console)(self._line())
+            last = _PRINTED[self.console] = time.monotonic()
+
+
+@contextmanager
+def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterator[Report]:
+    """Show how far one thing is; yield what is told of it, if there is anything to tell.
+
+    Args:
+        console: Where to print.
+        label: What is being done.
+        unit: What is counted.
+    """
+    bars = Bars(console)
+    task = bars.add_task(label, total=None, text="", unit=unit)
+
+    def report(done: float, total: float | None, text: str = "") -> None:
+        bars.update(task, completed=done, total=total, text=text)
+
+    with bars:
+        yield report
+
+
+def task_line(task: Task) -> str:
+    """Describe a task in a line: how much is done, how fast, and when its end is expected."""
+    if task.total is None:
+        left = f"{_clock(task.elapsed or 0.0)} so far"
+    else:
+        left = end_expected(task.time_remaining)
+    return f"{task.description}: {', '.join(filter(None, (task_text(task), left)))}"
+
+
+def task_text(task: Task) -> str:
+    """Write how much of a task is done, how fast, and its words: `3 of 8 steps, 2.1/s, loss 6.1`.
+
+    Empty where nothing was told of it yet.
+    """
+    return ", ".join(filter(None, (_count(task), task.fields["text"])))
+
+
+def rate_text(per_second: float | None) -> str:
+    """Write how fast work goes: `2.1/s` or `4.3/min`; empty where nobody can tell yet."""
+    if not per_second:
+        return ""
+    number, unit = (per_second, "s") if per_second >= 0.1 else (60 * per_second, "min")
+    return f"{number:,.0f}/{unit}" if number >= 100 else f"{number:.2g}/{unit}"
+
+
+def end_expected(seconds: float | None) -> str:
+    """Write when work will end that takes so many seconds more; None where nobody can tell."""
+    if seconds is None:
+        return "end not known yet"
+    now = datetime.now().astimezone()
+    end = now + timedelta(seconds=seconds)
+    day = "" if end.date() == now.date() else "%Y-%m-%d "
+    return f"end expected in {_clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
+def _count(task: Task) -> str:
+    if task.total is None and not task.completed:
+        return ""
+    of = "" if task.total is None else f" of {task.total:,.0f}"
+    count = f"{task.completed:,.0f}{of} {task.fields['unit']}"
+    return ", ".join(filter(None, (count, rate_text(task.speed))))
+
+
+class _CountColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(_count(task))

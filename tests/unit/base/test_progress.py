@@ -1,0 +1,117 @@
+"""Work that takes long: bars on a terminal, lines elsewhere, nothing where that was asked for."""
+
+import io
+import re
+import threading
+
+import pytest
+from rich.console import Console
+
+from biphasic import progress
+from biphasic.progress import Bars, end_expected, progress_bar, task_line
+
+
+class Paper(io.StringIO):
+    """A file that tells when a line was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_line = threading.Event()
+
+    def write(self, text):
+        written = super().write(text)
+        if "\n" in text:
+            self.has_line.set()
+        return written
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.001)
+
+
+def prints_lines():
+    return any(thread.name == "biphasic-progress" for thread in threading.enumerate())
+
+
+def bars_at(now, **task):
+    bars = Bars(Console(file=io.StringIO()))
+    bars.get_time = lambda: now[0]
+    return bars, bars.add_task("training", text="", unit="steps", **task)
+
+
+def test_a_file_gets_lines_while_work_goes_on(hurried):
+    paper = Paper()
+    with progress_bar(Console(file=paper, width=40), "training [red]") as report:
+        assert paper.has_line.wait(30)
+        report(3, 8, "loss 6.100, 4,300 tokens/s and more than fits on a line of forty characters")
+        for _ in range(2):  # one may have been on its way
+            paper.has_line.clear()
+            assert paper.has_line.wait(30)
+    first, *_, last = paper.getvalue().splitlines()
+    assert first == "training [red]: 0:00:00 so far"
+    assert last == (
+        "training [red]: 3 of 8 steps, loss 6.100, 4,300 tokens/s and more than fits on a line of "
+        "forty characters, end not known yet"
+    )
+
+
+def test_parts_of_a_work_share_the_time_between_lines(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 3600.0)
+    paper = Paper()
+    console = Console(file=paper)
+    with progress_bar(console, "first"):
+        pass
+    progress._PRINTED[console] -= 3600
+    with progress_bar(console, "second"):
+        assert paper.has_line.wait(30)
+    assert paper.getvalue() == "second: 0:00:00 so far\n"
+
+
+def test_a_quiet_console_and_a_terminal_get_no_lines(hurried):
+    for options in ({"quiet": True}, {"force_terminal": True}):
+        console = Console(file=io.StringIO(), width=100, **options)
+        with progress_bar(console, "training") as report:
+            report(3, 8, "")
+            assert not prints_lines()
+        shown = console.file.getvalue()
+        assert ("3 of 8 steps" in shown) == ("force_terminal" in options)
+
+
+def test_nobody_prints_after_the_end(hurried):
+    with pytest.raises(ValueError, match="broke"), progress_bar(Console(file=Paper()), "training"):
+        raise ValueError("broke")
+    assert not prints_lines()
+
+
+def test_a_line_says_how_much_how_fast_and_until_when():
+    now = [100.0]
+    bars, task = bars_at(now, total=None)
+    now[0] += 12
+    assert task_line(bars.tasks[0]) == "training: 0:00:12 so far"
+    # What a resumed run had before counts as done, and says nothing of how fast it goes.
+    bars.update(task, completed=200, total=500, text="loss 6.100")
+    assert task_line(bars.tasks[0]) == "training: 200 of 500 steps, loss 6.100, end not known yet"
+    now[0] += 50
+    bars.update(task, completed=300)
+    assert re.fullmatch(
+        r"training: 300 of 500 steps, 2/s, loss 6\.100, "
+        r"end expected in 0:01:40, at (\d{4}-\d\d-\d\d )?\d\d:\d\d",
+        task_line(bars.tasks[0]),
+    )
+
+
+def test_slow_work_has_a_rate_and_an_end_too():
+    now = [0.0]
+    bars, task = bars_at(now, total=10)
+    for step in range(1, 4):
+        now[0] += 90
+        bars.update(task, completed=step)
+    assert "3 of 10 steps, 0.67/min, end expected in 0:10:30" in task_line(bars.tasks[0])
+
+
+def test_an_end_on_another_day_has_a_date():
+    assert re.fullmatch(
+        r"end expected in 2 days, 0:00:00, at \d{4}-\d\d-\d\d \d\d:\d\d", end_expected(172800)
+    )
+    assert end_expected(None) == "end not known yet"

@@ -1,0 +1,74 @@
+"""How long the rest of a study takes: by operations, by what runs now, by what waits for what."""
+
+import pytest
+
+from biphasic.study.pace import Pace
+from biphasic.study.work import WorkItem
+
+
+@pytest.fixture
+def now(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("biphasic.study.pace.time.monotonic", lambda: clock[0])
+    return clock
+
+
+def item(name, kind="train", cost=10.0, needs=None, slots=1):
+    return WorkItem(
+        id=name, label=name, kind=kind, needs=needs, cost=cost, num_slots=slots, arms=(),
+        make=lambda: None, is_done=lambda: False,
+    )  # fmt: skip
+
+
+def test_nothing_is_known_before_a_job_has_moved(now):
+    pace = Pace([item("a"), item("b")], num_slots=2)
+    assert pace.seconds_left() is None
+    pace.started(item("a"))
+    pace.progress("a", 0.0)
+    now[0] += 5
+    assert pace.seconds_left() is None
+
+
+def test_what_runs_now_tells_how_fast_jobs_go(now):
+    a, b, fit = item("a", cost=10), item("b", cost=20), item("fit", "finetune", 5.0, needs="a")
+    pace = Pace([a, b, fit], num_slots=1)
+    pace.started(a)
+    now[0] += 60  # its process starts
+    pace.progress("a", 0.5)  # it was resumed
+    now[0] += 10
+    pace.progress("a", 0.75)
+    # A quarter of 10 units in 10 s: 4 s each. 2.5 + 20 are left, and 5 of a kind without example.
+    assert pace.seconds_left() == (pytest.approx(110.0), pytest.approx(110.0))
+    assert pace.stopped(a) == pytest.approx(70.0)
+    pace.done(a, 70.0)
+    # 7 s for each unit, the start of the process included.
+    assert pace.seconds_left() == (pytest.approx(175.0), pytest.approx(175.0))
+
+
+def test_the_end_waits_for_the_longest_chain(now):
+    first, second, other = item("1", cost=10), item("2", cost=30, needs="1"), item("3", cost=4)
+    wide = item("4", cost=20, slots=2)
+    pace = Pace([first, second, other, wide], num_slots=2)
+    pace.started(other)
+    now[0] += 4
+    pace.done(other, pace.stopped(other))
+    # 60 units on two slots are 30 s, but the chain takes 40.
+    assert pace.seconds_left() == (pytest.approx(60.0), pytest.approx(40.0))
+
+
+def test_jobs_count_where_operations_are_not_known(now):
+    items = [item("a", cost=0.0), item("b", cost=7.0), item("c", "finetune", cost=9.0)]
+    pace = Pace(items[:2], num_slots=1)
+    pace.done(items[0], 10.0)
+    assert pace.seconds_left() == (pytest.approx(10.0), pytest.approx(10.0))
+    # No speed of one kind says anything of the other then.
+    pace = Pace(items, num_slots=1)
+    pace.done(items[0], 10.0)
+    assert pace.seconds_left() is None
+
+
+def test_what_was_done_elsewhere_says_nothing_of_the_speed(now):
+    a, b = item("a"), item("b")
+    pace = Pace([a, b], num_slots=1)
+    pace.done(a, None)
+    assert pace.seconds_left() is None
