@@ -17,8 +17,8 @@ from biphasic.config import Config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.output import refuse_existing
-from biphasic.export.write import Format, check_format, export_model
+from biphasic.export.output import find_made
+from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
@@ -31,6 +31,7 @@ from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
@@ -129,10 +130,10 @@ def adapt(
         console: Where progress is shown; standard error when None.
 
     Returns:
-        `out`.
+        `out`. One that was made before from the same model, text and settings is left as it is.
 
     Raises:
-        ConfigError: A setting is wrong, or `out` exists.
+        ConfigError: A setting is wrong, or `out` holds something else.
         DataError: Model or text are missing or damaged.
         ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
             fit into memory.
@@ -140,7 +141,7 @@ def adapt(
     """
     out = Path(out).expanduser()
     check_format(format)
-    refuse_existing(out)
+    find_made(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute = parse_compute(compute)
@@ -163,12 +164,16 @@ def adapt(
             "with it; it is a finished model like any other, with empty moments"
         )
     paths = paths.extended([recipe])
+    state = Lineage(recipe, paths.open().ground).identities[-1]
+    if find_made(out, export_inputs(state, format=format)):
+        say(f"{out}: made before from the same model, text and settings; nothing to do")
+        return out
     if earlier:
         earlier.require(recipe, paths.open().ground)
         earlier.bring_into(store)
         say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
     say(_plan(recipe, compute))
-    state = train_recipe(
+    trained = train_recipe(
         recipe,
         paths,
         store,
@@ -177,9 +182,9 @@ def adapt(
         compute=compute,
         console=console,
     )
-    _report(state, say)
+    _report(trained, say)
     with progress_bar(console, "exporting"):
-        return export_model(state, out, format=format, say=say)
+        return export_model(trained, out, format=format, say=say)
 
 
 def _text(
