@@ -17,8 +17,8 @@ from biphasic.config import Config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.output import refuse_existing
-from biphasic.export.write import Format, check_format, export_model
+from biphasic.export.output import find_made
+from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import read_json
 from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
@@ -38,6 +38,7 @@ from biphasic.study.pretrained import check_model
 from biphasic.study.resolved import recipe_text
 from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import Recipe
@@ -146,10 +147,10 @@ def adapt(
         console: Where progress is shown; standard error when None.
 
     Returns:
-        `out`.
+        `out`. One that was made before from the same model, text and settings is left as it is.
 
     Raises:
-        ConfigError: A setting is wrong, or `out` exists.
+        ConfigError: A setting is wrong, or `out` holds something else.
         DataError: Model or text are missing or damaged.
         ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
             fit into memory.
@@ -162,7 +163,7 @@ def adapt(
     """
     out = Path(out).expanduser()
     check_format(format)
-    refuse_existing(out)
+    find_made(out)
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute, chosen = parse_compute(compute), parse_device(device)
@@ -187,12 +188,16 @@ def adapt(
                 "recipe end with it; it is a finished model like any other, with empty moments"
             )
         paths = paths.extended([recipe])
+        state = Lineage(recipe, paths.open().ground).identities[-1]
+        if find_made(out, export_inputs(state, format=format)):
+            say(f"{out}: made before from the same model, text and settings; nothing to do")
+            return out
         if earlier:
             earlier.require(recipe, paths.open().ground)
             earlier.bring_into(store)
             say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
-        state = train_recipe(
+        trained = train_recipe(
             recipe,
             paths,
             store,
@@ -201,9 +206,9 @@ def adapt(
             compute=compute,
             console=console,
         )
-    _report(state, say)
+    _report(trained, say)
     with progress_bar(console, "exporting"):
-        return export_model(state, out, format=format, say=say)
+        return export_model(trained, out, format=format, say=say)
 
 
 def adaptation_text(

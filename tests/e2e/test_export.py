@@ -80,8 +80,10 @@ def test_pretrain_export_push(state: Path, tmp_path: Path, cli: Cli) -> None:
     assert "'license' is not filled in" in told
 
     again = cli("export", state, out)
-    assert again[0] == 2
-    assert again[2] == f"error: {out}: already there; choose another folder, or delete it\n"
+    assert (again[0], again[1]) == (0, f"{out}\n")
+    assert "made before from the same model and settings; nothing to do" in again[2]
+    other = cli("export", state, out, "--precision", "bf16")
+    assert (other[0], "made from another model, text or settings" in other[2]) == (2, True)
     assert cli("export", state, tmp_path / "other", "--format", "hff")[0] == 2
     assert cli("push", state, "me/my-encoder")[0] == 2
     assert not (tmp_path / "other").exists()

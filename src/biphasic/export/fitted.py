@@ -23,12 +23,12 @@ from biphasic.export.fitted_check import (
     example_texts,
 )
 from biphasic.export.forms import Outputs, WrittenForm, forms_of
-from biphasic.export.output import new_folder, refuse_existing
+from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import write_json
 from biphasic.model.device import computing_on, parse_device
-from biphasic.progress import progress_bar
+from biphasic.progress import progress_bar, say_on
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
@@ -37,10 +37,11 @@ from biphasic.study.finetuning import (
     SEEDS,
     FinetunedModel,
     finetune_grid,
+    score_grid,
 )
 from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.slots import check_cores
-from biphasic.tasks.fitted import HEAD_FORMAT, HEAD_RECORD, HeadRecord
+from biphasic.tasks.fitted import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.formats import load_task, text_fields
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -109,7 +110,8 @@ def finetune(
     Args:
         model: As in `evaluate`.
         task: As in `evaluate`.
-        out: The folder to make.
+        out: The folder to make. One that was made before from the same model, task and settings is
+            left as it is; only scores that the store lacks are computed again.
         learning_rates: Peak rates; 2e-5, 5e-5, 1e-4 and 2e-4 when None.
         seeds: Seeds; 0 alone when None.
         protocol: All other constants; the study's but for three passes over the training data
@@ -123,7 +125,7 @@ def finetune(
         console: Where progress is shown; standard error when None.
 
     Raises:
-        ConfigError: A setting is wrong, or something is at `out` already.
+        ConfigError: A setting is wrong, or `out` holds something else.
         DataError: Model or task are missing or damaged.
         ModelError: The model cannot be an encoder, or nobody else could use what came of it.
         TrainingError: Every run diverged.
@@ -137,7 +139,7 @@ def finetune(
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
     out = Path(out).expanduser()
-    refuse_existing(out)
+    find_made(out)
     chosen = parse_device(device)
     console = console or Console(stderr=True)
     plan = plan_evaluation(
@@ -153,6 +155,17 @@ def finetune(
         shared=PROTOCOL,
     )
     [planned] = plan.tasks
+    inputs = {
+        "command": "finetune",
+        "model": plan.encoder.identity,
+        "task": planned.info.name,
+        "runs": list(plan.group((planned,)).run_ids()),
+    }
+    computing = {"num_workers": num_workers, "num_threads": num_threads, "console": console}
+    if note := find_made(out, inputs):
+        say_on(console)(f"{out}: made before from the same model, task and settings")
+        evaluation = score_grid(plan, scratch=None, **computing)
+        return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)
     texts, limit = example_texts(loaded), planned.training.protocol.max_seqlen
     with _scratch(out) as scratch, computing_on(chosen):
@@ -168,9 +181,7 @@ def finetune(
         finetuned = finetune_grid(
             plan,
             scratch=scratch / "weights",
-            num_workers=num_workers,
-            num_threads=num_threads,
-            console=console,
+            **computing,
         )
         writer = _Writer(finetuned, _named(model, plan.name), tokenizer, loaded)
         sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
@@ -179,6 +190,7 @@ def finetune(
             new_folder(out) as partial,
         ):
             record, difference = writer.write(partial, sequences, name=out.name)
+            sign(partial, inputs, difference=difference)
     return FinetunedFolder(out, finetuned.evaluation, record, difference)
 
 

@@ -14,7 +14,7 @@ from biphasic.errors import ConfigError
 from biphasic.export.card import Export, write_card
 from biphasic.export.check import Reloaded, check_export, refuse_differences
 from biphasic.export.hf import MAX_SHARD_SIZE, WrittenModel, write_model
-from biphasic.export.output import new_folder, refuse_existing
+from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.reference import Dtype, Reference, read_reference
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.source import Source, open_source
@@ -63,10 +63,10 @@ def export_model(
         say: Told what is being done, one sentence at a time.
 
     Returns:
-        The folder.
+        The folder. One that was made before from the same model and settings is left as it is.
 
     Raises:
-        ConfigError: A setting is wrong, or `out` is there already.
+        ConfigError: A setting is wrong, or `out` holds something else.
         DataError: The model is missing, has no weights or no mask token, or its tokenizer belongs
             to another.
         CheckpointError: A state is damaged.
@@ -82,11 +82,16 @@ def export_model(
     settings.check()
     say = say or (lambda _: None)
     out = Path(out).expanduser()
-    refuse_existing(out)
+    find_made(out)
     source = open_source(model, revision=revision)
+    inputs = export_inputs(source.identity, **vars(settings))
+    if find_made(out, inputs):
+        say(f"{out}: made before from the same model and settings; nothing to do")
+        return out
     if format != "onnx":
         with new_folder(out) as partial:
             _write(source, partial, out.name, settings, say)
+            sign(partial, inputs)
         return out
     from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
@@ -98,7 +103,16 @@ def export_model(
         say("exporting to ONNX")
         difference = write_onnx(staged, out)
     write_card(out, replace(export, onnx=difference))
+    sign(out, inputs)
     return out
+
+
+def export_inputs(
+    identity: str, *, format: Format, dtype: Dtype = "float32", max_shard_size: str = MAX_SHARD_SIZE
+) -> dict[str, str]:
+    """Return all that decides what an export holds."""
+    settings = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
+    return {"command": "export", "model": identity, **settings}
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,9 @@ def finetune_grid(
     """
     say = say_on(console)
     [task] = plan.tasks
-    group = plan.group((task,))
-    job = plan.job(group).model_copy(update={"keep": scratch})
-    runs = group.runs[task.info.name]
-    record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
-    missing = missing_runs(group, plan.store)
-    say(announcement(task, num_runs=len(runs), num_missing=len(missing)))
-    if missing:
-        run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
-    evaluation = summarise(task, runs, plan.store, convention="standard")
+    evaluation = score_grid(
+        plan, scratch=scratch, num_workers=num_workers, num_threads=num_threads, console=console
+    )
     chosen = best_result(evaluation.results, metric=task.info.metric)
     if chosen is None:
         raise TrainingError(f"{task.info.name}: every run diverged; lower the learning rate")
@@ -97,11 +91,36 @@ def finetune_grid(
             f"the best run (rate {chosen.learning_rate:g}, seed {chosen.seed}) was finished "
             "earlier, when its weights were not kept: it is done once more"
         )
-        run = next(run for run in runs if run.id == chosen.id)
+        group = plan.group((task,))
+        job = plan.job(group)
+        run = next(run for run in group.runs[task.info.name] if run.id == chosen.id)
         kept = _refit(job, run, scratch=scratch / "again", threads=num_threads, console=console)
         if told := _difference(kept, chosen):
             say(told)
     return FinetunedModel(plan, evaluation, kept)
+
+
+def score_grid(
+    plan: PlannedEvaluation,
+    *,
+    scratch: Path | None,
+    num_workers: int,
+    num_threads: int,
+    console: Console,
+) -> Evaluation:
+    """Do the fine-tunings of one task that have no result yet, and return the scores of all.
+
+    Arguments as in `finetune_grid`; without `scratch` no weights are kept.
+    """
+    [task] = plan.tasks
+    group = plan.group((task,))
+    record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
+    runs, missing = group.runs[task.info.name], missing_runs(group, plan.store)
+    say_on(console)(announcement(task, num_runs=len(runs), num_missing=len(missing)))
+    if missing:
+        job = plan.job(group).model_copy(update={"keep": scratch})
+        run_finetunings(job, num_workers=num_workers, num_threads=num_threads, console=console)
+    return summarise(task, runs, plan.store, convention="standard")
 
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:

@@ -272,6 +272,24 @@ def test_the_best_on_validation_is_kept(one_thread, make):
     assert made.record.validation["spearman"] == max(by_rate.values())
 
 
+def test_the_same_again_is_done(make, monkeypatch):
+    made = make("eurobert", "sr")
+    before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
+    monkeypatch.setattr("biphasic.export.fitted.finetune_grid", None)
+    again = {
+        "learning_rates": [1e-3, 3e-3],
+        "root": made.folder.parent / "root",
+        "console": Console(file=io.StringIO()),
+    }
+    model = made.folder.parent / "eurobert"
+    found = finetune(model, task_of(made), made.folder, protocol=PROTOCOL, **again)
+    assert found == made
+    assert "made before from the same" in again["console"].file.getvalue()
+    assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
+    with pytest.raises(ConfigError, match="made from another model, text or settings"):
+        finetune(model, task_of(made), made.folder, protocol=PROTOCOL, seeds=[1], **again)
+
+
 def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):
     out = tmp_path / "out"
     out.mkdir()

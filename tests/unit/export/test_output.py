@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.export.output import new_folder
+from biphasic.export.output import find_made, new_folder, sign
 
 
 def test_appears_at_the_end(tmp_path: Path) -> None:
@@ -53,3 +53,36 @@ def test_what_appeared_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already there"):
         race()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder that was made from a model."""
+    with new_folder(tmp_path / "out") as partial:
+        (partial / "README.md").write_text("# A model\n\nMine.\n")
+        sign(partial, {"model": "a"}, difference=1e-7)
+    return tmp_path / "out"
+
+
+def test_what_was_made_from_the_same_is_found(made: Path, tmp_path: Path) -> None:
+    assert find_made(tmp_path / "other", {"model": "a"}) is None
+    assert find_made(made) == find_made(made, {"model": "a"})
+    assert (find_made(made, {"model": "a"}) or {})["difference"] == 1e-7
+    # People may edit what they made.
+    card = made / "README.md"
+    card.write_text(card.read_text().replace("Mine.", "Mine, and what it is for.") + "\nThe end.\n")
+    assert find_made(made, {"model": "a"})
+
+
+def test_what_was_made_from_something_else_is_refused(made: Path) -> None:
+    with pytest.raises(ConfigError, match="out: already there, and made from another model, text"):
+        find_made(made, {"model": "b"})
+
+
+@pytest.mark.parametrize("card", [None, "# Mine\n", "<!-- biphasic {oh} -->\n"])
+def test_what_says_nothing_of_its_making_is_refused(tmp_path: Path, card: str | None) -> None:
+    (tmp_path / "out").mkdir()
+    if card:
+        (tmp_path / "out/README.md").write_text(card)
+    with pytest.raises(ConfigError, match="out: already there; choose another folder"):
+        find_made(tmp_path / "out")

@@ -281,6 +281,18 @@ class TestBadInput:
     ) -> None:
         self.refuse(state, tmp_path / "out", ConfigError, words, **options)
 
+    def test_the_same_again_is_done(self, made: tuple[Path, Path, list[str]]) -> None:
+        state, out, _ = made
+        before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+        said: list[str] = []
+        assert export_model(state, out, format="sentence-transformers", say=said.append) == out
+        assert said == [f"{out}: made before from the same model and settings; nothing to do"]
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+    def test_output_is_of_something_else(self, made: tuple[Path, Path, list[str]]) -> None:
+        with pytest.raises(ConfigError, match="made from another model, text or settings"):
+            export_model(made[0], made[1], format="hf")
+
     def test_output_exists(self, state: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "file").write_text("precious")
