@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -166,7 +167,7 @@ def _rebuilt(
         implementation: Of attention, by transformers' name.
         opens: Whether a decoder is to see both ways.
     """
-    body = model.base_model
+    body = cast(PreTrainedModel, model.base_model)
     config = deepcopy(body.config)
     for name in _WINDOWS:
         if getattr(config, name, None) is not None:
