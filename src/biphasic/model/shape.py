@@ -94,7 +94,7 @@ def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
     for name, part in module.named_modules():
         parameters = [] if isinstance(part, nn.Embedding) else part.parameters(recurse=False)
         shapes = [parameter.shape for parameter in parameters]
-        num_experts = getattr(part, "num_experts", None)
+        num_experts = getattr(part, "num_experts", 0)
         stacks = [shape for shape in shapes if len(shape) == 3 and shape[0] == num_experts]
         if stacks:  # biases of experts are matrices too
             active = _experts_per_token(config, num_experts)
