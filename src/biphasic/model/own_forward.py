@@ -1,10 +1,9 @@
 """Hidden states against transformers' own forward, on texts longer than every window.
 
 A family may make its windows by masks alone, which packed rows do without, or count over a row what
-it should count over a document. So a few documents are read in rows that they share, and again one
-by one by transformers' own code, with the attention that it writes out. Windows are too long to
-exceed at little cost: they are compared between two other models with short ones, which share all
-weights.
+it should count over a document. So two documents are read in the row that they share, one by one,
+and by transformers' own code, with the attention that it writes out. Published windows are too long
+to exceed at little cost: two models with short ones are compared, which share all weights.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+<<<<<<< HEAD
 from typing import cast
+=======
+from typing import Any, cast
+>>>>>>> model
 
 import numpy as np
 import torch
@@ -70,10 +73,10 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     ours = _rebuilt(model, model.config._attn_implementation)
     difference = _difference(ours, partial(_together, theirs), causal=own_causal)
     if not difference <= _TOLERANCE:
-        short = [name for name in _WINDOWS if getattr(model.config, name, None) is not None]
-        windows = f" of texts longer than {' or '.join(short)}" if short else ""
+        windows = [each for each in _WINDOWS if getattr(model.config, each, None) is not None]
+        texts = f" of texts longer than {' or '.join(windows)}" if windows else ""
         raise ModelError(
-            f"{name}: hidden states{windows} differ from those of transformers' own forward by "
+            f"{name}: hidden states{texts} differ from those of transformers' own forward by "
             f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
         )
 
@@ -175,8 +178,8 @@ def _rebuilt(
     if opens:
         open_both_ways(config)
     config.use_cache = False
-    kind = type(body)
-    options = {"attn_implementation": implementation, "dtype": torch.float32}
+    kind: Any = type(body)
+    options: dict[str, Any] = {"attn_implementation": implementation, "dtype": torch.float32}
     if "add_pooling_layer" in inspect.signature(kind).parameters:
         options["add_pooling_layer"] = False
     with loading(kind.__name__), torch.random.fork_rng(devices=[]), torch.device("meta"):
