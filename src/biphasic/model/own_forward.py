@@ -13,11 +13,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-<<<<<<< HEAD
-from typing import cast
-=======
 from typing import Any, cast
->>>>>>> model
 
 import numpy as np
 import torch
