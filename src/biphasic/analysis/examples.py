@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,10 +143,10 @@ def _weighted_mean(scores: Array) -> RunExamples:
 
 
 def _micro_f1(
-    expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any]
+    expected: Sequence[Any], predicted: Sequence[Any], right: Sequence[Any], *, what: str
 ) -> RunExamples:
     terms = np.stack([_numbers(column) for column in (expected, predicted, right)])
-    blank = "" if terms[1].any() else "no entity was predicted"
+    blank = "" if terms[1].any() else f"no {what} was predicted"
     return RunExamples(terms, lambda sums: _ratio(2 * sums[2], sums[0] + sums[1]), blank)
 
 
@@ -183,7 +184,8 @@ def _macro_f1(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
 
 
 def _blank_labels(predicted: Sequence[Any]) -> str:
-    return "" if len(set(predicted)) > 1 else "every example got the same label"
+    is_same = all(guess == predicted[0] for guess in predicted)
+    return "every example got the same label" if is_same else ""
 
 
 def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
@@ -229,8 +231,11 @@ _BUILDERS: dict[str, tuple[Callable[..., RunExamples], tuple[str, ...]]] = {
     "accuracy": (mean_examples, ("correct",)),
     "macro_f1": (_macro_f1, ("label", "predicted")),
     "matthews": (_matthews, ("label", "predicted")),
-    "entity_f1": (_micro_f1, ("num_entities", "num_predicted", "num_right")),
-    "micro_f1": (_micro_f1, ("num_labels", "num_predicted", "num_right")),
+    "entity_f1": (
+        partial(_micro_f1, what="entity"),
+        ("num_entities", "num_predicted", "num_right"),
+    ),
+    "micro_f1": (partial(_micro_f1, what="label"), ("num_labels", "num_predicted", "num_right")),
     "subset_accuracy": (mean_examples, ("correct",)),
     "pearson": (_pearson, ("value", "predicted")),
     "spearman": (_no_sums, ("value",)),
