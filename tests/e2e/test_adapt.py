@@ -92,6 +92,12 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     assert state.joinpath("state.json").stat().st_mtime_ns == written
     one, other = (load_file(tmp_path / each / "model.safetensors") for each in ("encoder", "again"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+    code, out, err = adapt(decoder, "--format", "hf", out="again")
+    assert (code, out) == (0, f"encoder: {tmp_path / 'again'}\n")
+    assert "made before from the same model, text and settings; nothing to do" in err
+    code, _, err = adapt(decoder, "--format", "hf", "--seed", "1", out="again")
+    assert (code, "made from another model, text or settings" in err) == (2, True)
+    assert len(list(state.parent.iterdir())) == 1
 
 
 @pytest.fixture

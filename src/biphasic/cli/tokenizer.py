@@ -41,21 +41,33 @@ def train_command(
 ) -> None:
     """Train a byte-level BPE tokenizer on all text of the sources."""
     from biphasic.config import parse_config
-    from biphasic.data.sources import SourceConfig
+    from biphasic.data.sources import SourceConfig, source_origin
     from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
+    from biphasic.files import digest, is_complete, verify_folder
 
-    if out.exists():
+    if out.exists() and not is_complete(out):
         raise ConfigError(f"--out {out}: already there; choose another folder, or delete it")
     shared = {} if column is None else {"column": column}
     parsed = [
         parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
         for source in sources
     ]
+    origins = [source_origin(source, copies=hub_copies) for source in parsed]
+    made_from = digest({"sources": origins, "vocab_size": vocab_size})
+    if out.exists():
+        manifest = verify_folder(out, remedy="delete this folder and run again")
+        if manifest.get("made_from") != made_from:
+            raise ConfigError(
+                f"--out {out}: already there, and not made from the same sources and settings; "
+                "choose another folder, or delete it"
+            )
+        typer.echo(f"tokenizer: {out} (made before from the same sources)")
+        return
     read = _Reading(parsed, hub_copies)
     tokenizer = train_tokenizer(read.texts(), vocab_size=vocab_size)
     if not read.num_bytes:
         raise DataError(f"{', '.join(sources)}: there is no text to train on")
-    write_tokenizer(tokenizer, out)
+    write_tokenizer(tokenizer, out, made_from=made_from)
     typer.echo(
         f"read {read.num_documents:,} documents, {read.num_bytes / 1e6:,.1f} MB of text\n"
         f"made {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"

@@ -13,25 +13,28 @@ from biphasic.data.corpus import Corpus, CorpusWriter
 from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.data.verify import open_corpus, verify_tokenizer
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import complete_folder, write_json
+from biphasic.files import complete_folder, is_complete, read_json, write_json
 
 
 def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
-    """Put built corpora together: training with training documents, held-out with held-out.
+    """Put built corpora together, or find it done: training with training documents.
 
     Args:
         sources: Folders made by `build_corpus` with one tokenizer.
         folder: Where `tokenizer/`, `train/` and `heldout/` go.
 
     Raises:
-        ConfigError: The folder is in use.
+        ConfigError: The folder holds something else.
         DataError: They were not made with one tokenizer, one is given twice, or is unfinished.
         CheckpointError: A file is missing, truncated or changed.
     """
-    _refuse_used(folder)
     records = [read_record(source) for source in sources]
     parts = [CorpusFolders.below(source) for source in sources]
     folders = CorpusFolders.below(folder)
+    merged = _merged_record(records)
+    if (folder / RECORD).is_file() and read_json(folder / RECORD) == merged:
+        return folders
+    _refuse_used(folder)
     # All is checked before anything is written.
     train = _open_matching([part.train for part in parts])
     heldout = _open_matching([part.heldout for part in parts])
@@ -40,7 +43,7 @@ def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
     _write(train, folders.train)
     _write(heldout, folders.heldout)
     write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
-    write_json(folder / RECORD, _merged_record(records))
+    write_json(folder / RECORD, merged)
     return folders
 
 
@@ -56,8 +59,12 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
         DataError: They were not made with one tokenizer, or one is given twice.
         CheckpointError: A file is missing, truncated or changed.
     """
+    corpora = _open_matching(sources)
+    origin = [_origin(corpus) for corpus in corpora]
+    if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:
+        return
     _refuse_used(folder)
-    _write(_open_matching(sources), folder)
+    _write(corpora, folder)
 
 
 def _open_matching(sources: Sequence[Path]) -> list[Corpus]:

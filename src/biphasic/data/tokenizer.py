@@ -365,7 +365,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:
     return TextTokenizer(tokenizer, {"bos": BOS, "eos": EOS, "pad": PAD, "mask": MASK})
 
 
-def write_tokenizer(tokenizer: TextTokenizer, folder: Path) -> None:
-    """Write a tokenizer as a complete folder of its own."""
-    with complete_folder(folder, sha256=tokenizer.sha256) as partial:
+def write_tokenizer(tokenizer: TextTokenizer, folder: Path, **notes: str) -> None:
+    """Write a tokenizer as a complete folder of its own; its manifest keeps the notes."""
+    with complete_folder(folder, sha256=tokenizer.sha256, **notes) as partial:
         tokenizer.save(partial)

@@ -145,3 +145,14 @@ finally:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ended.stdout.splitlines()[-1] == "imported:"
+
+
+def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):
+    arguments = ["train", texts, "--column", "body", "--out", tmp_path / "made"]
+    run(*arguments, "--vocab-size", 310)
+    written = (tmp_path / "made/tokenizer.json").stat().st_mtime_ns
+    told = run(*arguments, "--vocab-size", 310)
+    assert told == [f"tokenizer: {tmp_path / 'made'} (made before from the same sources)"]
+    with pytest.raises(ConfigError, match="not made from the same sources and settings"):
+        run(*arguments, "--vocab-size", 300)
+    assert (tmp_path / "made/tokenizer.json").stat().st_mtime_ns == written

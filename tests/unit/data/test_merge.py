@@ -83,6 +83,15 @@ def test_the_same_corpus_twice_is_refused(tmp_path, parts):
         merge_corpora([parts[0], parts[1], parts[0]], tmp_path / "merged")
 
 
+def test_the_same_again_is_done(tmp_path, parts):
+    merge_corpora(parts, tmp_path / "merged")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()}
+    merge_corpora(parts, tmp_path / "merged")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()} == before
+    with pytest.raises(ConfigError, match="merged: already there"):
+        merge_corpora(parts[::-1], tmp_path / "merged")
+
+
 def test_what_is_there_stays(tmp_path, parts):
     with pytest.raises(ConfigError, match="second: already there"):
         merge_corpora(parts, parts[1])
