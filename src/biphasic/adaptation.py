@@ -20,7 +20,7 @@ from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import refuse_existing
 from biphasic.export.write import Format, check_format, export_model
-from biphasic.files import read_json
+from biphasic.files import expanded, read_json
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
@@ -138,7 +138,7 @@ def adapt(
             fit into memory.
         TrainingError: The loss is not finite.
     """
-    out = Path(out).expanduser()
+    out = expanded(out)
     check_format(format)
     refuse_existing(out)
     if not isinstance(settings, AdaptConfig):
@@ -191,7 +191,7 @@ def _text(
 ) -> DataPaths:
     """Build the text, by the model's own tokenizer and no more of it than is read; or find it."""
     if isinstance(corpus, str):
-        is_built = (Path(corpus).expanduser() / "train").is_dir()
+        is_built = (expanded(corpus) / "train").is_dir()
         corpus = {"folder" if is_built else "sources": corpus if is_built else [corpus]}
     if not isinstance(corpus, CorpusConfig):
         corpus = parse_config(CorpusConfig, corpus, where="corpus")

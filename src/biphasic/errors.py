@@ -4,6 +4,7 @@ BiphasicError
 ├── ConfigError       a setting is wrong: which one, its value, the remedy
 ├── DataError         text, corpus or task data are missing, damaged or unusable
 ├── ModelError        a model breaks the attention contract or cannot be built
+│   └── ModelFilesError its files are missing or damaged; a DataError too
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
 ├── TrainingError     training cannot go on (non-finite loss or gradient)
 │   └── LostRankError a process that trains together with others has lost one of them
@@ -13,11 +14,26 @@ BiphasicError
         └── TakenError    another process holds the claim: it says who
 """
 
+from __future__ import annotations
+
 import errno
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LONGEST = 2000
+_KEPT_END = 400
 
 
 class BiphasicError(Exception):
     """Base of all errors raised on purpose; its text is one line for people."""
+
+    def __str__(self) -> str:
+        """Return the text; names from files can neither break the line nor steer a terminal."""
+        text = visible(super().__str__(), kept="")
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[: _LONGEST - _KEPT_END]} ... {text[-_KEPT_END:]}"
 
 
 class ConfigError(BiphasicError):
@@ -30,6 +46,10 @@ class DataError(BiphasicError):
 
 class ModelError(BiphasicError):
     """A model breaks the attention contract or cannot be built."""
+
+
+class ModelFilesError(ModelError, DataError):
+    """A model's files are missing or damaged."""
 
 
 class CheckpointError(BiphasicError):
@@ -63,6 +83,63 @@ class TakenError(LockedError):
 
 class StoppedError(BiphasicError):
     """Work was stopped on request; what was saved is gone on from next time."""
+
+
+@contextmanager
+def reading(
+    what: object,
+    kind: type[BiphasicError],
+    *,
+    remedy: str = "correct it or restore it",
+    failure: str = "cannot be read",
+) -> Iterator[None]:
+    """Turn whatever goes wrong while an input is read into one line that names the input.
+
+    Libraries raise more than they document. The block reads and checks one named input and does
+    nothing else, so that no fault of the program is taken for one of the input.
+
+    Args:
+        what: Names the input: a file, a folder, an option.
+        kind: What is raised.
+        remedy: What to do; ends the message.
+        failure: What could not be done with the input.
+
+    Raises:
+        BiphasicError: Of `kind`; one that the block raises is left as it is.
+    """
+    try:
+        yield
+    except BiphasicError:
+        raise
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except MemoryError:
+        reason = "it does not fit into memory"
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split())
+    except Exception as error:  # noqa: BLE001 - the one place that foresees everything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    else:
+        return
+    # Raised here: the cause of a failed memory or stack is of no use to anybody.
+    raise kind(f"{what}: {failure} ({reason}); {remedy}")
+
+
+def visible(text: str, *, kept: str = "\n\t") -> str:
+    """Write out characters that steer a terminal or turn text round, such as escape as `\\x1b`.
+
+    Args:
+        text: To be shown.
+        kept: Controls that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in kept or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def os_error_text(error: OSError) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import CheckpointError, ConfigError, DataError, reading
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
@@ -72,12 +72,38 @@ def read_json(path: Path) -> Any:
     Raises:
         DataError: It is missing or damaged.
     """
+    with reading(path, DataError):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except ValueError as error:  # damaged JSON or text, or a number of thousands of digits
+            raise DataError(f"{path}: damaged JSON ({error}); delete it and run again") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object.
+
+    Raises:
+        DataError: It is missing or damaged, or holds anything else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected one JSON object, found a {type(content).__name__}")
+    return content
+
+
+def expanded(path: Path | str) -> Path:
+    """Return a path with `~` or `~NAME` at its beginning replaced by that user's folder.
+
+    Raises:
+        ConfigError: There is no such user.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: damaged JSON ({error}); delete it and run again") from None
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise ConfigError(f"{path}: no home folder for '{user}'; write the path in full") from None
 
 
 @contextmanager

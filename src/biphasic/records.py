@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
@@ -224,12 +224,13 @@ def parse_record(kind: type[RecordT], raw: Mapping[str, Any], *, where: str) -> 
     Raises:
         DataError: A field is missing or has a wrong value.
     """
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        issue = error.errors()[0]
-        path = ".".join(str(part) for part in issue["loc"]) or "record"
-        message = issue["msg"].removeprefix("Value error, ")
-        raise DataError(
-            f"{where}: damaged record ({path}: {message}); delete it and run again"
-        ) from None
+    with reading(where, DataError):
+        try:
+            return kind.model_validate(raw)
+        except ValidationError as error:
+            issue = error.errors()[0]
+            path = ".".join(str(part) for part in issue["loc"]) or "record"
+            message = issue["msg"].removeprefix("Value error, ")
+            raise DataError(
+                f"{where}: damaged record ({path}: {message}); delete it and run again"
+            ) from None

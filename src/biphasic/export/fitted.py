@@ -27,7 +27,7 @@ from biphasic.export.forms import Outputs, WrittenForm, forms_of
 from biphasic.export.output import new_folder, refuse_existing
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
-from biphasic.files import write_json
+from biphasic.files import expanded, write_json
 from biphasic.study.config import TaskConfig
 from biphasic.study.evaluation import Evaluation, plan_evaluation
 from biphasic.study.finetuning import (
@@ -115,7 +115,7 @@ def finetune(
         TrainingError: Every run diverged.
     """
     check_cores(num_workers=num_workers, num_threads=num_threads)
-    out = Path(out).expanduser()
+    out = expanded(out)
     refuse_existing(out)
     console = console or Console(stderr=True)
     plan = plan_evaluation(
@@ -159,7 +159,7 @@ def finetune(
 
 def _named(model: Path | str, name: str) -> str:
     """Return what a card calls a model: a hub id as it is, a folder by its name alone."""
-    return name if Path(model).expanduser().exists() else str(model)
+    return name if expanded(model).exists() else str(model)
 
 
 @contextmanager

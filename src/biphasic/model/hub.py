@@ -14,14 +14,15 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
 )
 
-from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.files import digest, file_sha256, read_json
+from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
+from biphasic.files import digest, expanded, file_sha256, read_json, read_json_object
 from biphasic.model.build import empty_body
 from biphasic.model.forward import first_position
 
 MAX_INPUT_TOKENS = 2048
 """Longest input by default, however much more a model could read: the study's rows."""
 
+_LIMITS = "look at the numbers in its config.json and tokenizer_config.json"
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # What decides a model's results, and nothing else: no other formats, no code, no other variants.
 _FILES = (
@@ -65,12 +66,13 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
         DataError: There is no such model, or the hub cannot be reached.
         ModelError: It has no weights as safetensors.
     """
-    name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
+    name, folder = str(name_or_folder), expanded(name_or_folder)
     if not folder.is_dir():
         return _fetch(name, revision)
     if revision is not None:
         raise ConfigError(f"revision '{revision}': only models of the hub have one, not {folder}")
-    return LocalModel(folder.resolve(), _folder_identity(folder), None)
+    with reading(folder, ModelFilesError):
+        return LocalModel(folder.resolve(), _folder_identity(folder), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,11 @@ def model_limits(folder: Path) -> ModelLimits:
         DataError: A file is damaged.
         ModelError: transformers does not know the model, or the model reads no tokens.
     """
+    with reading(folder, ModelFilesError, remedy=_LIMITS):
+        return _limits(folder)
+
+
+def _limits(folder: Path) -> ModelLimits:
     body = empty_body(folder)
     num_embeddings = getattr(body.config, "vocab_size", None)
     if num_embeddings is None:
@@ -115,7 +122,7 @@ def model_limits(folder: Path) -> ModelLimits:
 
 
 def _stated(path: Path, name: str) -> float | None:
-    return read_json(path).get(name) if path.is_file() else None
+    return read_json_object(path).get(name) if path.is_file() else None
 
 
 def _folder_identity(folder: Path) -> str:

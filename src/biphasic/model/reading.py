@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -17,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from biphasic.errors import ModelError
+from biphasic.errors import ModelError, ModelFilesError, reading
 from biphasic.model.attention import ATTENTION_NAME
 
 # Weights of other formats are pickles, which can run code and which no identity covers. Shapes are
@@ -28,6 +27,7 @@ LOADING = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
+_REMEDY = "check its config.json and its weights"
 PACKED = {"attn_implementation": ATTENTION_NAME}
 
 
@@ -44,9 +44,9 @@ def loading(folder: Path | str) -> Iterator[None]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
+        # Whatever a damaged configuration makes of transformers: it raises all there is.
+        with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=_REMEDY):
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if had_bars:

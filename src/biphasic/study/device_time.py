@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.files import complete_names, read_json
+from biphasic.files import complete_names, read_json_object
 from biphasic.study.cost import training_cost
 from biphasic.study.plan import FinetuneGroup, Plan
 from biphasic.study.state_record import read_state_record
@@ -94,4 +94,4 @@ def _state_seconds(folder: Path) -> float:
 
 
 def _result_seconds(store: Path, name: str) -> float:
-    return float(read_json(store / "finetunes" / name / "result.json").get("seconds", 0.0))
+    return float(read_json_object(store / "finetunes" / name / "result.json").get("seconds", 0.0))

@@ -17,7 +17,7 @@ from biphasic.config import nearest, parse_config, refuse_repeats
 from biphasic.data.build_display import say_on
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import expanded, read_json, verify_folder
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol
@@ -362,7 +362,7 @@ def task_from_text(text: str) -> TaskConfig:
         ConfigError: It is neither a path nor a known name.
     """
     kind, path = split_source(text)
-    place = Path(path).expanduser()
+    place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
     settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
     if kind == ZERO_SHOT:

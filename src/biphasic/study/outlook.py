@@ -19,7 +19,7 @@ from biphasic.data.hub import find_copy
 from biphasic.data.sources import SourceConfig
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
-from biphasic.files import complete_names, digest, is_complete, read_json
+from biphasic.files import complete_names, digest, is_complete, read_json, read_json_object
 from biphasic.model.hub import fetch_model
 from biphasic.study.config import StudyConfig
 from biphasic.study.outdated import outdated_arms
@@ -116,7 +116,7 @@ def _is_near(source: SourceConfig, corpus: CorpusConfig) -> bool:
 
 
 def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
-    origin = read_json(folder / RECORD).get("origin", {})
+    origin = read_json_object(folder / RECORD).get("origin", {})
     settings = corpus.model_dump(include=set(origin.get("settings", {})))
     tables = [(s.hub.dataset, s.hub.config, s.hub.split) for s in corpus.sources if s.hub]
     found = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]

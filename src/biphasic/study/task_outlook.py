@@ -12,7 +12,7 @@ from pathlib import Path
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, is_complete, read_json
+from biphasic.files import digest, is_complete, read_json_object
 from biphasic.records import ZERO_SHOT
 from biphasic.study.config import StudyConfig, TaskConfig, deciding_metric
 from biphasic.study.prepare import builtin_tasks_origin
@@ -104,7 +104,7 @@ class TaskOutlook:
         is_paper = self._config.finetuning.is_paper and PUBLISHED[name].kind == "ir"
         found: list[Path] = []
         for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
-            described = read_json(path)
+            described = read_json_object(path)
             origin = described.get("origin", {})
             same = origin.get("published") == name and origin.get("paper") == is_paper
             if same and (described.get("kind") == ZERO_SHOT) == is_zero_shot:

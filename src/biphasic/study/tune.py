@@ -12,7 +12,13 @@ from rich.console import Console
 from biphasic.analysis.tune_figure import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
 from biphasic.errors import StoppedError, StudyError
-from biphasic.files import is_complete, read_json, write_bytes, write_json, write_text
+from biphasic.files import (
+    is_complete,
+    read_json_object,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from biphasic.study.api import run_study
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import Outlook, look_ahead
@@ -208,7 +214,7 @@ class _Trunks:
 
     def _lost(self) -> dict[str, str]:
         path = self.folder / _LOST
-        return dict(read_json(path)) if path.is_file() else {}
+        return read_json_object(path) if path.is_file() else {}
 
     def _is_done(self, arm: PlannedArm) -> bool:
         return is_complete(self.store / "states" / arm.state)

@@ -13,6 +13,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import (
     complete_folder,
     digest,
+    expanded,
     file_sha256,
     is_complete,
     remove_partials,
@@ -101,7 +102,7 @@ def split_source(source: str) -> tuple[Kind | None, str]:
 
 def _own(source: str) -> _Making:
     kind, rest = split_source(source)
-    path = Path(rest).expanduser()
+    path = expanded(rest)
     if kind:
         return _kind_folder(path, kind, source=source)
     if path.suffix in {".yaml", ".yml"}:
