@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.files import MANIFEST, file_sha256, read_json
 
 
@@ -30,13 +30,14 @@ def read_checked(path: Path, *, name: str) -> Any:
     Raises:
         DataError: It was changed since it was written, or is no JSON.
     """
-    content = path.read_bytes()
-    if damage := _changed(path, hashlib.sha256(content).hexdigest()):
-        raise DataError(damage)
-    try:
-        return json.loads(content.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: damaged JSON ({error}); delete it and run again") from None
+    with reading(name, DataError):
+        content = path.read_bytes()
+        if damage := _changed(path, hashlib.sha256(content).hexdigest()):
+            raise DataError(damage)
+        try:
+            return json.loads(content.decode("utf-8"))
+        except ValueError as error:
+            raise DataError(f"{name}: damaged JSON ({error}); delete it and run again") from None
 
 
 def _changed(path: Path, found: str) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.config import nearest
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.files import expanded
 from biphasic.tasks.own.files import plain_suffix
 from biphasic.tasks.own.tables import csv_rows, tsv_rows
@@ -45,7 +45,8 @@ class Input:
         Raises:
             DataError: The file is missing or damaged, or a row is not what it should be.
         """
-        return _READERS[self.format](self.path)
+        with reading(self.path, DataError):
+            yield from _READERS[self.format](self.path)
 
 
 def open_input(source: str, *, format: str | None = None) -> Input:
