@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
 import types
 import typing
 from collections import Counter
@@ -58,11 +59,15 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=deep)
+            value = super().construct_object(node, deep=deep)
         # What PyYAML's constructors raise for `2024-02-30`, `!!bool x`, `!!int ""`, `!!timestamp x`
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
+        # Python itself refuses to write long ones out, and no float holds them.
+        if isinstance(value, int) and value.bit_length() > sys.float_info.max_exp:
+            raise _yaml_error(node, "a number of hundreds of digits; write text in quotes")
+        return value
 
 
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
@@ -261,10 +266,7 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    try:
-        text = _SHORT.repr(value)
-    except ValueError:  # how Python refuses to write numbers of thousands of digits
-        return "a number of thousands of digits"
+    text = _SHORT.repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 

@@ -111,18 +111,17 @@ def reading(
         yield
     except BiphasicError:
         raise
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except MemoryError:
-        reason = "it does not fit into memory"
-    except OSError as error:
-        reason = error.strerror or " ".join(str(error).split())
-    except Exception as error:  # noqa: BLE001 - the one place that foresees everything
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    else:
-        return
-    # Raised here: the cause of a failed memory or stack is of no use to anybody.
-    raise kind(f"{what}: {failure} ({reason}); {remedy}")
+    except Exception as error:  # the one place that foresees everything
+        match error:
+            case RecursionError():
+                reason = "it is nested too deeply"
+            case MemoryError():
+                reason = "it does not fit into memory"
+            case OSError(strerror=str(reason)):
+                pass
+            case _:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise kind(f"{what}: {failure} ({reason}); {remedy}") from error
 
 
 def visible(text: str, *, kept: str = "\n\t") -> str:

@@ -93,6 +93,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def is_folder(path: Path) -> bool:
+    """Tell whether there is a folder; a path that no system allows, say a long one, is none."""
+    return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises there
+
+
 def expanded(path: Path | str) -> Path:
     """Return a path with `~` or `~NAME` at its beginning replaced by that user's folder.
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from biphasic.config import Config, nearest
 from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.data.sources import BUILTIN, SourceConfig
-from biphasic.files import expanded
+from biphasic.files import expanded, is_folder
 
 
 class CorpusConfig(Config):
@@ -90,7 +90,7 @@ class CorpusConfig(Config):
         A tokenizer is a path where such a folder exists, and a hub id otherwise.
         """
         tokenizer = self.tokenizer
-        if tokenizer and (local := base / expanded(tokenizer)).is_dir():
+        if tokenizer and is_folder(local := base / expanded(tokenizer)):
             tokenizer = str(local)
         return self.model_copy(
             update={

@@ -24,7 +24,7 @@ from biphasic.data.text_files import (
     read_text_files,
     record_of,
 )
-from biphasic.files import expanded
+from biphasic.files import expanded, is_folder
 
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
@@ -111,7 +111,7 @@ class SourceConfig(Config):
         """Return the source with a relative path taken from `base`."""
         if self.path:
             return self.model_copy(update={"source": str(base / self.path)})
-        if self.hub and (folder := base / expanded(self.hub.dataset)).is_dir():
+        if self.hub and is_folder(folder := base / expanded(self.hub.dataset)):
             query = self.source.partition("?")[1:]
             return self.model_copy(update={"source": f"{_HUB}{folder}{''.join(query)}"})
         return self

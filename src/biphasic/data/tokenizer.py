@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.errors import DataError
-from biphasic.files import canonical_json, complete_folder, expanded, read_json
+from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # The names under which a tokenizer's files may declare each role, in order of preference. Decoders
@@ -200,7 +200,7 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
             lacks a file or a token that training needs.
     """
     folder = expanded(name_or_folder)
-    if str(name_or_folder) and folder.is_dir():
+    if str(name_or_folder) and is_folder(folder):
         if revision:
             raise DataError(f"{folder}: a folder has no revisions; leave '{revision}' away")
         return TextTokenizer.load(folder)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.forward import batching_of, hidden_states, padded_states
+from biphasic.model.reading import probing
 from biphasic.seeds import stream
 
 _LENGTH = 6  # of each probe document: within any sliding window
@@ -29,6 +30,7 @@ _NOWHERE = slice(0)
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
+@probing
 @torch.no_grad()
 def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation and padding invariance.

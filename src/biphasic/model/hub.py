@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
-from biphasic.files import digest, expanded, file_sha256, read_json, read_json_object
+from biphasic.files import digest, expanded, file_sha256, is_folder, read_json, read_json_object
 from biphasic.model.build import empty_body
 from biphasic.model.forward import first_position
 
@@ -67,7 +67,7 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
         ModelError: It has no weights as safetensors.
     """
     name, folder = str(name_or_folder), expanded(name_or_folder)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return _fetch(name, revision)
     if revision is not None:
         raise ConfigError(f"revision '{revision}': only models of the hub have one, not {folder}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -28,6 +29,8 @@ LOADING = {
     "ignore_mismatched_sizes": True,
 }
 _REMEDY = "check its config.json and its weights"
+P = ParamSpec("P")
+_MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
 
 
@@ -53,12 +56,32 @@ def loading(folder: Path | str) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[..., None]:
+    """Name the model in whatever goes wrong while a check runs it.
+
+    Some damage of a configuration shows only then.
+    """
+
+    @wraps(check)
+    def checked(model: PreTrainedModel, *args: P.args, **options: P.kwargs) -> None:
+        name = model.name_or_path or type(model).__name__
+        with reading(name, ModelFilesError, failure="cannot be run", remedy=_REMEDY):
+            check(model, *args, **options)
+
+    return checked
+
+
 def body_class(where: Path | str, config: PretrainedConfig) -> Any:
     """Return the class of the body alone: what `AutoModel` would build.
 
     Raises:
         ModelError: The model is not one stack of layers that reads text.
     """
+    num_layers = getattr(config, "num_hidden_layers", 0)
+    if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # each takes time, even empty
+        raise ModelFilesError(
+            f"{where}: config.json states more than {_MOST_LAYERS:,} layers; correct it"
+        )
     body = MODEL_MAPPING.get(type(config), None)
     if config.is_encoder_decoder or not isinstance(body, type):
         raise ModelError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import (
     complete_folder,
     digest,
@@ -91,7 +91,9 @@ def prepare_task(
         return _make(making, store, say=say)
     if revision is not None:
         raise ConfigError(f"task '{source}': only published datasets have revisions")
-    return _make(_own(source), store, say=say)
+    with reading(f"task '{source}'", DataError):
+        making = _own(source)
+    return _make(making, store, say=say)
 
 
 def split_source(source: str) -> tuple[Kind | None, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
-from biphasic.files import expanded
+from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phase import MOST_TOKENS
@@ -27,7 +27,7 @@ class PretrainedModel(Config):
     def anchored(self, folder: Path) -> PretrainedModel:
         """Return the model with a relative path read from a folder, where there is one."""
         local = folder / expanded(self.pretrained)
-        return self.model_copy(update={"pretrained": str(local)}) if local.is_dir() else self
+        return self.model_copy(update={"pretrained": str(local)}) if is_folder(local) else self
 
 
 class OptimizerConfig(Config):
