@@ -125,7 +125,9 @@ def reading(
 
 
 def visible(text: str, *, kept: str = "\n\t") -> str:
-    """Write out characters that steer a terminal or turn text round, such as escape as `\\x1b`.
+    r"""Write out characters that steer a terminal or turn text round, such as escape as `\u001b`.
+
+    JSON stays JSON: it writes them so, too.
 
     Args:
         text: To be shown.
@@ -136,7 +138,7 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
     return "".join(
         character
         if character.isprintable() or character in kept or unicodedata.category(character) == "Zs"
-        else character.encode("unicode_escape").decode("ascii")
+        else f"\\u{ord(character):04x}"
         for character in text
     )
 

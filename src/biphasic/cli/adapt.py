@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from biphasic.cli.options import echo
+
 
 def adapt_command(
     model: Annotated[
@@ -106,4 +108,4 @@ def adapt_command(
         checkpoint_every=checkpoint_every,
         compute=parse_overrides(compute or ()),
     )
-    typer.echo(f"encoder: {folder}")
+    echo(f"encoder: {folder}")

@@ -19,7 +19,7 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import Root
+from biphasic.cli.options import Root, echo
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, Overrides, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -62,7 +62,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -100,9 +100,7 @@ def pretrain_command(
     elif corpus is not None:
         text = load_config(CorpusConfig, corpus).anchored(corpus.resolve().parent)
     recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
-    typer.echo(
-        shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ())))
-    )
+    echo(shown(pretrain(recipe, corpus=text, root=root, compute=parse_overrides(compute or ()))))
 
 
 @app.command("evaluate")
@@ -190,10 +188,10 @@ def main() -> None:
         _fail(os_error_text(error), code=1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # Ctrl-C, of which typer says nothing, or a cancelled study
-            typer.echo("interrupted; run again to go on", err=True)
+            echo("interrupted; run again to go on", err=True)
         raise
 
 
 def _fail(error: Exception | str, *, code: int) -> None:
-    typer.echo(f"error: {error}", err=True)
+    echo(f"error: {error}", err=True)
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Root
+from biphasic.cli.options import Root, echo
 from biphasic.cli.study_upkeep import (
     study_cancel,
     study_clean,
@@ -72,13 +72,13 @@ def study_plan(
     outlook = look_ahead(config, store)
     summary = summarise_plan(config.name, outlook, store, example_tokens=example_tokens)
     if as_json:
-        typer.echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
+        echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
     else:
         lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
-        typer.echo("\n".join(lines))
+        echo("\n".join(lines))
     if graph is not None:
         write_text(graph, plan_svg(outlook.plan, title=config.title))
-        typer.echo(f"graph: {shown(graph.resolve())}", err=as_json)
+        echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
 @study_app.command("diff")
@@ -96,7 +96,7 @@ def study_diff(
     store = root.resolve() / STORE
     one, other = (look_ahead(load_study(file), store) for file in (first, second))
     found = compare_studies(one, other)
-    typer.echo("\n".join(difference_lines(found, str(first), str(second))))
+    echo("\n".join(difference_lines(found, str(first), str(second))))
 
 
 @study_app.command("schema")
@@ -106,7 +106,7 @@ def study_schema_command() -> None:
 
     from biphasic.study.schema import study_schema
 
-    typer.echo(json.dumps(study_schema(), indent=1))
+    echo(json.dumps(study_schema(), indent=1))
 
 
 @study_app.command("run")
@@ -171,12 +171,12 @@ def study_jobs(file: StudyFile, root: Root = Path("runs"), overrides: Overrides 
     for item in items:
         save_job(item.make())
         needs = item.needs if item.needs in names else "-"
-        typer.echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
     if not items:
         return
     last = ReportJob.of(study)
     save_job(last)
-    typer.echo(f"{last.id}\treport\t1\t*\t{last.label}")
+    echo(f"{last.id}\treport\t1\t*\t{last.label}")
 
 
 @study_app.command("report")
@@ -190,12 +190,12 @@ def study_report(
 
     folder = folder.resolve()
     report = write_report(folder, folder.parent / "store")
-    typer.echo(f"report: {shown(report)}")
+    echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")
     with problems.open(encoding="utf-8", newline="") as rows:
         count = sum(1 for _ in csv.reader(rows)) - 1
     if count:
-        typer.echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
+        echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
 
 
 def show_outcome(outcome: StudyOutcome) -> None:
@@ -208,7 +208,7 @@ def show_outcome(outcome: StudyOutcome) -> None:
     from biphasic.study.prepared import STORE
 
     if outcome.is_stopped:
-        typer.echo(f"report: {shown(outcome.report)}")
+        echo(f"report: {shown(outcome.report)}")
         raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
     console = Console()
     table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
@@ -219,10 +219,10 @@ def show_outcome(outcome: StudyOutcome) -> None:
     if outcome.num_executed == 0 and not outcome.failures:
         console.print("all finished; nothing to do", highlight=False)
     console.print(table)
-    typer.echo(f"report: {shown(outcome.report)}")
+    echo(f"report: {shown(outcome.report)}")
     if outcome.failures:
         for failure in outcome.failures:
-            typer.echo(f"failed: {failure}", err=True)
+            echo(f"failed: {failure}", err=True)
         raise typer.Exit(1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from rich.console import Console
 from rich.progress import (
@@ -16,11 +15,16 @@ from rich.progress import (
 )
 
 from biphasic.data.blend import BuildProgress, Report
+from biphasic.errors import visible
 
 
 def say_on(console: Console) -> Callable[[str], None]:
     """Return what prints a sentence as it is: names may look like markup."""
-    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+    return say
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from biphasic.errors import StoppedError, TakenError
+from biphasic.errors import StoppedError, TakenError, visible
 from biphasic.study.jobs import Progress, Report
 from biphasic.study.work import WorkItem
 
@@ -55,7 +55,7 @@ class StudyDisplay:
         """Move a job's bar; called from threads of an engine."""
         with self._lock:
             if job_id not in self._running:
-                self._running[job_id] = self._bars.add_task(self._labels[job_id], text="")
+                self._running[job_id] = self._bars.add_task(visible(self._labels[job_id]), text="")
             self._bars.update(
                 self._running[job_id],
                 completed=progress.done,
@@ -109,14 +109,14 @@ class StudyDisplay:
             self._bars.remove_task(self._running.pop(job_id))
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(visible(text)), soft_wrap=True)
 
 
 @contextmanager
 def job_bar(console: Console, label: str) -> Iterator[Report]:
     """Show one bar, on a terminal only, for a job in this process; yield what moves it."""
     with _bars(console) as bars:
-        bar = bars.add_task(label, text="")
+        bar = bars.add_task(visible(label), text="")
 
         def report(progress: Progress) -> None:
             bars.update(bar, completed=progress.done, total=progress.total, text=progress.text)

@@ -22,7 +22,7 @@ from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import SPLITS, Kind, TaskInfo
+from biphasic.tasks.records import SPLITS, Kind, TaskInfo, epoch_length
 from biphasic.tasks.source import prepare_task, split_source
 
 _BUILTIN_KINDS: dict[str, Kind] = {
@@ -123,6 +123,7 @@ class TaskOutlook:
             folder=folder,
             protocol=self._config.protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
+            epoch=epoch_length(loaded),
         )
 
     def _stand_in(self, task: TaskConfig) -> PlannedTask:
