@@ -19,7 +19,7 @@ from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made
 from biphasic.export.write import Format, check_format, export_inputs, export_model
-from biphasic.files import read_json
+from biphasic.files import expanded, read_json
 from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model, model_limits
 from biphasic.model.reading import read_config
@@ -161,7 +161,7 @@ def adapt(
         >>> adapt("decoder", "adapted", corpus="texts.jsonl", settings={"steps": 2}).name
         'adapted'
     """
-    out = Path(out).expanduser()
+    out = expanded(out)
     check_format(format)
     find_made(out)
     if not isinstance(settings, AdaptConfig):
@@ -328,7 +328,7 @@ def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> C
     """
     if not isinstance(corpus, (str, Path)):
         return corpus_settings(corpus)
-    path, source = Path(corpus).expanduser(), str(corpus)
+    path, source = expanded(corpus), str(corpus)
     if path.suffix in {".yaml", ".yml"} or (path / "train").is_dir():
         return corpus_settings(path)
     named = SourceConfig(source=source).path if source.strip() else Path()

@@ -46,7 +46,7 @@ from time import monotonic
 
 from biphasic.errors import DataError, StudyError, TakenError
 from biphasic.files import PARTIAL
-from biphasic.process import ProcessName, is_alive, this_process
+from biphasic.process import ProcessName, is_alive, parse_process, this_process
 
 HEARTBEAT_SECONDS = 20.0
 """Between signs of life of a holder."""
@@ -351,9 +351,9 @@ def _holder(folder: Path, numbers: dict[int, list[str]]) -> Holder | None:
 def _parse(text: str, *, number: int, changed: int) -> Holder:
     try:
         record = json.loads(text)
-        process = ProcessName(**record["process"])
+        process = parse_process(record["process"])
         token, doing, since = (str(record[key]) for key in ("token", "doing", "since"))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return Holder(number, text, None, "", "", changed, is_alive=None)
     return Holder(number, token, process, doing, since, changed, is_alive=is_alive(process))
 

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
+import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, reading
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
 """Of what becomes a folder or stands in one's name."""
+MOST_BYTES = 1 << 19
+"""Of a file of settings. A parser in Python reads as much in some 15 seconds."""
+MOST_VALUES = 1_000_000
+"""Of a file of settings, where those that aliases repeat count again."""
 _MOST_SHOWN = 80
+_MOST_ISSUES = 100
+_LONGEST_NAME = 200
+_MOST_NAMES = 10_000
+_LONGEST_POSITION = 10
+_UNKNOWN = "extra_forbidden"
+# Writes no more of a value than is shown, however large or deep it is.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 4
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _MOST_SHOWN
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 4 * _MOST_SHOWN
 _FILES = (
     ({"arms", "tasks", "include"}, "a study; run it with 'biphasic study run {}'"),
     ({"phases", "learning_rate"}, "a recipe; train it with 'biphasic pretrain {}'"),
@@ -43,12 +60,22 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that a mapping has already; YAML itself would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [str(key.value) for key, _ in node.value]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"given more than once: {', '.join(repeated)}", node.start_mark
-            )
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if repeated := sorted(name for name, count in counts.items() if count > 1):
+            raise _yaml_error(node, f"given more than once: {', '.join(repeated)}")
         return super().construct_mapping(node, deep=deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep=deep)
+        # What PyYAML's constructors raise for `2024-02-30`, `!!bool x`, `!!int ""`, `!!timestamp x`
+        except (ValueError, LookupError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
+        # Python itself refuses to write long ones out, and no float holds them.
+        if isinstance(value, int) and value.bit_length() > sys.float_info.max_exp:
+            raise _yaml_error(node, "a number of hundreds of digits; write text in quotes")
+        return value
 
 
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
@@ -58,28 +85,78 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
         ConfigError: The file is missing, is no YAML mapping, or a value is wrong; the message
             names the file, the path of the value and the nearest valid name.
     """
-    path = Path(path)
-    try:
-        # The loader is a safe one: it differs in refusing keys that are given twice.
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: expected a mapping of settings at the top level")
-    _refuse_other_kind(kind, raw, path)
+    raw = load_settings(path)
+    refuse_other_kind(kind, raw, path)
     for override in overrides:
-        _apply_override(raw, override)
+        apply_override(raw, override)
     return parse_config(kind, raw, where=str(path))
 
 
-def _refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file that lacks what its kind needs, and has what only another kind has."""
-    if kind.model_config.get("extra") == "allow":
-        return
+def load_settings(path: Path | str) -> dict[str, Any]:
+    """Read one YAML file as it is written.
+
+    Raises:
+        ConfigError: The file is missing, too large, or no YAML mapping.
+    """
+    with reading(path, ConfigError):
+        try:
+            with Path(path).open("rb") as stream:
+                content = stream.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise ConfigError(
+                    f"{path}: a file of settings has at most {MOST_BYTES >> 10} KiB; "
+                    "is this the right file?"
+                )
+            raw = _parse_yaml(content.decode("utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: cannot be read ({error}); save it as UTF-8") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings at the top level")
+    return raw
+
+
+def _parse_yaml(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _num_values(node, {}) > MOST_VALUES:
+            raise _yaml_error(node, f"aliases make it more than {MOST_VALUES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """Count the values of a document with its aliases written out, without doing that."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if node not in known:
+        known[node] = 0  # while it is being counted
+        parts = (
+            part for item in node.value for part in (item if isinstance(item, tuple) else (item,))
+        )
+        known[node] = 1 + sum(_num_values(part, known) for part in parts)
+    elif not known[node]:
+        raise _yaml_error(node, "an alias stands for what it is in")
+    return known[node]
+
+
+def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | str) -> None:
+    """Refuse a file that lacks what its kind needs, and has what only another kind has.
+
+    Raises:
+        ConfigError: It is such a file; the message says what to do with it.
+    """
     needed = {name for name, field in kind.model_fields.items() if field.is_required()}
     if needed and needed <= raw.keys():
         return
@@ -96,7 +173,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     """
     raw: dict[str, Any] = {}
     for override in overrides:
-        _apply_override(raw, override)
+        apply_override(raw, override)
     return raw
 
 
@@ -106,15 +183,16 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
     Raises:
         ConfigError: A key is unknown or a value is wrong.
     """
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        # Unknown keys first: a misspelt key explains why another is missing.
-        issues = sorted(
-            error.errors(include_url=False), key=lambda issue: issue["type"] != "extra_forbidden"
-        )
-        told = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
-        raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
+    with reading(where, ConfigError):
+        try:
+            return kind.model_validate(raw)
+        except ValidationError as error:
+            # Unknown keys first: a misspelt key explains why another is missing.
+            issues = sorted(
+                error.errors(include_url=False), key=lambda issue: issue["type"] != _UNKNOWN
+            )[:_MOST_ISSUES]
+            told = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
+            raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
 
 
 def refuse_repeats(where: str, values: list[Any]) -> None:
@@ -123,7 +201,7 @@ def refuse_repeats(where: str, values: list[Any]) -> None:
     Raises:
         ValueError: It does.
     """
-    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    repeated = sorted(str(value) for value, count in Counter(values).items() if count > 1)
     if repeated:
         raise ValueError(f"{where}: {', '.join(repeated)} given more than once")
 
@@ -131,21 +209,36 @@ def refuse_repeats(where: str, values: list[Any]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the closest known name, or all names when none is."""
     options = sorted(known)
-    swapped = [option for option in options if sorted(option) == sorted(name)]
-    close = swapped or difflib.get_close_matches(name, options, n=1)
-    if close:
-        return f" (did you mean '{close[0]}'?)"
+    # Comparing takes the product of the lengths.
+    if len(name) <= _LONGEST_NAME and len(options) <= _MOST_NAMES:
+        names = [option for option in options if len(option) <= _LONGEST_NAME]
+        swapped = [option for option in names if sorted(option) == sorted(name)]
+        if close := swapped or difflib.get_close_matches(name, names, n=1):
+            return f" (did you mean '{close[0]}'?)"
     return f" (known: {', '.join(options)})" if options else ""
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> None:
+def position_in(values: Sequence[Any], name: str) -> int | None:
+    """Return the position that a part of a path such as `arms.0.name` means; None if none."""
+    # Python takes other digits than these for numbers, too, and refuses very long ones.
+    is_number = name.isascii() and name.isdecimal() and len(name) < _LONGEST_POSITION
+    return int(name) if is_number and int(name) < len(values) else None
+
+
+def apply_override(raw: dict[str, Any], override: str) -> None:
+    """Change settings in place as `a.b=value` says.
+
+    Raises:
+        ConfigError: It is not written so, or there is no such place.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"--set {override}: write it as key.subkey=value")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override}: the value is not valid YAML") from None
+    with reading(f"--set {override}", ConfigError):
+        try:
+            value = _parse_yaml(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {override}: the value is not valid YAML") from None
     *parents, last = key.split(".")
     node: Any = raw
     for parent in parents:
@@ -166,16 +259,17 @@ def _child(node: Any, name: str, override: str) -> Any:
 
 
 def _index(node: list[Any], name: str, override: str) -> int:
-    if not name.isdigit() or int(name) >= len(node):
+    position = position_in(node, name)
+    if position is None:
         known = f"one of 0..{len(node) - 1}" if node else "there: the list is empty"
         raise ConfigError(f"--set {override}: '{name}' is not {known}")
-    return int(name)
+    return position
 
 
 def _describe(kind: type[BaseModel], issue: Any) -> str:
     parts, models = _walk(kind, issue)
     path, sort, given = ".".join(parts) or "settings", issue["type"], issue.get("input")
-    if sort == "extra_forbidden":
+    if sort == _UNKNOWN:
         known = {name for model in models for name in model.model_fields}
         return f"unknown key '{path}'{nearest(parts[-1], known)}"
     if sort in {"missing", "union_tag_not_found"}:
@@ -196,7 +290,7 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _SHORT.repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
@@ -233,7 +327,7 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
     models: set[Any] = {kind}
     path: list[str] = []
     location = list(issue["loc"])
-    unknown_key = [str(location.pop())] if issue["type"] == "extra_forbidden" else []
+    unknown_key = [str(location.pop())] if issue["type"] == _UNKNOWN else []
     for part in location:
         branches = {model for model in models if _is_branch(model, part)}
         if branches or str(part).startswith("literal["):

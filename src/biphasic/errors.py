@@ -4,6 +4,7 @@ BiphasicError
 ├── ConfigError       a setting is wrong: which one, its value, the remedy
 ├── DataError         text, corpus or task data are missing, damaged or unusable
 ├── ModelError        a model breaks the attention contract or cannot be built
+│   └── ModelFilesError its files are missing or damaged; a DataError too
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
 ├── TrainingError     training cannot go on (non-finite loss or gradient)
 │   └── LostRankError a process that trains together with others has lost one of them
@@ -13,7 +14,15 @@ BiphasicError
         └── TakenError    another process holds the claim: it says who
 """
 
+from __future__ import annotations
+
 import errno
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LONGEST = 2000
+_KEPT_END = 400
 
 REPAIR = "correct it or restore it"
 """What to do about a damaged file of somebody's own: to delete it would lose it."""
@@ -21,6 +30,13 @@ REPAIR = "correct it or restore it"
 
 class BiphasicError(Exception):
     """Base of all errors raised on purpose; its text is one line for people."""
+
+    def __str__(self) -> str:
+        """Return the text; names from files can neither break the line nor steer a terminal."""
+        text = visible(super().__str__(), kept="")
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[: _LONGEST - _KEPT_END]} ... {text[-_KEPT_END:]}"
 
 
 class ConfigError(BiphasicError):
@@ -33,6 +49,10 @@ class DataError(BiphasicError):
 
 class ModelError(BiphasicError):
     """A model breaks the attention contract or cannot be built."""
+
+
+class ModelFilesError(ModelError, DataError):
+    """A model's files are missing or damaged."""
 
 
 class CheckpointError(BiphasicError):
@@ -66,6 +86,64 @@ class TakenError(LockedError):
 
 class StoppedError(BiphasicError):
     """Work was stopped on request; what was saved is gone on from next time."""
+
+
+@contextmanager
+def reading(
+    what: object,
+    kind: type[BiphasicError],
+    *,
+    remedy: str = REPAIR,
+    failure: str = "cannot be read",
+) -> Iterator[None]:
+    """Turn whatever goes wrong while an input is read into one line that names the input.
+
+    Libraries raise more than they document. The block reads and checks one named input and does
+    nothing else, so that no fault of the program is taken for one of the input.
+
+    Args:
+        what: Names the input: a file, a folder, an option.
+        kind: What is raised.
+        remedy: What to do; ends the message.
+        failure: What could not be done with the input.
+
+    Raises:
+        BiphasicError: Of `kind`; one that the block raises is left as it is.
+    """
+    try:
+        yield
+    except BiphasicError:
+        raise
+    except Exception as error:  # the one place that foresees everything
+        match error:
+            case RecursionError():
+                reason = "it is nested too deeply"
+            case MemoryError():
+                reason = "it does not fit into memory"
+            case OSError(strerror=str(reason)):
+                pass
+            case _:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise kind(f"{what}: {failure} ({reason}); {remedy}") from error
+
+
+def visible(text: str, *, kept: str = "\n\t") -> str:
+    r"""Write out characters that steer a terminal or turn text round, such as escape as `\u001b`.
+
+    JSON stays JSON: it writes them so, too.
+
+    Args:
+        text: To be shown.
+        kept: Controls that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in kept or unicodedata.category(character) == "Zs"
+        else f"\\u{ord(character):04x}"
+        for character in text
+    )
 
 
 def os_error_text(error: OSError) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import REPAIR, CheckpointError, DataError
+from biphasic.errors import REPAIR, CheckpointError, ConfigError, DataError, reading
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
@@ -76,12 +76,44 @@ def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
     Raises:
         DataError: It is missing or damaged.
     """
+    with reading(path, DataError, remedy=remedy):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file; {remedy}") from None
+        except ValueError as error:  # damaged JSON or text, or a number of thousands of digits
+            raise DataError(f"{path}: damaged JSON ({error}); {remedy}") from None
+
+
+def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:
+    """Read a JSON file that holds one object; `remedy` as in `read_json`.
+
+    Raises:
+        DataError: It is missing or damaged, or holds anything else.
+    """
+    content = read_json(path, remedy=remedy)
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise DataError(f"{path}: expected one JSON object, found a {found}; {remedy}")
+    return content
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether there is a folder; a path that no system allows, say a long one, is none."""
+    return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises there
+
+
+def expanded(path: Path | str) -> Path:
+    """Return a path with `~` or `~NAME` at its beginning replaced by that user's folder.
+
+    Raises:
+        ConfigError: There is no such user.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; {remedy}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: damaged JSON ({error}); {remedy}") from None
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise ConfigError(f"{path}: no home folder for '{user}'; write the path in full") from None
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import platform
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
 _PROC = Path("/proc")
+_MOST_PID = 1 << 31
 _ENDED = frozenset("ZX")  # zombies have given up all they held; nobody may ever collect them
 
 
@@ -38,6 +39,27 @@ class ProcessName:
 
     def __str__(self) -> str:
         return f"host {self.host}, process {self.pid}"
+
+
+def parse_process(raw: object) -> ProcessName:
+    """Return the name of a process as a record of it says.
+
+    Raises:
+        ValueError: It names none.
+    """
+    if not isinstance(raw, dict) or raw.keys() != {field.name for field in fields(ProcessName)}:
+        raise ValueError("no name of a process")
+    pid = raw["pid"]
+    # Signals to 0 and to negative numbers go to groups of processes.
+    if type(pid) is not int or not 0 < pid < _MOST_PID:
+        raise ValueError("no number of a process")
+    return ProcessName(
+        host=str(raw["host"]),
+        machine=str(raw["machine"]),
+        namespace=str(raw["namespace"]),
+        pid=pid,
+        started=str(raw["started"]),
+    )
 
 
 def this_process() -> ProcessName:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -22,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from biphasic.errors import visible
 
 LINE_SECONDS = 9.0
 """Between two lines of a console. Users are told of ten, as a busy machine prints a little late."""
@@ -39,8 +40,12 @@ class Report(Protocol):
 
 
 def say_on(console: Console) -> Callable[[str], None]:
-    """Return what prints a sentence as it is: names may look like markup."""
-    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    """Return what prints a sentence as it is: names may look like markup, or steer a terminal."""
+
+    def say(text: str) -> None:
+        console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+    return say
 
 
 class Bars(Progress):
@@ -103,7 +108,7 @@ def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterat
         unit: What is counted.
     """
     bars = Bars(console)
-    task = bars.add_task(label, total=None, text="", unit=unit)
+    task = bars.add_task(visible(label), total=None, text="", unit=unit)
 
     def report(done: float, total: float | None, text: str = "") -> None:
         bars.update(task, completed=done, total=total, text=text)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from biphasic.errors import REPAIR, DataError
+from biphasic.errors import REPAIR, DataError, reading
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
@@ -230,10 +230,11 @@ def parse_record(
     Raises:
         DataError: A field is missing or has a wrong value.
     """
-    try:
-        return kind.model_validate(raw)
-    except ValidationError as error:
-        issue = error.errors()[0]
-        path = ".".join(str(part) for part in issue["loc"]) or "record"
-        message = issue["msg"].removeprefix("Value error, ")
-        raise DataError(f"{where}: damaged record ({path}: {message}); {remedy}") from None
+    with reading(where, DataError, remedy=remedy):
+        try:
+            return kind.model_validate(raw)
+        except ValidationError as error:
+            issue = error.errors()[0]
+            path = ".".join(str(part) for part in issue["loc"]) or "record"
+            message = issue["msg"].removeprefix("Value error, ")
+            raise DataError(f"{where}: damaged record ({path}: {message}); {remedy}") from None

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.files import MANIFEST, damaged_files, file_sha256, read_json
 
 NOTE = "made-from.json"
@@ -34,13 +34,14 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
     Raises:
         DataError: It was changed since it was written, or is no JSON.
     """
-    content = path.read_bytes()
-    if damage := _changed(path, hashlib.sha256(content).hexdigest()):
-        raise DataError(damage)
-    try:
-        return json.loads(content.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
+    with reading(name, DataError, remedy=remedy):
+        content = path.read_bytes()
+        if damage := _changed(path, hashlib.sha256(content).hexdigest()):
+            raise DataError(damage)
+        try:
+            return json.loads(content.decode("utf-8"))
+        except ValueError as error:
+            raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
 
 
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.records import HeldoutLine, TrainingLine, parse_record
 
 _LEFT_OUT = "the line is left out"
@@ -82,8 +82,10 @@ def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
     found = SegmentLines()
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):
+            line = f"{where}:{number}"
             try:
-                _add_line(found, text, where=f"{where}:{number}")
+                with reading(line, DataError, remedy="the line is left out"):
+                    _add_line(found, text, where=line)
             except DataError as error:
                 problems.append(str(error))
     return found
@@ -92,7 +94,7 @@ def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
 def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
     try:
         raw = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # numbers of thousands of digits are refused without its own
         raise DataError(f"{where}: damaged JSON ({error}); {_LEFT_OUT}") from None
     if isinstance(raw, dict) and "heldout" in raw:
         heldout = parse_record(HeldoutLine, raw, where=where, remedy=_LEFT_OUT)

@@ -26,7 +26,7 @@ from biphasic.analysis.load import Problem
 from biphasic.analysis.model_names import model_from_name
 from biphasic.analysis.score_table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.analysis.selection import GridScore, best_per_seed
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.records import Convention
 
 RESULTS = "results.json"
@@ -213,12 +213,20 @@ def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[P
         problems.append(Problem("missing", f"{where}: not there; the run has not finished"))
         return None
     try:
-        raw = json.loads(path.read_text("utf-8"))
-        scores = [_share(raw, split) for split in ("validation", "test")]
-    except (OSError, ValueError) as error:  # among the latter damaged JSON and damaged text
-        problems.append(Problem("damaged", f"{where}: {error}; left out"))
+        scores = _read_scores(path, where)
+    except DataError as error:
+        problems.append(Problem("damaged", str(error)))
         return None
     return GridScore(place.rate, place.seed, scores[0], scores[1], path)
+
+
+def _read_scores(path: Path, where: str) -> list[float]:
+    with reading(where, DataError, remedy="left out"):
+        try:
+            raw = json.loads(path.read_text("utf-8"))
+            return [_share(raw, split) for split in ("validation", "test")]
+        except ValueError as error:  # damaged JSON and damaged text, too
+            raise DataError(f"{where}: {error}; left out") from None
 
 
 def _share(raw: Any, split: str) -> float:
@@ -231,7 +239,7 @@ def _share(raw: Any, split: str) -> float:
     score = part.get("score") if isinstance(part, dict) else None
     if not isinstance(score, int | float) or isinstance(score, bool):
         raise ValueError(f"no number as '{split}.score'")
-    if not math.isfinite(score):
+    if isinstance(score, float) and not math.isfinite(score):
         raise ValueError(f"'{split}.score' is {score}")
     if not -1 <= score <= 1:
         raise ValueError(f"'{split}.score' is {score}, not a share between 0 and 1")

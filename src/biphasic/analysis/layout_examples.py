@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from biphasic.analysis.examples import (
     mean_examples,
 )
 from biphasic.analysis.selection import GridScore
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 
 
 def example_reader(
@@ -44,10 +44,11 @@ def example_reader(
 
 def _read(run: GridScore[Path]) -> RunExamples:
     where = "/".join(run.run.parts[-5:-1])
-    try:
-        scores = json.loads(run.run.read_text("utf-8"))["test"]["scores_i"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{where}: no scores of single examples") from None
+    with reading(where, DataError):
+        try:
+            scores = json.loads(run.run.read_text("utf-8"))["test"]["scores_i"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"{where}: no scores of single examples") from None
     if not isinstance(scores, list) or not scores or not all(map(_is_number, scores)):
         raise DataError(f"{where}: 'test.scores_i' is not a list of numbers")
     examples = mean_examples([float(score) for score in scores])
@@ -56,4 +57,5 @@ def _read(run: GridScore[Path]) -> RunExamples:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float) and math.isfinite(value)
+    # Whole numbers can be larger than any float.
+    return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max

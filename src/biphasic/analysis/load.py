@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +168,7 @@ def _check_names(study: StudyRecord, path: Path) -> None:
         ("arm", [arm.name for arm in study.arms]),
         ("task", [task.name for task in study.tasks]),
     ):
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
         if repeated:
             raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
 

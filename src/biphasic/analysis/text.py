@@ -41,22 +41,24 @@ TASKS = {
     "SR": "regression",
     "ZS": "zero-shot",
 }
-# Controls of writing direction: they would reorder the text that follows a name.
-_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN = re.compile(
+    r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    # Controls of writing direction: they would reorder the text that follows a name.
+    "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+# Spreadsheets take a cell that begins so for a formula, and run it.
+_FORMULA = re.compile(r"[=+\-@\t\r]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
 
 def plain(name: str) -> str:
-    """Replace characters that neither XML nor a terminal can show, and keep `25 %` together."""
-    name = name.replace(" %", "\u00a0%")
-    return re.sub(
-        r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", name
-    )
+    """Replace what XML and terminals cannot show or what turns text; keep `25 %` together."""
+    return _HIDDEN.sub("\ufffd", name.replace(" %", "\u00a0%"))
 
 
 def flat(name: str) -> str:
     """Write a name in one line that no character in it can break or turn round."""
-    return " ".join(_TURNING.sub("\ufffd", plain(name)).split())
+    return " ".join(plain(name).split())
 
 
 def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:
@@ -162,12 +164,24 @@ def truncations(counts: Mapping[str, int]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Write a heading and rows as CSV."""
+    """Write a heading and rows as CSV; a text that spreadsheets would run begins with `'`."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_cell(cell) for cell in row] for row in (columns, *rows))
     return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
+    return f"'{value}" if is_formula else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def listing(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Device, PrintConfig, Quiet, Wandb, progress_console
+from biphasic.cli.options import Device, PrintConfig, Quiet, Wandb, echo, progress_console
 
 
 def adapt_command(
@@ -104,7 +104,7 @@ def adapt_command(
         found = adaptation_text(
             model, corpus=corpus, settings=settings, revision=revision, compute=how
         )
-        typer.echo(found, nl=False)
+        echo(found, nl=False)
         return
     folder = adapt(
         model,
@@ -120,4 +120,4 @@ def adapt_command(
         wandb=wandb,
         console=console,
     )
-    typer.echo(f"encoder: {folder}")
+    echo(f"encoder: {folder}")

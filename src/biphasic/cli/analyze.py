@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from biphasic.cli.options import echo
 from biphasic.cli.results import chosen_convention, read_scores
 
 _WIDEST = 10_000  # characters; no table is wider
@@ -72,7 +73,7 @@ def analyze_command(
     if by_pretraining:
         scores = over_pretraining(scores)
     if as_json:
-        typer.echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
+        echo(json.dumps(scores_json(scores, problems), indent=1, allow_nan=False))
         return
     console = Console()
     for table in score_tables(scores):
@@ -81,9 +82,9 @@ def analyze_command(
             unbounded = console.options.update(width=_WIDEST)
             console.width = Measurement.get(console, unbounded, table).maximum
         console.print(table)
-    typer.echo("\n".join(notes(scores)))
+    echo("\n".join(notes(scores)))
     if compare:
         for line in comparison_lines(scores, with_examples=examples):
-            typer.echo(plain(line))
+            echo(plain(line))
     for problem in problems:
-        typer.echo(flat(problem), err=True)
+        echo(flat(problem), err=True)

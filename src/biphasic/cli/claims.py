@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import echo
 from biphasic.cli.results import chosen_convention, read_scores
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def claims_command(
     from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
 
     if schema:
-        typer.echo(json.dumps(claims_schema(), indent=1))
+        echo(json.dumps(claims_schema(), indent=1))
         return
     chosen = _chosen(claims, only or ())
     rule = chosen_convention(convention)
@@ -71,14 +72,14 @@ def claims_command(
     results = claims_report(scores, claims=chosen)
     changes = changed_verdicts(scores, claims=chosen)
     if as_json:
-        typer.echo(json.dumps(claims_json(results, scores, changes), indent=1))
+        echo(json.dumps(claims_json(results, scores, changes), indent=1))
     elif as_markdown:
-        typer.echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
+        echo(claims_markdown(results, scores, changes, with_details=details), nl=False)
     elif _is_terminal():
         _print_table(results, scores, changes, with_details=details)
     else:
         lines = claims_lines(results, scores, changes, with_details=details)
-        typer.echo("\n".join(lines))
+        echo("\n".join(lines))
 
 
 def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
@@ -94,7 +95,7 @@ def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | Non
     scores, problems = read_scores(folder, convention)
     if problems:
         told = count(len(problems), "problem")
-        typer.echo(f"{told} with these records; biphasic analyze names them", err=True)
+        echo(f"{told} with these records; biphasic analyze names them", err=True)
     return scores
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Quiet, progress_console
+from biphasic.cli.options import Quiet, echo, progress_console
 
 if TYPE_CHECKING:
     from biphasic.data.blend import BuildProgress
@@ -143,14 +143,14 @@ def corpus_inspect(
     from biphasic.data.tokenizer import TextTokenizer
 
     if _is_build(folder) and not (folder / RECORD).is_file():
-        typer.echo(f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again", err=True)
+        echo(f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again", err=True)
     tokenizer_folder = _tokenizer_of(folder)
     tokenizer = TextTokenizer.load(tokenizer_folder) if tokenizer_folder else None
     for part in _parts(folder):
         summary = inspect_corpus(
             part, tokenizer=tokenizer, max_seqlen=max_seqlen, num_samples=samples
         )
-        typer.echo("\n".join(_describe(part.name, summary, max_seqlen)))
+        echo("\n".join(_describe(part.name, summary, max_seqlen)))
 
 
 @corpus_app.command("verify")
@@ -160,7 +160,7 @@ def corpus_verify(folder: Folder) -> None:
 
     for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
         counts = f"{len(corpus):,} documents, {corpus.num_tokens:,} tokens"
-        typer.echo(f"{corpus.folder.name}: {counts}: whole")
+        echo(f"{corpus.folder.name}: {counts}: whole")
 
 
 @corpus_app.command("merge")
@@ -182,8 +182,8 @@ def corpus_merge(
     else:
         merge_corpora(folders, out)
     for part in _parts(out):
-        typer.echo(_counts(part))
-    typer.echo(f"corpus: {out}")
+        echo(_counts(part))
+    echo(f"corpus: {out}")
 
 
 def _config(
@@ -262,16 +262,16 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     from biphasic.data.build_display import rates
 
     for part in (folders.train, folders.heldout):
-        typer.echo(_counts(part))
+        echo(_counts(part))
     if progress is None:
-        typer.echo("built before; nothing to do")
+        echo("built before; nothing to do")
     elif progress.num_found:
-        typer.echo(f"{progress.num_found} shards were there from an interrupted build")
+        echo(f"{progress.num_found} shards were there from an interrupted build")
     else:
-        typer.echo(f"tokenised {rates(progress)}")
+        echo(f"tokenised {rates(progress)}")
     for line in _left_out(out):
-        typer.echo(line)
-    typer.echo(f"corpus: {out}")
+        echo(line)
+    echo(f"corpus: {out}")
 
 
 def _left_out(folder: Path) -> Iterator[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +14,9 @@ from rich.text import Text
 from biphasic.analysis.doubts import doubt
 from biphasic.analysis.sentences import coverage_sentence
 from biphasic.analysis.text import count, metric_name, points_cell, rate, truncations
+from biphasic.cli.options import echo
 from biphasic.config import parse_overrides
+from biphasic.errors import visible
 from biphasic.records import ZERO_SHOT, Convention
 from biphasic.study.config import PAPER, TaskConfig
 from biphasic.study.evaluation import (
@@ -105,26 +106,26 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     """Print one task's score, and what must be known with it; tell whether there is a score."""
     info = evaluation.task
     if evaluation.estimate is None:
-        typer.echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
+        echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
         return False
-    typer.echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
+    echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
     if chosen := _chosen_rates(evaluation):
-        typer.echo(f"  {chosen}")
+        echo(f"  {chosen}")
     if told := doubt(evaluation.estimate, evaluation.metric):
-        typer.echo(f"  no result, as {told}")
+        echo(f"  no result, as {told}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
         seeds = evaluation.estimate.num_seeds
-        typer.echo(f"  {coverage_sentence(evaluation.convention, seeds)}")
+        echo(f"  {coverage_sentence(evaluation.convention, seeds)}")
     lost = {r.seed for r in evaluation.results} - {r.seed for r in evaluation.selected}
     if lost:
-        typer.echo(f"  without {count(len(lost), 'seed')}, whose every rate diverged", err=True)
+        echo(f"  without {count(len(lost), 'seed')}, whose every rate diverged", err=True)
     for name, value in _other_metrics(evaluation).items():
-        typer.echo(f"  {metric_name(name)}: {100 * value:.2f}")
+        echo(f"  {metric_name(name)}: {100 * value:.2f}")
     for pair, number in info.overlaps.items():
         earlier, later = pair.split("/")
-        typer.echo(f"  also in {earlier}: {count(number, 'example')} of {later}")
+        echo(f"  also in {earlier}: {count(number, 'example')} of {later}")
     if cut := truncations(evaluation.selected[0].num_truncated):
-        typer.echo(f"  cut by the length limit: {cut}")
+        echo(f"  cut by the length limit: {cut}")
     table = _type_table(evaluation)
     if table is not None:
         Console().print(table)
@@ -182,5 +183,5 @@ def _type_table(evaluation: Evaluation) -> Table | None:
         rows = [part.get(kind, _ABSENT) for part in parts]
         means = {name: sum(row[name] for row in rows) / len(rows) for name in _ABSENT}
         scores = [f"{100 * means[name]:.2f}" for name in ("precision", "recall", "f1")]
-        table.add_row(Text(kind), *scores, f"{means['support']:.0f}")
+        table.add_row(Text(visible(kind)), *scores, f"{means['support']:.0f}")
     return table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, precision_dtype, progress_console, renamed
+from biphasic.cli.options import Quiet, echo, precision_dtype, progress_console, renamed
 
 if TYPE_CHECKING:
     from biphasic.export.push import PushPlan
@@ -55,7 +55,7 @@ def export_command(
             revision=revision,
             say=say_on(console),
         )
-    typer.echo(str(folder))
+    echo(str(folder))
 
 
 def push_command(
@@ -73,17 +73,17 @@ def push_command(
     plan = plan_push(folder, repository, private=private, revision=revision)
     _print_plan(plan)
     if not go:
-        typer.echo("nothing was sent; add --go to send it")
+        echo("nothing was sent; add --go to send it")
         return
-    typer.echo(push(plan))
+    echo(push(plan))
 
 
 def _print_plan(plan: PushPlan) -> None:
     width = max(len(name) for name, _ in plan.files)
     for name, size in plan.files:
-        typer.echo(f"  {name:<{width}}  {size:>15,} bytes")
+        echo(f"  {name:<{width}}  {size:>15,} bytes")
     where = f"{plan.repository}, {f'branch {plan.revision}' if plan.revision else 'main branch'}"
     visible = ", private where it is new" if plan.is_private else ""
-    typer.echo(f"{len(plan.files)} files, {plan.num_bytes:,} bytes, to {where}{visible}")
+    echo(f"{len(plan.files)} files, {plan.num_bytes:,} bytes, to {where}{visible}")
     for warning in plan.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, progress_console
+from biphasic.cli.options import Quiet, Root, echo, progress_console
 
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
@@ -33,13 +33,13 @@ def job_run(
     check_cores(num_threads=threads)
     found = load_job(root.resolve() / STORE, job)
     if found.is_done():
-        typer.echo(f"done before: {found.label}")
+        echo(f"done before: {found.label}")
         return
     found.check_needs()
     tune_allocator()
     with compute_threads(threads):
         run_here(found, console=console)
-    typer.echo(f"done: {found.label}")
+    echo(f"done: {found.label}")
 
 
 @job_app.command("show")
@@ -48,4 +48,4 @@ def job_show(job: JobId, root: Root = Path("runs")) -> None:
     from biphasic.study.all_jobs import load_job
     from biphasic.study.prepared import STORE
 
-    typer.echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))
+    echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

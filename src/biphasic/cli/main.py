@@ -20,7 +20,16 @@ from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.job import job_app
-from biphasic.cli.options import HELP, Device, PrintConfig, Quiet, Root, Wandb, progress_console
+from biphasic.cli.options import (
+    HELP,
+    Device,
+    PrintConfig,
+    Quiet,
+    Root,
+    Wandb,
+    echo,
+    progress_console,
+)
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.study import INTERRUPTED, shown, study_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -63,7 +72,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -113,7 +122,7 @@ def pretrain_command(
     if print_config:
         recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
         text = corpus_settings(corpus)
-        typer.echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
+        echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
         return
     state = pretrain(
         file,
@@ -127,7 +136,7 @@ def pretrain_command(
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )
-    typer.echo(shown(state))
+    echo(shown(state))
 
 
 @app.command("evaluate")
@@ -194,7 +203,7 @@ def evaluate_command(
             copies=copies,
             convention=convention,
         )
-        typer.echo(found, nl=False)
+        echo(found, nl=False)
         return
     console = progress_console(quiet=quiet)
     evaluations = evaluate_tasks(
@@ -237,12 +246,12 @@ def main() -> None:
         _fail(os_error_text(error), code=1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # Ctrl-C, of which typer says nothing, or a cancelled study
-            typer.echo("interrupted; run again to go on", err=True)
+            echo("interrupted; run again to go on", err=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _fail(error: Exception | str, *, code: int) -> None:
-    typer.echo(f"error: {error}", err=True)
+    echo(f"error: {error}", err=True)
     sys.exit(code)

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text; no name in it can steer the terminal."""
+    typer.echo(visible(text), err=err, nl=nl)
+
 
 Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
 Device = Annotated[
@@ -51,7 +57,7 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
         return new
     if new is not None:
         raise ConfigError(f"{new_name}: given twice, as {old_name} is its old name; give it once")
-    typer.echo(f"{old_name} is called {new_name} now", err=True)
+    echo(f"{old_name} is called {new_name} now", err=True)
     return old
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import echo
 from biphasic.cli.results import chosen_convention
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def figures_command(
     scores = study_scores(records, rule)
     reference = paper_scores() if paper else None
     if reference is not None and not ReferenceValues(scores, reference).has_datasets:
-        typer.echo(
+        echo(
             "--paper: no dataset of this study is the reference study's, with the same metric",
             err=True,
         )
@@ -99,9 +100,9 @@ def _print(gallery: Gallery, out: Path) -> None:
 
     for path in gallery.paths:
         if path.parent == out:
-            typer.echo(shown(path.resolve()))
+            echo(shown(path.resolve()))
     for chart in gallery.drawn:
         if any(path.stem == chart.name for path in gallery.paths):
-            typer.echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
+            echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
     for missing in gallery.skipped:
-        typer.echo(f"left out: {flat(missing.title)}: {flat(missing.reason)}")
+        echo(f"left out: {flat(missing.title)}: {flat(missing.reason)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, progress_console
+from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, echo, progress_console
 from biphasic.cli.study_upkeep import (
     StudyName,
     study_cancel,
@@ -74,13 +74,13 @@ def study_plan(
     outlook = look_ahead(config, store)
     summary = summarise_plan(config.name, outlook, store, example_tokens=example_tokens)
     if as_json:
-        typer.echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
+        echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
     else:
         lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
-        typer.echo("\n".join(lines))
+        echo("\n".join(lines))
     if graph is not None:
         write_text(graph, plan_svg(outlook.plan, title=config.title))
-        typer.echo(f"graph: {shown(graph.resolve())}", err=as_json)
+        echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
 @study_app.command("diff")
@@ -98,7 +98,7 @@ def study_diff(
     store = root.resolve() / STORE
     one, other = (look_ahead(load_study(file), store) for file in (first, second))
     found = compare_studies(one, other)
-    typer.echo("\n".join(difference_lines(found, str(first), str(second))))
+    echo("\n".join(difference_lines(found, str(first), str(second))))
 
 
 @study_app.command("schema")
@@ -108,7 +108,7 @@ def study_schema_command() -> None:
 
     from biphasic.study.schema import study_schema
 
-    typer.echo(json.dumps(study_schema(), indent=1))
+    echo(json.dumps(study_schema(), indent=1))
 
 
 @study_app.command("run")
@@ -141,7 +141,7 @@ def study_run(
     from biphasic.study.study_file import load_study
 
     if print_config:
-        typer.echo(study_text(load_study(file, overrides or ())), nl=False)
+        echo(study_text(load_study(file, overrides or ())), nl=False)
         return
     console = progress_console(quiet=quiet)
     outcome = run_study(
@@ -185,12 +185,12 @@ def study_jobs(
     for item in items:
         save_job(item.make())
         needs = item.needs if item.needs in names else "-"
-        typer.echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
     if not items:
         return
     last = ReportJob.of(study)
     save_job(last)
-    typer.echo(f"{last.id}\treport\t1\t*\t{last.label}")
+    echo(f"{last.id}\treport\t1\t*\t{last.label}")
 
 
 @study_app.command("report")
@@ -206,12 +206,12 @@ def study_report(
 
     folder, _ = find_study(study, root)
     report = write_report(folder, folder.parent / "store")
-    typer.echo(f"report: {shown(report)}")
+    echo(f"report: {shown(report)}")
     problems = report.with_name("problems.csv")
     with problems.open(encoding="utf-8", newline="") as rows:
         count = sum(1 for _ in csv.reader(rows)) - 1
     if count:
-        typer.echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
+        echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
 
 
 def show_outcome(outcome: StudyOutcome) -> None:
@@ -224,7 +224,7 @@ def show_outcome(outcome: StudyOutcome) -> None:
     from biphasic.study.prepared import STORE
 
     if outcome.is_stopped:
-        typer.echo(f"report: {shown(outcome.report)}")
+        echo(f"report: {shown(outcome.report)}")
         raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
     console = Console()
     table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
@@ -235,10 +235,10 @@ def show_outcome(outcome: StudyOutcome) -> None:
     if outcome.num_executed == 0 and not outcome.failures:
         console.print("all finished; nothing to do", highlight=False)
     console.print(table)
-    typer.echo(f"report: {shown(outcome.report)}")
+    echo(f"report: {shown(outcome.report)}")
     if outcome.failures:
         for failure in outcome.failures:
-            typer.echo(f"failed: {failure}", err=True)
+            echo(f"failed: {failure}", err=True)
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, progress_console
+from biphasic.cli.options import Quiet, Root, echo, progress_console
 
 if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
@@ -41,12 +41,12 @@ def study_status_command(
     folder, config = find_study(study, root)
     status = study_status(folder, config)
     if as_json:
-        typer.echo(status.model_dump_json(indent=1))
+        echo(status.model_dump_json(indent=1))
         return
     stays = sys.stdout.isatty() if watch is None else watch
     if stays and status.runner is not None:
         status = _watch(status, config)
-    typer.echo("\n".join(status_lines(status)))
+    echo("\n".join(status_lines(status)))
 
 
 def study_cancel(
@@ -58,7 +58,7 @@ def study_cancel(
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
-    cancel_study(folder, say=typer.echo)
+    cancel_study(folder, say=echo)
 
 
 def study_retry(
@@ -87,7 +87,7 @@ def study_retry(
     runner = find_holder(folder / CLAIM)
     if runner is not None:
         for job in retry_jobs(folder, runner, jobs or ()):
-            typer.echo(f"asked {runner} to try again: {job.label}")
+            echo(f"asked {runner} to try again: {job.label}")
         return
     if jobs:
         raise StudyError(
@@ -119,16 +119,16 @@ def study_verify(
     from biphasic.study.verify import verify_study
 
     folder, _ = find_study(study, root)
-    found = verify_study(folder, say=lambda told: typer.echo(told, err=True))
+    found = verify_study(folder, say=lambda told: echo(told, err=True))
     counts = ", ".join(f"{count:,} {kind}" for kind, count in found.checked.items())
-    typer.echo(f"{folder.name}: read {counts}, report")
+    echo(f"{folder.name}: read {counts}, report")
     for kind, count in found.missing.items():
-        typer.echo(f"{count:,} {kind} are not there; 'biphasic study run' makes them")
+        echo(f"{count:,} {kind} are not there; 'biphasic study run' makes them")
     for told in found.damage:
-        typer.echo(f"damaged: {told}", err=True)
+        echo(f"damaged: {told}", err=True)
     if found.damage:
         raise typer.Exit(1)
-    typer.echo("all whole")
+    echo("all whole")
 
 
 def study_clean(
@@ -150,10 +150,10 @@ def study_clean(
     from biphasic.study.clean_text import cleaning_lines
 
     def say(sentence: str) -> None:
-        typer.echo(sentence, err=True)
+        echo(sentence, err=True)
 
     cleaning = clean(root, delete=delete, also_pretrained=also_pretrained, say=say)
-    typer.echo("\n".join(cleaning_lines(cleaning, deleted=delete)))
+    echo("\n".join(cleaning_lines(cleaning, deleted=delete)))
 
 
 def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
@@ -190,7 +190,7 @@ def _screen() -> Iterator[Callable[[StudyStatus], None]]:
 
     def tell(status: StudyStatus) -> None:
         if (line := short_line(status)) != told[-1]:
-            typer.echo(line)
+            echo(line)
             told.append(line)
 
     yield tell

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from biphasic.cli.options import echo
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def train_command(
                 f"--out {out}: already there, and not made from the same sources and settings; "
                 "choose another folder, or delete it"
             )
-        typer.echo(f"tokenizer: {out} (made before from the same sources)")
+        echo(f"tokenizer: {out} (made before from the same sources)")
         return
     read = _Reading(parsed, hub_copies)
     tokenizer = train_tokenizer(read.texts(), vocab_size=vocab_size)
     if not read.num_bytes:
         raise DataError(f"{', '.join(sources)}: there is no text to train on")
     write_tokenizer(tokenizer, out, made_from=made_from)
-    typer.echo(
+    echo(
         f"read {read.num_documents:,} documents, {read.num_bytes / 1e6:,.1f} MB of text\n"
         f"made {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"
         f"tokenizer: {out}"
@@ -91,12 +92,12 @@ def check_command(
     loaded = load_tokenizer(tokenizer, revision=revision)
     for role, token in loaded.special_tokens.items():
         if role != "mask":
-            typer.echo(f"{role:<13} {token} ({loaded.special_ids[role]})")
+            echo(f"{role:<13} {token} ({loaded.special_ids[role]})")
     choice = choose_mask_token(loaded)
-    typer.echo(f"{'mask':<13} {choice.token} ({choice.token_id}): {choice.reason}")
+    echo(f"{'mask':<13} {choice.token} ({choice.token_id}): {choice.reason}")
     num_entries = max(loaded.vocab_size, choice.token_id + 1)
-    typer.echo(f"{'vocabulary':<13} {num_entries:,} ids")
-    typer.echo(f"{'bytes per id':<13} {2 if num_entries <= 1 << 16 else 4}")
+    echo(f"{'vocabulary':<13} {num_entries:,} ids")
+    echo(f"{'bytes per id':<13} {2 if num_entries <= 1 << 16 else 4}")
 
 
 class _Reading:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, progress_console
+from biphasic.cli.options import Quiet, Root, echo, progress_console
 
 
 def study_tune(
@@ -57,7 +57,7 @@ def study_tune(
     if dry_run:
         tuning = plan_tuning(load_study(file), share)
         lines = plan_lines(tuning, first_rates(tuning, listed), root.resolve() / STORE)
-        typer.echo("\n".join(lines))
+        echo("\n".join(lines))
         return
     outcome = tune_study(
         file,
@@ -70,6 +70,6 @@ def study_tune(
         num_threads=threads,
         console=console,
     )
-    typer.echo("\n".join(result_lines(outcome.record)))
-    typer.echo(f"curves: {outcome.folder / 'curve.png'}")
-    typer.echo("\n".join(outcome.difference or [f"{out or file}: has these rates already"]))
+    echo("\n".join(result_lines(outcome.record)))
+    echo(f"curves: {outcome.folder / 'curve.png'}")
+    echo("\n".join(outcome.difference or [f"{out or file}: has these rates already"]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from biphasic.cli.options import Device, Quiet, precision_dtype, progress_console, renamed
+from biphasic.cli.options import Device, Quiet, echo, precision_dtype, progress_console, renamed
 
 if TYPE_CHECKING:
     from biphasic.export.fitted import FinetunedFolder
@@ -107,8 +107,8 @@ def _print_finetuned(made: FinetunedFolder) -> None:
         if record.metric in metrics
     )
     if record.kind != "zs":
-        typer.echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
-    typer.echo(f"{made.folder}: {_FORMS[record.form]}")
+        echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
+    echo(f"{made.folder}: {_FORMS[record.form]}")
 
 
 def predict_command(
@@ -151,7 +151,7 @@ def predict_command(
         )
     _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
     if out is not None:
-        typer.echo(f"{out}: {summary.num_examples:,} predictions")
+        echo(f"{out}: {summary.num_examples:,} predictions")
 
 
 def encode_command(
@@ -234,18 +234,18 @@ def encode_command(
             report=report,
         )
     if never_saw_both_ways(folder):
-        typer.echo(
+        echo(
             f"warning: {model} is a decoder that never learnt to see both ways, as it does here; "
             "'biphasic adapt' makes an encoder of it",
             err=True,
         )
     _tell_cut(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
     speed = summary.num_texts / max(summary.seconds, 1e-9)
-    typer.echo(f"{out}: {summary.num_texts:,} vectors, {speed:,.0f} texts/s")
+    echo(f"{out}: {summary.num_texts:,} vectors, {speed:,.0f} texts/s")
 
 
 def _tell_cut(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> None:
     if num_cut:
-        typer.echo(f"cut: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
+        echo(f"cut: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
     if num_empty:
-        typer.echo(f"empty: {num_empty:,} of {number:,}", err=True)
+        echo(f"empty: {num_empty:,} of {number:,}", err=True)

@@ -21,6 +21,7 @@ from biphasic.data.selection import Selection
 from biphasic.data.sources import SourceConfig, read_documents
 from biphasic.data.tokenize import ShardMaker
 from biphasic.errors import DataError
+from biphasic.files import expanded
 
 _LEAST_BLOCK_BYTES = 1 << 16
 
@@ -207,6 +208,6 @@ def _short_name(source: SourceConfig) -> str:
     if source.path:
         return source.path.resolve().name
     if source.hub:
-        folder = Path(source.hub.dataset).expanduser()
+        folder = expanded(source.hub.dataset)
         return folder.resolve().name if folder.is_dir() else source.hub.dataset
     return source.source

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from biphasic.config import Config, nearest
 from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.data.sources import BUILTIN, SourceConfig
+from biphasic.files import expanded, is_folder
 
 
 class CorpusConfig(Config):
@@ -89,13 +90,13 @@ class CorpusConfig(Config):
         A tokenizer is a path where such a folder exists, and a hub id otherwise.
         """
         tokenizer = self.tokenizer
-        if tokenizer and (local := base / Path(tokenizer).expanduser()).is_dir():
+        if tokenizer and is_folder(local := base / expanded(tokenizer)):
             tokenizer = str(local)
         return self.model_copy(
             update={
                 "sources": tuple(source.anchored(base) for source in self.sources),
                 "tokenizer": tokenizer,
-                "folder": base / self.folder.expanduser() if self.folder else None,
-                "hub_copies": base / self.hub_copies.expanduser() if self.hub_copies else None,
+                "folder": base / expanded(self.folder) if self.folder else None,
+                "hub_copies": base / expanded(self.hub_copies) if self.hub_copies else None,
             }
         )

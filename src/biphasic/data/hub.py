@@ -29,7 +29,7 @@ from huggingface_hub.errors import (
 from biphasic.config import nearest
 from biphasic.data.text_files import files_fingerprint, is_hidden, list_files
 from biphasic.errors import DataError
-from biphasic.files import digest
+from biphasic.files import digest, expanded
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -165,7 +165,7 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
     Raises:
         DataError: It is neither a folder nor a name that the hub could know.
     """
-    folder = Path(dataset).expanduser()
+    folder = expanded(dataset)
     if dataset and folder.is_dir():
         return folder
     if not _HUB_ID.fullmatch(dataset) or dataset.startswith("."):
@@ -278,7 +278,7 @@ def _origin(
     dataset: str, *, config: str | None, split: str, commit: str | None, local: Path | None
 ) -> dict[str, Any]:
     # A folder is named without its path: the same copy elsewhere is the same data.
-    is_path = local is not None and Path(dataset).expanduser() == local
+    is_path = local is not None and expanded(dataset) == local
     name = local.resolve().name if local and is_path else dataset
     origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
     return {**origin, "local": True} if local else origin

@@ -24,6 +24,7 @@ from biphasic.data.text_files import (
     read_text_files,
     record_of,
 )
+from biphasic.files import expanded, is_folder
 
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
@@ -104,13 +105,13 @@ class SourceConfig(Config):
         """The file or folder that it names; None for other sources."""
         if self.is_builtin or self.source.startswith(_HUB):
             return None
-        return Path(self.source).expanduser()
+        return expanded(self.source)
 
     def anchored(self, base: Path) -> SourceConfig:
         """Return the source with a relative path taken from `base`."""
         if self.path:
             return self.model_copy(update={"source": str(base / self.path)})
-        if self.hub and (folder := base / Path(self.hub.dataset).expanduser()).is_dir():
+        if self.hub and is_folder(folder := base / expanded(self.hub.dataset)):
             query = self.source.partition("?")[1:]
             return self.model_copy(update={"source": f"{_HUB}{folder}{''.join(query)}"})
         return self

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from biphasic.config import nearest
-from biphasic.errors import DataError
+from biphasic.data.lines import PACKING_ERRORS, read_lines
+from biphasic.errors import DataError, reading
 from biphasic.files import digest
 
-_READ_BYTES = 1 << 16
+_MOST_WHOLE_BYTES = 1 << 30
 _PARQUET_ROWS = 256
 _PARQUET_BUFFER_BYTES = 1 << 20
 
@@ -118,7 +116,8 @@ def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]
     for file in found.files:
         read = _reader_of(file)
         assert read is not None  # noqa: S101 - `find_text_files` lists no others
-        yield from read(file, found.name_of(file), column)
+        with reading(file, DataError):
+            yield from read(file, found.name_of(file), column)
 
 
 def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -173,6 +172,8 @@ def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
 
 def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
     del column  # the whole file is the text
+    if file.stat().st_size > _MOST_WHOLE_BYTES:
+        raise DataError(f"{file}: a document of more than 1 GiB; make it JSON lines, or divide it")
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -253,58 +254,16 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    """Yield a file's lines without their ends, decompressed as its suffix says."""
-    open_decompressor = _DECOMPRESSORS.get(file.suffix.lower())
-    if open_decompressor is None:
-        with file.open("rb") as stream:
-            for line in stream:
-                yield line.removesuffix(b"\n")
-        return
+    """Yield a file's lines, decompressed as its suffix says."""
     number = 0
-    with file.open("rb") as stream:
-        try:
-            for line in _split(_decompress(stream, open_decompressor)):
-                number += 1
-                yield line
-        except (zlib.error, zstandard.ZstdError, EOFError) as error:
-            raise DataError(
-                f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
-            ) from None
-
-
-def _decompress(stream: io.BufferedReader, open_decompressor: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield what a stream of compressed members (or frames) holds.
-
-    Written out because zstandard's own reader takes a truncated file for a complete one.
-
-    Raises:
-        EOFError: The stream is empty, or its last member incomplete.
-    """
-    decompressor = None
-    rest = stream.read(_READ_BYTES)
-    if not rest:
-        raise EOFError("it is empty")
-    while compressed := rest or stream.read(_READ_BYTES):
-        decompressor = decompressor or open_decompressor()
-        yield decompressor.decompress(compressed)
-        rest = b""
-        if decompressor.eof:
-            rest, decompressor = decompressor.unused_data, None
-    if decompressor is not None:
-        raise EOFError("it ends too early")
-
-
-def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut a stream of bytes at its line ends; the parts of a long line are joined once."""
-    pending: list[bytes] = []
-    for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        pending.append(first)
-        for other in others:
-            yield b"".join(pending)
-            pending = [other]
-    if any(pending):
-        yield b"".join(pending)
+    try:
+        for line in read_lines(file):
+            number += 1
+            yield line
+    except PACKING_ERRORS as error:
+        raise DataError(
+            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
+        ) from None
 
 
 _Reader = Callable[[Path, str, str], Iterator[TextRecord]]
@@ -315,10 +274,6 @@ _READERS: Mapping[str, _Reader] = {
     ".jsonl.gz": _read_json_lines,
     ".jsonl.zst": _read_json_lines,
     ".parquet": _read_parquet,
-}
-_DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),  # 31: a gzip header and the largest window
-    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
 }
 
 

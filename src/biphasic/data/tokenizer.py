@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from biphasic.data.framing import framed, own_part, unframed
 from biphasic.errors import DataError
-from biphasic.files import canonical_json, complete_folder, read_json
+from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # The names under which a tokenizer's files may declare each role, in order of preference. Decoders
@@ -238,8 +238,8 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
         DataError: There is no such folder or model, the hub cannot be reached, or the tokenizer
             lacks a file or a token that training needs.
     """
-    folder = Path(name_or_folder).expanduser()
-    if str(name_or_folder) and folder.is_dir():
+    folder = expanded(name_or_folder)
+    if str(name_or_folder) and is_folder(folder):
         if revision:
             raise DataError(f"{folder}: a folder has no revisions; leave '{revision}' away")
         return TextTokenizer.load(folder)

@@ -26,7 +26,7 @@ from biphasic.export.forms import Outputs, WrittenForm, forms_of
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.tokenizer import write_tokenizer
-from biphasic.files import write_json
+from biphasic.files import expanded, write_json
 from biphasic.model.device import computing_on, parse_device
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.config import TaskConfig
@@ -138,7 +138,7 @@ def finetune(
     """
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
-    out = Path(out).expanduser()
+    out = expanded(out)
     find_made(out)
     chosen = parse_device(device)
     console = console or Console(stderr=True)
@@ -200,7 +200,7 @@ def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 def _named(model: Path | str, name: str) -> str:
     """Return what a card calls a model: a hub id as it is, a folder by its name alone."""
-    return name if Path(model).expanduser().exists() else str(model)
+    return name if expanded(model).exists() else str(model)
 
 
 @contextmanager

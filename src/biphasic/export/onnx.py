@@ -19,7 +19,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from biphasic.errors import ConfigError, ModelError
 from biphasic.export.longrope import traceable_longrope
 from biphasic.export.output import new_folder, refuse_existing
-from biphasic.files import read_json
+from biphasic.files import read_json, read_json_object
 from biphasic.model.contract import check_contract
 from biphasic.model.directions import is_decoder, is_open
 from biphasic.model.forward import first_position
@@ -137,7 +137,7 @@ def _pooling_mode(folder: Path) -> str:
     file = folder / "1_Pooling" / "config.json"
     if not file.is_file():
         return "mean"
-    settings: dict[str, Any] = read_json(file)
+    settings = read_json_object(file)
     prefix = "pooling_mode_"  # a switch for each, before sentence-transformers 5.3
     switches = [key for key, value in settings.items() if key.startswith(prefix) and value]
     old = " and ".join(key.removeprefix(prefix).removesuffix("_tokens") for key in switches)

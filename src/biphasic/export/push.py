@@ -20,6 +20,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.names import CARD, FILL_IN, STATE_FILES
+from biphasic.files import expanded
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
 # What runs code when it is read has no place in an export of ours.
@@ -63,7 +64,7 @@ def plan_push(
         ConfigError: The repository's name is none.
         DataError: The folder is no export: a state of ours, or without a model.
     """
-    folder = Path(folder).expanduser()
+    folder = expanded(folder)
     _check_name(repository)
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")

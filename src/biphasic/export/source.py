@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import is_complete, read_json
+from biphasic.files import expanded, is_complete, read_json, read_json_object
 from biphasic.model.footprint import check_memory
 from biphasic.model.hub import (
     LocalModel,
@@ -89,7 +89,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     check_memory(folder, use="load")
     limits = model_limits(folder)
     _check_vocabulary(folder, tokenizer, limits)
-    is_folder = Path(model).expanduser().is_dir()
+    is_folder = expanded(model).is_dir()
     return Source(
         folder=folder,
         name=folder.name if is_folder else str(model),
@@ -132,6 +132,6 @@ def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimit
 def _max_seqlen(folder: Path, limits: ModelLimits) -> int | None:
     """Return the least of what model and tokenizer state; tokenizers write 1e30 for no limit."""
     path = folder / "tokenizer_config.json"
-    stated = read_json(path).get("model_max_length") if path.is_file() else None
+    stated = read_json_object(path).get("model_max_length") if path.is_file() else None
     bounds = [int(bound) for bound in (limits.positions, stated) if bound and bound < 1e9]
     return min(bounds, default=None)

@@ -19,6 +19,7 @@ from biphasic.export.reference import Dtype, Reference, read_reference
 from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.source import Source, open_source
 from biphasic.export.tokenizer import write_tokenizer
+from biphasic.files import expanded
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
 _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
@@ -81,7 +82,7 @@ def export_model(
     settings = _Settings(format, dtype, max_shard_size)
     settings.check()
     say = say or (lambda _: None)
-    out = Path(out).expanduser()
+    out = expanded(out)
     find_made(out)
     source = open_source(model, revision=revision)
     inputs = export_inputs(source.identity, **vars(settings))

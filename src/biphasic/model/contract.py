@@ -32,6 +32,7 @@ from biphasic.model.forward import (
     padded_states,
 )
 from biphasic.model.own_forward import check_states, pad_id, probe_tokens
+from biphasic.model.reading import probing
 
 _LENGTH = 4  # of each probe document
 _TOKENS = 2 * _LENGTH
@@ -40,6 +41,7 @@ _ROW_LENGTH = _TOKENS + 2  # with two tokens of padding
 _DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
 
 
+@probing
 def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation, padding, and hidden states.
 
@@ -78,19 +80,19 @@ def load_checked_encoder(
     Raises:
         ModelError: It cannot be an encoder in either way.
     """
-    refusals = []
+    refusals: list[ModelError] = []
     for batching in ("packed", "padded"):
         try:
             model = place(load_encoder(folder, batching=batching))
             check_contract(model, causal=False)
         except ModelError as error:
-            refusals.append(str(error))
+            refusals.append(error)
         else:
             return model
-    packed, padded = refusals
+    packed, padded = map(str, refusals)
     # Both: either may be the one that names the layer.
     both = packed if padded == packed else f"{padded}; on packed rows: {packed}"
-    raise ModelError(both)
+    raise type(refusals[-1])(both)
 
 
 def _check_layer(

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.forward import first_pass, hidden_states, packed_arguments
+from biphasic.model.reading import probing
 from biphasic.seeds import stream
 
 _PROBE_TOKENS = 6
@@ -63,6 +64,7 @@ def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
     )
 
 
+@probing
 @torch.no_grad()
 def check_head(model: PreTrainedModel) -> None:
     """Compare the logits of `language_model_head` with the model's own on a few tokens.

@@ -17,14 +17,31 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
 )
 
-from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.files import MANIFEST, digest, file_sha256, read_json, verify_folder
+from biphasic.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ModelError,
+    ModelFilesError,
+    reading,
+)
+from biphasic.files import (
+    MANIFEST,
+    digest,
+    expanded,
+    file_sha256,
+    is_folder,
+    read_json,
+    read_json_object,
+    verify_folder,
+)
 from biphasic.model.build import empty_body
 from biphasic.model.forward import first_position
 
 MAX_INPUT_TOKENS = 2048
 """Longest input by default, however much more a model could read: the study's rows."""
 
+_LIMITS = "look at the numbers in its config.json and tokenizer_config.json"
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # What decides a model's results, and nothing else: no other formats, no code, no other variants.
 _FILES = (
@@ -70,7 +87,8 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
         ModelError: It has no weights as safetensors.
     """
     folder, commit = locate_model(name_or_folder, revision=revision)
-    identity = model_identity(folder) if commit is None else _once(_files_identity, folder)
+    with reading(folder, ModelFilesError):
+        identity = model_identity(folder) if commit is None else _once(_files_identity, folder)
     return LocalModel(folder, identity, commit)
 
 
@@ -82,8 +100,8 @@ def locate_model(
     Returns:
         Its folder, and the commit of a model from the hub.
     """
-    name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
-    if not folder.is_dir():
+    name, folder = str(name_or_folder), expanded(name_or_folder)
+    if not is_folder(folder):
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name
     if revision is not None:
@@ -174,6 +192,11 @@ def model_limits(folder: Path) -> ModelLimits:
         DataError: A file is damaged.
         ModelError: transformers does not know the model, or the model reads no tokens.
     """
+    with reading(folder, ModelFilesError, remedy=_LIMITS):
+        return _limits(folder)
+
+
+def _limits(folder: Path) -> ModelLimits:
     body = empty_body(folder)
     num_embeddings = getattr(body.config, "vocab_size", None)
     if num_embeddings is None:
@@ -192,7 +215,7 @@ def model_limits(folder: Path) -> ModelLimits:
 
 
 def _stated(path: Path, name: str) -> float | None:
-    return read_json(path).get(name) if path.is_file() else None
+    return read_json_object(path).get(name) if path.is_file() else None
 
 
 def _once(name: Callable[[Path], str], folder: Path) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
-from biphasic.errors import DataError, ModelError
+from biphasic.errors import DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json
 from biphasic.model.attention import ATTENTION_NAME
 from biphasic.model.footprint import stored_tensors, weight_files
@@ -31,6 +31,9 @@ LOADING = {
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,
 }
+_REMEDY = "check its config.json and its weights"
+P = ParamSpec("P")
+_MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
 # How its makers ran a model, and not what it computes: code, kernels, other files of weights.
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
@@ -119,13 +122,28 @@ def loading(folder: Path | str) -> Iterator[None]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: cannot be loaded ({' '.join(str(error).split())})") from None
+        # Whatever a damaged configuration makes of transformers: it raises all there is.
+        with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=_REMEDY):
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if had_bars:
             logging.enable_progress_bar()
+
+
+def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[..., None]:
+    """Name the model in whatever goes wrong while a check runs it.
+
+    Some damage of a configuration shows only then.
+    """
+
+    @wraps(check)
+    def checked(model: PreTrainedModel, *args: P.args, **options: P.kwargs) -> None:
+        name = model.name_or_path or type(model).__name__
+        with reading(name, ModelFilesError, failure="cannot be run", remedy=_REMEDY):
+            check(model, *args, **options)
+
+    return checked
 
 
 def body_class(where: Path | str, config: PretrainedConfig) -> Any:
@@ -134,6 +152,11 @@ def body_class(where: Path | str, config: PretrainedConfig) -> Any:
     Raises:
         ModelError: The model is not one stack of layers that reads text.
     """
+    num_layers = getattr(config, "num_hidden_layers", 0)
+    if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # each takes time, even empty
+        raise ModelFilesError(
+            f"{where}: config.json states more than {_MOST_LAYERS:,} layers; correct it"
+        )
     body = MODEL_MAPPING.get(type(config), None)
     if config.is_encoder_decoder or not isinstance(body, type):
         raise ModelError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +18,10 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import AnyObjective
 from biphasic.objectives.supervision import Supervision, Vocabulary
+
+_LEAST_SHARE = 1e-6
+"""No step has a million rows."""
+_MOST_TRIED = 10_000
 
 
 class Mix(ObjectiveConfig):
@@ -37,6 +41,8 @@ class Mix(ObjectiveConfig):
             raise ValueError(
                 f"shares: {len(self.shares)} given for {len(self.objectives)} objectives"
             )
+        if min(self.shares) < _LEAST_SHARE:
+            raise ValueError(f"shares: {min(self.shares):g} is less than a row in a million")
         if not math.isclose(sum(self.shares), 1, abs_tol=1e-6):
             raise ValueError(f"shares: they sum to {sum(self.shares):g}, not to 1")
         return self
@@ -98,15 +104,22 @@ class Mix(ObjectiveConfig):
         rows = divide_rows(num_rows, self.shares)
         if 0 in rows:
             without = rows.index(0)
-            needed = next(
-                more for more in count(num_rows) if 0 not in divide_rows(more, self.shares)
-            )
+            needed = _rows_needed(num_rows, self.shares)
             raise ConfigError(
                 f"mix: of {num_rows} rows per step, objectives.{without} "
                 f"({self.objectives[without].objective}, share {self.shares[without]:g}) gets "
                 f"none; set rows_per_step to {needed} or more, or a larger share"
             )
         return rows
+
+
+def _rows_needed(num_rows: int, shares: Sequence[float]) -> int:
+    """Return how many rows give each of some shares a row: the least, if it is found soon."""
+    enough = math.ceil(1 / min(shares))
+    # A remainder below 1 / len(shares) gets no row.
+    least = max(num_rows, math.floor(1 / (len(shares) * min(shares))))
+    tried = range(least, min(enough, least + _MOST_TRIED))
+    return next((rows for rows in tried if 0 not in divide_rows(rows, shares)), enough)
 
 
 def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:

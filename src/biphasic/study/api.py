@@ -12,7 +12,7 @@ from biphasic.analysis.report import write_report
 from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
-from biphasic.files import is_complete, verify_folder
+from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import StudyConfig
 from biphasic.study.here import run_here
@@ -164,8 +164,8 @@ def pretrain(
         True
     """
     if isinstance(recipe, (str, Path)):
-        folder = Path(recipe).expanduser().resolve().parent
-        recipe = load_config(Recipe, Path(recipe).expanduser(), overrides).anchored(folder)
+        folder = expanded(recipe).resolve().parent
+        recipe = load_config(Recipe, expanded(recipe), overrides).anchored(folder)
     else:
         _refuse_overrides(overrides, "recipe")
     if not isinstance(recipe, Recipe):

@@ -11,12 +11,12 @@ import copy
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from biphasic.config import Config, nearest, parse_config
+from biphasic.config import Config, nearest, parse_config, position_in
 from biphasic.errors import ConfigError
 from biphasic.study.arms import ArmConfig, RecipeConfig
 from biphasic.study.naming import arm_name
@@ -43,9 +43,11 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
         recipe: What all arms share, as written.
 
     Raises:
-        ConfigError: An axis has no values or no place, a budget does not add up, or two arms would
-            have one name; the message names the arm by its number in the file.
+        ConfigError: An axis has no values or no place, a budget does not add up, two arms would
+            have one name, or there are too many; the message names the arm by its number in the
+            file.
     """
+    _refuse_many(len(arms), "arms")
     if not any(_is_template(arm) for arm in arms):
         return arms
     shared = _shared(recipe)
@@ -63,8 +65,14 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
             singles.add(repr(single))
             name = single.get("name") or _name(single, shared, where)
             expanded.append(_checked({**single, "name": name}, where))
+        _refuse_many(len(expanded), f"arms.0 to arms.{index}")
     _refuse_same_names(expanded)
     return expanded
+
+
+def _refuse_many(count: int, where: str) -> None:
+    if count > MOST_ARMS:
+        raise ConfigError(f"{where}: {count:,} arms; a study has at most {MOST_ARMS:,}, divide it")
 
 
 def _is_template(arm: Any) -> bool:
@@ -108,12 +116,12 @@ def _multiply(
     for path, values in axes.items():
         if not values:
             raise ConfigError(f"{where}: axes: '{path}' has no values")
-        if any(values.count(value) > 1 for value in values):
+    _refuse_many(math.prod(map(len, axes.values())), f"{where}: axes")
+    for path, values in axes.items():
+        plain = [value for value in values if isinstance(value, Hashable)]
+        groups = [value for value in values if not isinstance(value, Hashable)]
+        if len(set(plain)) < len(plain) or any(groups.count(group) > 1 for group in groups):
             raise ConfigError(f"{where}: axes: '{path}' has a value twice")
-    if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
-        raise ConfigError(
-            f"{where}: axes: {count:,} arms; a study has at most {MOST_ARMS:,}, divide it"
-        )
     for values in itertools.product(*axes.values()):
         raw: dict[str, Any] = {k: copy.deepcopy(v) for k, v in arm.items() if k != "axes"}
         point = dict(zip(axes, values, strict=True))
@@ -143,9 +151,10 @@ def _put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 
 def _place(items: list[Any], name: str, path: str, where: str) -> int:
-    if not name.isdigit() or int(name) >= len(items):
+    position = position_in(items, name)
+    if position is None:
         raise ConfigError(f"{where}: axes: '{path}': there are {len(items)} to choose from, from 0")
-    return int(name)
+    return position
 
 
 def _described(point: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
+from biphasic.files import expanded
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
 from biphasic.study.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
 from biphasic.study.axes import expand_arms
@@ -243,7 +244,7 @@ class StudyConfig(Config):
             task.model_copy(
                 update={
                     "source": anchor_source(task.source, folder),
-                    "copies": None if task.copies is None else folder / task.copies.expanduser(),
+                    "copies": None if task.copies is None else folder / expanded(task.copies),
                 }
             )
             for task in self.tasks
@@ -292,7 +293,7 @@ def anchor_source(source: str, folder: Path) -> str:
     is_name = path in PUBLISHED if kind in {None, ZERO_SHOT} else False
     if not path or is_name or (kind is None and path in BUILTIN_TASKS):
         return source
-    anchored = str(folder / Path(path).expanduser())
+    anchored = str(folder / expanded(path))
     return anchored if kind is None else f"{kind}:{anchored}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError, DataError
-from biphasic.files import is_complete, read_json, verify_folder
+from biphasic.files import is_complete, read_json_object, verify_folder
 from biphasic.model.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import Ground, Lineage
@@ -111,7 +111,7 @@ def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
     """
     if not is_state(model):
         return None
-    state = read_json(model.folder / "state.json")
+    state = read_json_object(model.folder / "state.json")
     ground = _with_own(ground, state.get("ground") or {})
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))

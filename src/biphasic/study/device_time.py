@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.errors import DataError
-from biphasic.files import complete_names, read_json
+from biphasic.errors import DataError, reading
+from biphasic.files import complete_names, read_json_object
 from biphasic.study.cost import training_cost
 from biphasic.study.plan import FinetuneGroup, Plan
 from biphasic.study.state_record import read_state_record
@@ -95,10 +95,7 @@ def _state_seconds(folder: Path) -> float:
 
 
 def _result_seconds(store: Path, name: str) -> float:
-    folder = store / "finetunes" / name
-    remedy = f"delete the folder {folder} and run again"
-    result = read_json(folder / "result.json", remedy=remedy)
-    try:
-        return float(result.get("seconds", 0.0))
-    except (AttributeError, TypeError, ValueError):
-        raise DataError(f"{folder / 'result.json'}: damaged record; {remedy}") from None
+    path = store / "finetunes" / name / "result.json"
+    remedy = f"delete the folder {path.parent} and run again"
+    with reading(path, DataError, failure="damaged record", remedy=remedy):
+        return float(read_json_object(path, remedy=remedy).get("seconds", 0.0))

@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import TaskID
 
-from biphasic.errors import StoppedError, TakenError
+from biphasic.errors import StoppedError, TakenError, visible
 from biphasic.progress import (
     Bars,
     end_expected,
@@ -41,7 +41,7 @@ class StudyDisplay:
         """
         self._say = say_on(console)
         items = list(items)
-        self._labels = {item.id: item.label for item in items}
+        self._labels = {item.id: visible(item.label) for item in items}
         self.pace = Pace(items, num_slots=num_slots)
         self._taken: set[str] = set()
         self._failed: set[str] = set()

@@ -16,7 +16,7 @@ from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
 from biphasic.config import nearest, parse_config, refuse_repeats
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
-from biphasic.files import read_json, verify_folder
+from biphasic.files import expanded, read_json, verify_folder
 from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
 from biphasic.progress import say_on
@@ -401,7 +401,7 @@ def task_from_text(text: str) -> TaskConfig:
         ConfigError: It is neither a path nor a known name.
     """
     kind, path = split_source(text)
-    place = Path(path).expanduser()
+    place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
     settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
     if kind == ZERO_SHOT:

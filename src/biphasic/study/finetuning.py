@@ -128,11 +128,12 @@ def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
     training = task.training
     if training.info.kind == ZERO_SHOT:
         return f"{task.info.name}: nothing is trained; the encoder is scored as it is"
-    protocol, num_train = training.protocol, training.num_examples["train"]
+    protocol, num_train = training.protocol, training.epoch or 0
+    what = "pairs of query and document" if training.info.kind == "ir" else "examples"
     steps = protocol.num_steps(num_train)
     told = (
         f"{task.info.name}: {_runs(num_runs)}, {num_runs - num_missing} of them done before; each "
-        f"of about {steps:,} steps of {protocol.batch_size}, {num_train:,} examples read "
+        f"of about {steps:,} steps of {protocol.batch_size}, {num_train:,} {what} read "
         f"{_times(steps / math.ceil(num_train / protocol.batch_size))}"
     )
     if steps == protocol.max_steps:

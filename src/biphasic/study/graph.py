@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from biphasic.analysis.palette import GRID, INK, MUTED, PAPER, SERIES
+from biphasic.analysis.text import plain
 from biphasic.study.naming import short_number
 from biphasic.study.plan import Plan
 from biphasic.study.training_plan import PlannedPoint, Segment
@@ -60,7 +61,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11" role="img">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{escape(plain(title))}</title>",
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
         *_legend(title, colours, canvas),
         *_axis(canvas, height),
@@ -80,7 +81,7 @@ def _colours(plan: Plan) -> dict[str, str]:
 
 
 def _legend(title: str, colours: dict[str, str], canvas: _Canvas) -> Iterator[str]:
-    yield f'<text x="8" y="18" font-weight="bold">{escape(title)}</text>'
+    yield f'<text x="8" y="18" font-weight="bold">{escape(plain(title))}</text>'
     place = canvas.left
     for name, colour in colours.items():
         yield f'<rect x="{place:.1f}" y="24" width="14" height="6" fill="{colour}"/>'

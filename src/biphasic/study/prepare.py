@@ -24,7 +24,7 @@ from biphasic.data.pydocs import (
 )
 from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
-from biphasic.files import MANIFEST, digest, file_sha256, is_complete, remove_partials
+from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.model.hub import LocalModel
 from biphasic.progress import say_on
 from biphasic.store_claims import wait_for_work
@@ -113,7 +113,7 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
         return corpus
     if corpus is None or isinstance(corpus, Mapping):
         return parse_config(CorpusConfig, corpus or {}, where="corpus")
-    path = Path(corpus).expanduser().resolve()
+    path = expanded(corpus).resolve()
     if path.is_dir():
         return CorpusConfig(folder=path)
     return load_config(CorpusConfig, path).anchored(path.parent)

@@ -7,27 +7,19 @@ read first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
-from biphasic.config import Config, load_config, parse_config, parse_overrides
-from biphasic.errors import ConfigError, DataError, StudyError
-from biphasic.files import read_json, write_json
+from biphasic.config import apply_override, load_settings, parse_config, refuse_other_kind
+from biphasic.errors import ConfigError, DataError, StudyError, reading
+from biphasic.files import read_json, read_json_object, write_json
 from biphasic.study.arms import merge_settings
 from biphasic.study.config import StudyConfig
 from biphasic.study.find import RESOLVED
 
 INCLUDE = "include"
 _FORMAT = "biphasic.config/1"
-
-
-class _Raw(Config):
-    """Any mapping."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
@@ -40,13 +32,12 @@ def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
     Raises:
         ConfigError: It is wrong; the message names the setting.
     """
-    path, overrides = Path(path), tuple(overrides)
-    raw = _read(path, chain=())
-    if INCLUDE not in _own(path):
-        return load_config(StudyConfig, path, overrides).anchored(path.resolve().parent)
+    path = Path(path)
+    with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
+        raw = _read(path, chain=(), known={})
+    refuse_other_kind(StudyConfig, raw, path)
     for override in overrides:
-        for key, value in parse_overrides([override]).items():
-            raw[key] = _lay(raw.get(key), value, override)
+        apply_override(raw, override)
     return parse_config(StudyConfig, raw, where=str(path)).anchored(path.resolve().parent)
 
 
@@ -76,8 +67,8 @@ def load_resolved(folder: Path) -> StudyConfig:
     path = folder / RESOLVED
     if not path.is_file():
         raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
-    raw = read_json(path, remedy="'biphasic study run' with its study file writes it anew")
-    if not isinstance(raw, dict) or raw.get("format") != _FORMAT or "study" not in raw:
+    raw = read_json_object(path, remedy="'biphasic study run' with its study file writes it anew")
+    if raw.get("format") != _FORMAT or "study" not in raw:
         raise StudyError(f"{path}: not a study of this version; run its study file again")
     try:
         return parse_config(StudyConfig, raw["study"], where=str(path))
@@ -85,16 +76,23 @@ def load_resolved(folder: Path) -> StudyConfig:
         raise StudyError(f"{error}: written by another version? Run its study file again") from None
 
 
-def _own(path: Path) -> dict[str, Any]:
-    return dict(load_config(_Raw, path).model_extra or {})
+def _read(
+    path: Path, *, chain: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a file's settings on top of those it includes; each file is read once.
 
-
-def _read(path: Path, *, chain: tuple[Path, ...]) -> dict[str, Any]:
-    """Return a file's settings on top of those it includes."""
-    if path.resolve() in chain:
-        told = " -> ".join(str(each) for each in (*chain, path.resolve()))
+    Args:
+        path: The file.
+        chain: The files that include it, resolved.
+        known: What was read before, by resolved path.
+    """
+    place = path.resolve()
+    if place in chain:
+        told = " -> ".join(str(each) for each in (*chain, place))
         raise ConfigError(f"{path}: includes itself: {told}")
-    own = _own(path)
+    if place in known:
+        return known[place]
+    own = load_settings(path)
     named = own.pop(INCLUDE, [])
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -103,20 +101,7 @@ def _read(path: Path, *, chain: tuple[Path, ...]) -> dict[str, Any]:
     for name in names:
         if not (path.parent / name).is_file():
             raise ConfigError(f"{path}: include: {path.parent / name}: no such file")
-        included = _read(path.parent / name, chain=(*chain, path.resolve()))
+        included = _read(path.parent / name, chain=(*chain, place), known=known)
         merged = merge_settings(merged, included)
-    return merge_settings(merged, own)
-
-
-def _lay(old: Any, new: Any, override: str) -> Any:
-    """Lay one override on what a key has; numbers choose from lists."""
-    if isinstance(old, list) and isinstance(new, Mapping):
-        items: list[Any] = list(old)
-        for key, value in new.items():
-            if not key.isdigit() or int(key) >= len(items):
-                raise ConfigError(f"--set {override}: '{key}' is not one of 0..{len(items) - 1}")
-            items[int(key)] = _lay(items[int(key)], value, override)
-        return items
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {**old, **{key: _lay(old.get(key), value, override) for key, value in new.items()}}
-    return new
+    known[place] = merge_settings(merged, own)
+    return known[place]

@@ -227,7 +227,7 @@ def _steps(group: FinetuneGroup) -> int:
     """Return the updates of one fine-tuning; the most that the protocol allows where not known."""
     if not _trains(group):
         return 0
-    protocol, known = group.training.protocol, group.training.num_examples.get("train")
+    protocol, known = group.training.protocol, group.training.epoch
     return protocol.max_steps if known is None else protocol.num_steps(known)
 
 

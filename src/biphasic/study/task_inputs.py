@@ -19,7 +19,7 @@ from biphasic.tasks.formats import load_task
 from biphasic.tasks.overlap import count_overlaps
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import SPLITS, TaskInfo
+from biphasic.tasks.records import SPLITS, TaskInfo, epoch_length
 from biphasic.tasks.source import prepare_task
 
 ProtocolOf = Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
@@ -33,7 +33,8 @@ class PlannedTask:
         info: What it is, under the study's name and with the metric that decides there.
         folder: Its examples, in the form of docs/formats.md.
         protocol: Constants of its fine-tunings.
-        num_examples: By split.
+        num_examples: By split; of retrieval the queries.
+        epoch: What one epoch of training reads, of retrieval pairs; None where that is not known.
         trainer: The task that encoders are fine-tuned on instead, or None.
     """
 
@@ -41,6 +42,7 @@ class PlannedTask:
     folder: Path
     protocol: FinetuneProtocol
     num_examples: dict[str, int]
+    epoch: int | None = None
     trainer: PlannedTask | None = None
 
     @property
@@ -101,6 +103,7 @@ class TaskLocator:
             folder=folder,
             protocol=self._protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
+            epoch=epoch_length(loaded),
         )
         name = loaded.info.trained_on
         if name is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import digest, is_complete, verify_folder
+from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.records import ZERO_SHOT
 from biphasic.store_claims import CLAIMS
 from biphasic.study.config import StudyConfig, TaskConfig, deciding_metric
@@ -27,7 +27,7 @@ from biphasic.tasks.formats import load_task
 from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import SPLITS, Kind, TaskInfo
+from biphasic.tasks.records import SPLITS, Kind, TaskInfo, epoch_length
 from biphasic.tasks.source import prepare_task, split_source
 
 BUILTIN_KINDS: dict[str, Kind] = {
@@ -52,7 +52,7 @@ def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
     kind, rest = split_source(source)
     if rest in PUBLISHED and kind in {None, ZERO_SHOT}:
         return kind or PUBLISHED[rest].kind, {}
-    path = Path(rest).expanduser()
+    path = expanded(rest)
     if path.suffix in {".yaml", ".yml"} and path.is_file():
         file = load_task_file(path)
         return file.kind, file.protocol
@@ -166,6 +166,7 @@ class TaskOutlook:
             folder=folder,
             protocol=self._config.protocol_of(task, description.protocol),
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
+            epoch=epoch_length(loaded),
         )
 
     def _stand_in(self, task: TaskConfig) -> PlannedTask:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from biphasic.analysis.tune_figure import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
-from biphasic.errors import DataError, StoppedError, StudyError
-from biphasic.files import is_complete, read_json, write_bytes, write_json, write_text
+from biphasic.errors import StoppedError, StudyError
+from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.study.api import run_study
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import Outlook, look_ahead
@@ -211,10 +211,7 @@ class _Trunks:
         if not path.is_file():
             return {}
         remedy = "delete it and run again, which trains the lost trunks once more"
-        lost = read_json(path, remedy=remedy)
-        if not isinstance(lost, dict):
-            raise DataError(f"{path}: damaged: not an object; {remedy}")
-        return lost
+        return read_json_object(path, remedy=remedy)
 
     def _is_done(self, arm: PlannedArm) -> bool:
         return is_complete(self.store / "states" / arm.state)

@@ -12,6 +12,7 @@ from biphasic.errors import DataError
 from biphasic.tasks.folder import QRELS_HEADER
 from biphasic.tasks.rows import read_jsonl, read_lines
 
+_MOST_DIGITS = 9
 Qrels = dict[str, dict[str, int]]
 
 
@@ -75,6 +76,6 @@ def _judgement(line: str, *, where: str) -> tuple[str, str, int]:
             f"field{'s' * (len(fields) != 1)}"
         )
     query, document, score = fields
-    if not (score.isascii() and score.isdecimal()):
+    if not (score.isascii() and score.isdecimal() and len(score) <= _MOST_DIGITS):
         raise DataError(f"{where}: expected a score of 0 or more as a whole number, not {score!r}")
     return query, document, int(score)

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer, normalizers
 
 from biphasic.config import nearest
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.files import read_json
+from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
+from biphasic.files import read_json, read_json_object
 from biphasic.model.contract import load_checked_encoder
 from biphasic.model.device import on_compute_device
 from biphasic.model.directions import is_decoder, is_open
@@ -125,6 +125,11 @@ def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     """
     if choices.prefix is not None and choices.prompt is not None:
         raise ConfigError("--prefix and --prompt both say what goes before a text; give one")
+    with reading(folder, ModelFilesError):
+        return _settings(folder, choices)
+
+
+def _settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     if (folder / MODULES).is_file():
         return _sentence_settings(folder, choices)
     if choices.prompt is not None:
@@ -153,7 +158,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             "and Normalize can be computed here: use sentence-transformers"
         )
     body = folder / modules[0]["path"]
-    pooling = read_json(folder / modules[1]["path"] / "config.json")
+    pooling = read_json_object(folder / modules[1]["path"] / "config.json")
     if (modes := _pooling_modes(pooling)) != ["mean"]:
         raise ModelError(
             f"{folder}: it pools by '{' and '.join(modes)}'; only the mean can be computed here: "
@@ -171,16 +176,16 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
             f"{folder}: it leaves the prompt out of the mean, which is not done here: use "
             "sentence-transformers"
         )
-    reading = read_json(body / _READING) if (body / _READING).is_file() else {}
+    stated = read_json_object(body / _READING) if (body / _READING).is_file() else {}
     begin, end = _framing(body)
     limits = model_limits(body)
-    stated = reading.get("max_seq_length") or _model_max_length(body) or limits.longest_input
-    usual = min(int(stated), limits.positions or int(stated))
+    longest = stated.get("max_seq_length") or _model_max_length(body) or limits.longest_input
+    usual = min(int(longest), limits.positions or int(longest))
     return EmbeddingSettings(
         folder=body,
         max_seqlen=_limit(choices, limits, usual=usual),
         prefix=prefix,
-        is_lower_case=bool(reading.get("do_lower_case")),
+        is_lower_case=bool(stated.get("do_lower_case")),
         is_normalized=choices.normalize or len(names) == 3,
         begin=begin,
         end=end,
@@ -197,7 +202,7 @@ def _pooling_modes(pooling: Mapping[str, Any]) -> list[str]:
 def _prefix(folder: Path, choices: Choices) -> str:
     if choices.prefix is not None:
         return choices.prefix
-    settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
+    settings = read_json_object(folder / _SETTINGS) if (folder / _SETTINGS).is_file() else {}
     prompts = settings.get("prompts") or {}
     name = choices.prompt or settings.get("default_prompt_name")
     if name is None:
@@ -225,7 +230,7 @@ def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _model_max_length(folder: Path) -> int | None:
     path = folder / "tokenizer_config.json"
-    stated = read_json(path).get("model_max_length") if path.is_file() else None
+    stated = read_json_object(path).get("model_max_length") if path.is_file() else None
     return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
 
 

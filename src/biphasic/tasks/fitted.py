@@ -10,8 +10,9 @@ from pydantic import PositiveInt
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from biphasic.config import parse_config
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.errors import DataError, ModelError
+from biphasic.errors import DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
@@ -136,14 +137,15 @@ def load_fitted(folder: Path, *, precision: FinetunePrecision | None = None) -> 
         ModelError: Its weights are missing or damaged.
     """
     record = read_head(folder)
-    protocol = FinetuneProtocol.model_validate(record.protocol)
+    protocol = parse_config(FinetuneProtocol, record.protocol, where=f"{folder}: protocol")
     precision = precision or protocol.precision
     tokenizer = TextTokenizer.load(folder)
     model = on_compute_device(load_encoder(folder, batching=protocol.batching))
     check_contract(model, causal=False)
     set_precision(model, precision)
     model.eval()
-    head = _load_head(folder, record.head)
+    with reading(folder / HEAD_RECORD, ModelFilesError):
+        head = _load_head(folder, record.head)
     head.to(model.device)
     set_head_precision(head, precision)
     return FittedModel(record, protocol, tokenizer, Encoder(model, tokenizer.pad_id), head)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from biphasic.errors import DataError, reading
 from biphasic.files import digest, file_sha256
 from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
@@ -70,7 +71,8 @@ def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None
         sha256=digest(_determinants(folder, description, files)),
         trained_on=description.trained_on,
     )
-    task = _read(folder, description, info, files)
+    with reading(folder, DataError):
+        task = _read(folder, description, info, files)
     return replace(task, info=replace(info, overlaps=count_overlaps(task)))
 
 

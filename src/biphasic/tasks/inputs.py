@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.config import nearest
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
+from biphasic.files import expanded
 from biphasic.tasks.own.files import plain_suffix
 from biphasic.tasks.own.tables import csv_rows, tsv_rows
 from biphasic.tasks.rows import Row, read_jsonl, read_lines
@@ -44,7 +45,8 @@ class Input:
         Raises:
             DataError: The file is missing or damaged, or a row is not what it should be.
         """
-        return _READERS[self.format](self.path)
+        with reading(self.path, DataError):
+            yield from _READERS[self.format](self.path)
 
 
 def open_input(source: str, *, format: str | None = None) -> Input:
@@ -62,7 +64,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     if format is not None and format not in known:
         raise DataError(f"no format '{format}'{nearest(format, known)}")
     is_stream = source == STANDARD_INPUT
-    path = _STANDARD_INPUT_FILE if is_stream else Path(source).expanduser()
+    path = _STANDARD_INPUT_FILE if is_stream else expanded(source)
     if is_stream:
         return Input(path, _one_of(format or "txt"), is_stream)
     if not path.is_file():

@@ -188,3 +188,11 @@ Task = (
     | QuestionTask
     | RetrievalTask
 )
+
+
+def epoch_length(task: Task) -> int:
+    """Return what one epoch of training reads: examples, or pairs of a query and a document."""
+    if not isinstance(task, RetrievalTask):
+        return task.num_examples("train")
+    judged = task.qrels.get("train", {}).values()
+    return sum(score > 0 for scores in judged for score in scores.values())

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import DataError
+from biphasic.data import lines
+from biphasic.errors import DataError, reading
 
 _REQUIRED: Any = object()
 _BOM = b"\xef\xbb\xbf"
@@ -105,15 +104,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         DataError: The file is missing, or is not UTF-8 text.
     """
-    opener = gzip.open if path.suffix == ".gz" else Path.open
-    try:
-        with opener(path, "rb") as stream:
-            for number, line in enumerate(stream, start=1):
+    with reading(path, DataError):
+        try:
+            for number, line in enumerate(lines.read_lines(path), start=1):
                 yield number, _decode(line, path=path, number=number)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
 
 
 def _decode(line: bytes, *, path: Path, number: int) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import ConfigError, DataError, reading
 from biphasic.files import (
     complete_folder,
     digest,
+    expanded,
     file_sha256,
     is_complete,
     remove_partials,
@@ -92,7 +93,9 @@ def prepare_task(
         return _make(making, store, scratch, say=say)
     if revision is not None:
         raise ConfigError(f"task '{source}': only published datasets have revisions")
-    return _make(_own(source), store, scratch, say=say)
+    with reading(f"task '{source}'", DataError):
+        making = _own(source)
+    return _make(making, store, scratch, say=say)
 
 
 def split_source(source: str) -> tuple[Kind | None, str]:
@@ -103,7 +106,7 @@ def split_source(source: str) -> tuple[Kind | None, str]:
 
 def _own(source: str) -> _Making:
     kind, rest = split_source(source)
-    path = Path(rest).expanduser()
+    path = expanded(rest)
     if kind:
         return _kind_folder(path, kind, source=source)
     if path.suffix in {".yaml", ".yml"}:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
+from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phase import MOST_TOKENS
@@ -25,8 +26,8 @@ class PretrainedModel(Config):
 
     def anchored(self, folder: Path) -> PretrainedModel:
         """Return the model with a relative path read from a folder, where there is one."""
-        local = folder / Path(self.pretrained).expanduser()
-        return self.model_copy(update={"pretrained": str(local)}) if local.is_dir() else self
+        local = folder / expanded(self.pretrained)
+        return self.model_copy(update={"pretrained": str(local)}) if is_folder(local) else self
 
 
 class OptimizerConfig(Config):
@@ -123,7 +124,7 @@ class Recipe(Config):
 def anchored_phases(phases: tuple[Phase, ...], folder: Path) -> tuple[Phase, ...]:
     """Return phases with the paths of their corpora read from a folder."""
     return tuple(
-        phase.model_copy(update={"corpus": folder / phase.corpus.expanduser()})
+        phase.model_copy(update={"corpus": folder / expanded(phase.corpus)})
         if phase.corpus
         else phase
         for phase in phases

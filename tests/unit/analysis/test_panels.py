@@ -1,3 +1,6 @@
+import csv
+import io
+
 import pytest
 from fake_study import FakeStudy
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -9,7 +12,16 @@ from biphasic.analysis.figures import compose, loss_panels, rate_panels, to_png,
 from biphasic.analysis.load import load_study
 from biphasic.analysis.palette import GRID, PAPER, VARIABLES, ArmStyle, arm_styles
 from biphasic.analysis.panels import WIDTH, Box, ScoreRow, draw_scores, score_height, spread
-from biphasic.analysis.text import amount, duration, listing, plain, rate, scientific, wrap
+from biphasic.analysis.text import (
+    amount,
+    csv_text,
+    duration,
+    listing,
+    plain,
+    rate,
+    scientific,
+    wrap,
+)
 
 
 def luminance(color: str) -> float:
@@ -101,3 +113,16 @@ def test_the_widest_numbers_are_not_cut():
     for text in texts:
         extent = text.get_window_extent(canvas.get_renderer())
         assert -1 <= extent.x0 <= extent.x1 <= figure.bbox.width + 1, text.get_text()
+
+
+def test_what_turns_text_round_is_shown_as_a_sign():
+    assert plain("a\u202eb\u2066c\u200fd") == "a\ufffdb\ufffdc\ufffdd"
+    assert plain("שלום 漢字") == "שלום 漢字"
+
+
+def test_no_cell_of_a_csv_is_a_formula():
+    cells = ["=1+1", "+cmd", "-x", "@a", "\t=1", "-1.5", "+2", "1e-3", "a=b", "–", -3, None]
+    [_, row] = csv.reader(io.StringIO(csv_text(["=h"] * len(cells), [cells])))
+    assert row == [
+        *("'=1+1", "'+cmd", "'-x", "'@a", "'\t=1", "-1.5", "+2", "1e-3", "a=b", "–", "-3", "")
+    ]

@@ -496,3 +496,15 @@ def test_waiting_ends_when_the_claim_is_free(path):
         assert waiting.result(timeout=30) == 2
     assert len(told) == 1
     assert "going first" in told[0]
+
+
+@pytest.mark.parametrize("pid", ["7", 7.0, True, None, [7], 0, -1, 1 << 31, 10**400])
+def test_odd_numbers_of_processes_are_no_name(tmp_path, pid):
+    with claim(tmp_path / "c", doing="working"):
+        [file] = (tmp_path / "c").iterdir()
+        record = json.loads(file.read_text())
+        record["process"]["pid"] = pid
+        file.write_text(json.dumps(record))
+        holder = find_holder(tmp_path / "c")
+        assert holder is not None
+        assert str(holder) == "a process that left no name"

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from biphasic.config import Config, load_config, nearest, parse_config
+from biphasic import config
+from biphasic.config import Config, load_config, nearest, parse_config, refuse_repeats
 from biphasic.errors import ConfigError
 
 
@@ -258,3 +259,90 @@ def test_nearest():
     assert nearest("clmm", ["mlm", "clm"]) == " (did you mean 'clm'?)"
     assert nearest("xyz", ["b", "a"]) == " (known: a, b)"
     assert nearest("xyz", []) == ""
+
+
+NESTED = "[" * 3000 + "]" * 3000
+BOMB = "a: &a [1, 2, 3]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n"
+    for last, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("title: 2024-02-30", "not a valid timestamp (day is out of range for month); write text"),
+        ("title: y\ngrid: {rows: 0x_}", "not a valid int"),
+        ("title: !!int x", "not a valid int"),
+        ("title: !!int ''", "not a valid int"),
+        ("title: !!bool x", "not a valid bool"),
+        ("title: !!timestamp x", "not a valid timestamp"),
+        (f"title: {'9' * 5000}", "not a valid int"),
+        (f"title: 0x{'f' * 5000}", "a number of hundreds of digits"),
+        (f"title: {NESTED}", "nested too deeply"),
+        ("title: &a [*a]", "an alias stands for what it is in"),
+        (f"{BOMB}title: *h", "aliases make it more than 1,000,000 values"),
+        ("title: &a {a: 1}\ngrid: {<<: [*a, *a]}", "unknown key 'grid.a'"),
+        ("? [a, b]\n: c", "not valid YAML"),
+        ("1: x\ntitle: y", "1"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_whatever_yaml_can_spell_is_refused_in_one_line(path, text, problem):
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(Drawing, path)
+    told = str(caught.value)
+    assert told.startswith(f"{path}: ")
+    assert problem in told
+    assert told.isprintable()
+    assert len(told) < 500
+
+
+def test_a_large_file_is_no_file_of_settings(path, monkeypatch):
+    monkeypatch.setattr(config, "MOST_BYTES", 1 << 10)
+    path.write_text("title: y\n# " + "x" * 1000)
+    load_config(Drawing, path)
+    path.write_text("title: y\n# " + "x" * 1014)
+    with pytest.raises(ConfigError, match="a file of settings has at most 1 KiB"):
+        load_config(Drawing, path)
+
+
+@pytest.mark.parametrize(
+    "override", ["shapes.².side=1", "shapes.٣.side=1", f"shapes.{'9' * 5000}.side=1"]
+)
+def test_only_plain_numbers_are_positions(path, override):
+    path.write_text("title: y\nshapes: [{sort: square, side: 2}]\n")
+    with pytest.raises(ConfigError, match="is not one of"):
+        load_config(Drawing, path, [override])
+
+
+@pytest.mark.parametrize("value", ["2024-02-30", NESTED, "&a [*a]", "9" * 5000])
+def test_a_wrong_value_of_an_override_is_one_line(path, value):
+    path.write_text("title: y\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(Drawing, path, [f"title={value}"])
+    assert str(caught.value).startswith("--set title=")
+    assert len(str(caught.value)) <= 2010
+
+
+def test_a_wrong_value_is_shown_in_part_however_large_it_is():
+    deep = "x"
+    for _ in range(40):
+        deep = [deep] * 9  # written out, more than all memory holds
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Drawing, {"title": deep}, where="test")
+    assert str(caught.value).startswith("test: title: input should be a valid string (got [[[[")
+    assert len(str(caught.value)) < 200
+
+
+def test_repeats_are_found_in_long_lists():
+    values = [*range(20_000)]
+    refuse_repeats("seeds", values)
+    with pytest.raises(ValueError, match="seeds: 7 given more than once"):
+        refuse_repeats("seeds", [*values, 7])
+
+
+def test_long_names_and_long_lists_have_no_nearest():
+    assert nearest("x" * 1000, ["a"]) == " (known: a)"
+    assert "did you mean" not in nearest("n", [f"n{number}" for number in range(20_000)])

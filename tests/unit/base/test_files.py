@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, reading
 from biphasic.files import (
     MANIFEST,
     canonical_json,
     complete_folder,
     digest,
+    expanded,
     file_sha256,
     is_complete,
     read_json,
+    read_json_object,
     remove_partials,
     verify_folder,
     write_bytes,
@@ -279,3 +281,57 @@ def test_flipped_bit_of_the_manifest_is_an_error_or_changes_no_file_entry(sealed
         assert message.endswith(REMEDY)
     else:
         assert found == intact
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"a":' * 3000, "\udcff"])
+def test_json_that_cannot_be_read_is_named(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    with pytest.raises(DataError) as caught:
+        read_json(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"a"'])
+def test_an_object_is_asked_for_by_name(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="expected one JSON object"):
+        read_json_object(path)
+
+
+def test_homes_of_nobody_are_refused():
+    assert expanded("~") == Path.home()
+    with pytest.raises(ConfigError, match=r"^~nosuchuser/x: no home folder for '~nosuchuser'"):
+        expanded("~nosuchuser/x")
+
+
+class TestErrors:
+    def test_names_neither_break_the_line_nor_steer_the_terminal(self):
+        told = str(DataError("a\n\x1b[31mb\u202ec\u202f1,000 é 漢"))
+        assert told == "a\\u000a\\u001b[31mb\\u202ec\u202f1,000 é 漢"
+
+    def test_long_texts_are_cut_and_keep_their_end(self):
+        told = str(DataError(f"where: {'x' * 10_000}; the remedy"))
+        assert told.startswith("where: xxx")
+        assert told.endswith("xxx; the remedy")
+        assert len(told) < 2010
+
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (RecursionError("deep"), "it is nested too deeply"),
+            (MemoryError(), "it does not fit into memory"),
+            (PermissionError(13, "Permission denied", "x"), "Permission denied"),
+            (KeyError("a\nb"), "KeyError: 'a\\nb'"),
+        ],
+    )
+    def test_what_nobody_foresaw_names_the_input(self, error, reason):
+        with pytest.raises(DataError) as caught, reading("a.json", DataError, remedy="mend it"):
+            raise error
+        assert str(caught.value) == f"a.json: cannot be read ({reason}); mend it"
+        assert caught.value.__cause__ is error
+
+    def test_what_was_foreseen_stays_as_it_is(self):
+        with pytest.raises(ConfigError, match=r"^told$"), reading("a.json", DataError):
+            raise ConfigError("told")

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +145,21 @@ def test_paths_are_shown_as_one_would_type_them(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert module.shown(tmp_path / "runs/report.html") == "runs/report.html"
     assert module.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+
+
+def test_names_do_not_steer_the_terminal(monkeypatch, capsys, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: s\ntitle: S\nrecipe: {model: pico, learning_rate: {peak: 1}}\n"
+        'arms: [{name: a, label: x, group: "\\e[31m\\x9b2J\\u202e"}]\n'
+    )
+    assert run(monkeypatch, "study", "plan", str(study), "--root", str(tmp_path / "runs")) == 0
+    shown = capsys.readouterr().out
+    assert "\\u001b[31m\\u009b2J\\u202e" in shown
+    assert shown.replace("\n", "").replace("\u202f", "").isprintable()
+
+
+def test_all_that_is_printed_goes_through_one_function():
+    folder = Path(module.__file__).parent
+    printing = [file.name for file in folder.glob("*.py") if "typer.echo" in file.read_text()]
+    assert printing == ["options.py"]

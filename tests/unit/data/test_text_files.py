@@ -16,6 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from biphasic.data import lines
 from biphasic.data import text_files as module
 from biphasic.data.text_files import (
     TextRecord,
@@ -215,7 +216,7 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
     rows = [json_lines([{"text": text}]) for text in texts]
     path.write_bytes(b"".join(map(compress, rows)) or compress(b""))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_READ_BYTES", read_bytes)
+        patch.setattr(lines, "_READ_BYTES", read_bytes)
         assert [record.text for record in read(path)] == texts
 
 
@@ -341,6 +342,41 @@ def test_memory_stays_flat(tmp_path, suffix):
     tracemalloc.stop()
     assert num_characters == 400 * 8000
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_a_packed_line_without_end_is_refused_in_little_memory(tmp_path, monkeypatch, compress):
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 22)
+    path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
+    path.write_bytes(compress(b"x" * (1 << 26)))
+    tracemalloc.start()
+    assert refusal(path).startswith(f"{path}: a line of more than 4 MiB")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 25  # of 64 MiB
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatch, compress):
+    monkeypatch.setattr(lines, "_LARGE", 1 << 16)
+    monkeypatch.setattr(lines, "_MOST_RATIO", 500)
+    path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
+    path.write_bytes(compress(b"\n" * (1 << 22)))
+    assert refusal(path).startswith(f"{path}: unpacks to more than 500 times its size")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
+    path = write(tmp_path / f"a.{suffix}", b'{"text": "' + b"x" * 100 + b'"}\n')
+    assert len(read(path)[0].text) == 100
+    monkeypatch.setattr(lines, "LONGEST_LINE", 100)
+    assert "a line of more than" in refusal(path)
+
+
+def test_a_plain_file_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_WHOLE_BYTES", 3)
+    assert read(write(tmp_path / "a.txt", "abc"))[0].text == "abc"
+    assert "divide it" in refusal(write(tmp_path / "b.txt", "abcd"))
 
 
 @pytest.mark.parametrize("rows_per_group", [10, 1000])

@@ -250,3 +250,15 @@ def test_turns_partition_the_phase():
     names = [phase.at(step, num_steps=23).objective for step in range(23)]
     changes = [step + 1 for step, (one, next_) in enumerate(pairwise(names)) if one != next_]
     assert changes == [5, 10, 15, 20]
+
+
+@pytest.mark.parametrize(("share", "needed"), [(1e-3, 501), (1e-5, 50_001), (2e-6, 250_001)])
+def test_the_rows_that_a_small_share_needs_are_found_at_once(share, needed):
+    phase = mix(MLM_RAW, CLM_RAW, shares=[1 - share, share])
+    with pytest.raises(ConfigError, match=f"set rows_per_step to {needed} or more"):
+        phase.check(num_steps=1, rows_per_step=8)
+
+
+def test_a_share_of_next_to_nothing_is_refused():
+    with pytest.raises(ValueError, match="1e-09 is less than a row in a million"):
+        mix(MLM_RAW, CLM_RAW, shares=[1 - 1e-9, 1e-9])

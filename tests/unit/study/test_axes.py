@@ -6,6 +6,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
+from biphasic.study import axes
 from biphasic.study.config import StudyConfig
 
 
@@ -221,3 +222,14 @@ def test_a_mistake_is_named_with_its_arm(arms, message):
 def test_what_is_wrong_beside_arms_without_names_is_told():
     with pytest.raises(ConfigError, match=r"recipe\.model: unknown value 'x'"):
         study({"phases": [{**CLM, "steps": 9}]}, model="x")
+
+
+def test_many_arms_are_refused_before_they_are_looked_at(monkeypatch):
+    many = [{"name": "a", "nonsense": 1}] * 10_001
+    with pytest.raises(ConfigError, match="arms: 10,001 arms; a study has at most 10,000"):
+        study(*many)
+    monkeypatch.setattr(axes, "MOST_ARMS", 10)
+    seeds = {"recipe.seeds.init_seed": [*range(4)]}
+    arms = [{"recipe": {"seeds": {"data_seed": n}}, "axes": seeds} for n in range(9)]
+    with pytest.raises(ConfigError, match=r"arms\.0 to arms\.2: 12 arms"):
+        study(*arms)

@@ -204,8 +204,9 @@ def test_a_long_list_of_arms_is_cut(tmp_path):
 
 def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
     plan = looked(tmp_path).plan
-    text = plan_svg(plan, title="a <b> & c")
-    assert text == plan_svg(plan, title="a <b> & c")
+    text = plan_svg(plan, title="a <b> & c\u202e")
+    assert text == plan_svg(plan, title="a <b> & c\u202e")
+    assert "\u202e" not in text
     root = ET.fromstring(text)  # noqa: S314 - our own
     space = "{http://www.w3.org/2000/svg}"
     circles = root.findall(f"{space}circle")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import ConfigError
+from biphasic.study import study_file
 from biphasic.study.study_file import load_study
 
 BASE = """
@@ -73,3 +74,16 @@ def test_a_mistake_is_named(write, text, overrides, message):
     with pytest.raises(ConfigError) as refused:
         load_study(write("own.yaml", text), overrides)
     assert message in str(refused.value)
+
+
+def test_each_file_is_read_once_however_often_it_is_included(write, monkeypatch):
+    read = []
+    load = study_file.load_settings
+    monkeypatch.setattr(study_file, "load_settings", lambda path: read.append(path) or load(path))
+    below = "base.yaml"
+    for level in range(30):  # read for each path to it, the lowest would be read 2^30 times
+        for side in "ab":
+            write(f"{level}{side}.yaml", f"include: {below}\n")
+        below = f"[{level}a.yaml, {level}b.yaml]"
+    config = load_study(write("own.yaml", f"include: {below}\nname: own\n"))
+    assert (config.name, config.title, len(read)) == ("own", "Base", 62)

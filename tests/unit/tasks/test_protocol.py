@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
+from transformers import get_linear_schedule_with_warmup
 
 from biphasic.objectives.lr import check_learning_rate, learning_rate
 from biphasic.tasks.finetune import batch_indices
@@ -93,3 +95,24 @@ def test_batches_are_a_pure_function_that_covers_each_epoch_once():
     assert cold.tolist() == drawn[4].tolist()
     other = batch_indices(4, num_train=10, batch_size=4, finetune_seed=4)
     assert cold.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize(("num_steps", "num_warmup"), [(10, 1), (30, 3), (439, 44), (1000, 100)])
+def test_the_schedule_is_hugging_faces_one_step_ahead(num_steps, num_warmup):
+    schedule = FinetuneProtocol().schedule(1.0, num_steps=num_steps)
+    ours = [learning_rate(schedule, step, total_steps=num_steps) for step in range(num_steps)]
+
+    def theirs(total):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup, total)
+        return [scheduler.lr_lambdas[0](step) for step in range(total)]
+
+    assert ours == pytest.approx(theirs(num_steps + 1)[1:])
+    # Side by side, as docs/protocol.md says it: ours, theirs.
+    same_length = theirs(num_steps)
+    decay = num_steps - num_warmup
+    assert (ours[0], same_length[0]) == pytest.approx((1 / num_warmup, 0))
+    assert (ours.index(1.0), same_length.index(1.0)) == (num_warmup - 1, num_warmup)
+    assert (ours[-1], same_length[-1]) == pytest.approx((1 / (decay + 1), 1 / decay))
+    widest = max(abs(one - other) for one, other in zip(ours, same_length, strict=True))
+    assert widest == pytest.approx(1 / num_warmup)

@@ -12,7 +12,7 @@ from torch import nn
 
 from biphasic.tasks import retrieval
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import RetrievalTask, TaskInfo
+from biphasic.tasks.records import RetrievalTask, TaskInfo, epoch_length
 from biphasic.tasks.retrieval import encode_retrieval
 
 INFO = TaskInfo("t", "ir", "T", "ndcg_at_10", "0" * 64)
@@ -149,3 +149,8 @@ class _Constant:
     def states(self, sequences):
         count = len(sequences)
         return torch.ones(count, 4), np.stack([np.arange(count), np.arange(1, count + 1)], axis=1)
+
+
+def test_an_epoch_is_as_many_pairs_as_training_reads(tokenizer):
+    assert epoch_length(task()) == encode(tokenizer, task()).num_train == 3
+    assert epoch_length(task(qrels={"test": QRELS["test"]})) == 0

@@ -8,6 +8,7 @@ name is held equal: models are only ever compared that agree in all other factor
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
@@ -48,6 +49,9 @@ Course = Literal[
 
 
 EntryT = TypeVar("EntryT")
+
+
+_WHOLE = re.compile("[0-9]{1,9}")
 
 
 def _refuse_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -195,7 +199,7 @@ def share_of(text: str, *, where: str) -> tuple[int, int]:
         ValueError: It is not written so, or is no share.
     """
     top, separator, bottom = text.partition("/")
-    if not (separator and top.strip().isdigit() and bottom.strip().isdigit()):
+    if not (separator and _WHOLE.fullmatch(top.strip()) and _WHOLE.fullmatch(bottom.strip())):
         raise ValueError(f"{where}: write a number or a share such as 8/12, not '{text}'")
     share = int(top), int(bottom)
     if share[1] == 0 or share[0] > share[1]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -15,8 +14,6 @@ from markupsafe import Markup
 from biphasic.analysis.text import amount, duration, metric_name, plain, rate, scientific
 
 _SCRIPT = "report.js"
-# A name with one of these could turn the text around it: they become a visible sign instead.
-_DIRECTION_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def render_page(template: str, **context: Any) -> str:
@@ -47,7 +44,7 @@ def content_policy(script: str) -> str:
 
 def shown(value: str) -> str:
     """Return a text as a page may show it."""
-    return _DIRECTION_CONTROLS.sub("\ufffd", plain(value))
+    return plain(value)
 
 
 def grouped(number: int) -> str:

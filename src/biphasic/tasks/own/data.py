@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import DataError
+from biphasic.errors import DataError, reading
 from biphasic.tasks.beir import read_qrels, read_texts
 from biphasic.tasks.examples import (
     RecordT,
@@ -67,6 +67,11 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Conte
     Raises:
         DataError: Something cannot be used; the message names file and line.
     """
+    with reading(where, DataError):
+        return _read(file, files, where=where)
+
+
+def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
     if file.kind in RETRIEVAL_KINDS:
         return _read_retrieval(file, files, where=where)
     paths = {split: files[split] for split in SPLITS if split in files}
@@ -91,7 +96,8 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Conte
 def _read_rows(path: Path, file: TaskFile) -> list[Row]:
     """Return the rows of one file under our names."""
     reader = _reader(path, file)
-    rows = list(reader(path))
+    with reading(path, DataError):
+        rows = list(reader(path))
     if reader not in _NAMED:
         _check_columns(path, file.columns)
         return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def _rows(path: Path, records: Iterator[tuple[int, list[str]]]) -> Iterator[Row]
     _, header = next(records, (1, []))
     if not any(header):
         raise DataError(f"{path}:1: no header; the first line must name the columns")
-    if repeated := sorted({name for name in header if header.count(name) > 1}):
+    if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
         raise DataError(f"{path}:1: the column '{repeated[0]}' is named twice")
     for number, fields in records:
         if fields in ([], [""]) and len(header) > 1:

@@ -72,3 +72,11 @@ def test_csv_that_cannot_be_used(tmp_path, content, line, message):
 )
 def test_tsv_that_cannot_be_used(tmp_path, content, line, message):
     refused(read_tsv, write(tmp_path, "a.tsv", content), line, message)
+
+
+def test_a_column_named_twice_is_found_among_very_many(tmp_path):
+    names = [f"c{number}" for number in range(60_000)]
+    wide = write(tmp_path, "a.csv", ",".join(names) + "\n" + "," * 59_999 + "\n")
+    assert len(read_csv(wide)[0].value) == 60_000
+    repeated = write(tmp_path, "b.csv", ",".join([*names, "c7"]) + "\n")
+    refused(read_csv, repeated, 1, "the column 'c7' is named twice")
