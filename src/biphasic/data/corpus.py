@@ -42,6 +42,8 @@ from biphasic.files import complete_folder, read_json, verify_folder, write_json
 
 REMEDY = "delete the folder and build the corpus again"
 DETAILS = "corpus.json"
+TEXTS = "texts"
+"""Folder of a store for what is known of corpora that lie elsewhere."""
 _LENGTHS = "lengths.npy"
 _FORMAT = "biphasic.corpus/1"
 

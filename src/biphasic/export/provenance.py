@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from biphasic.data.corpus import TEXTS
 from biphasic.errors import DataError
 from biphasic.export.source import TrainedState
 from biphasic.files import read_json
@@ -68,7 +69,7 @@ def corpora_of(state: TrainedState, *, store: Path) -> tuple[CorpusFacts, ...]:
 
 
 def _in_store(store: Path) -> Iterator[CorpusFacts]:
-    for path in sorted(store.glob(f"data/*/train/{_CORPUS}")):
+    for path in (*store.glob(f"data/*/train/{_CORPUS}"), *store.glob(f"{TEXTS}/*.json")):
         facts = _read(path)
         if facts is not None:
             yield facts

@@ -13,11 +13,12 @@ from pydantic import Field
 
 from biphasic.claim import Claim
 from biphasic.config import Config
+from biphasic.data.corpus import TEXTS
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.data.verify import read_tokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
-from biphasic.files import PARTIAL, is_complete, remove_partials
+from biphasic.files import PARTIAL, is_complete, remove_partials, write_json
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
@@ -140,6 +141,7 @@ class TrainJob(Config):
 
         if gang.is_first:
             remove_partials(self.store / "states", self.id)
+            _describe_texts(data, self.store)
         train_segment(
             Lineage(self.recipe, data.ground),
             data,
@@ -367,6 +369,15 @@ def _while_held(report: Report, held: Claim) -> Report:
             held.check()
 
     return forward
+
+
+def _describe_texts(data: TrainingData, store: Path) -> None:
+    """Keep what is known of corpora outside of the store: model cards say what was read."""
+    for corpus in (data.corpus, *data.corpora.values()):
+        path = store / TEXTS / f"{corpus.content_hash}.json"
+        if not (corpus.folder.is_relative_to(store / "data") or path.is_file()):
+            kept = ("content_hash", "num_documents", "num_tokens", "provenance")
+            write_json(path, {key: corpus.details[key] for key in kept})
 
 
 def _check_state(store: Path, identity: str) -> None:

@@ -140,6 +140,14 @@ class TestCorpus:
         assert CORPUS_HASH in card
         assert "(To fill in.)" not in card
 
+    def test_outside_of_the_store(self, state: Path, add_corpus: Add, card_of: Card) -> None:
+        add_corpus()
+        store = state.parent.parent
+        [described] = store.glob("data/*/train/corpus.json")
+        (store / "texts").mkdir()
+        described.rename(store / "texts" / f"{CORPUS_HASH}.json")
+        assert rows(card_of(state), "hf:some/text")
+
     def test_merged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
         part = {"documents": 7, "tokens": 70, "licenses": {}}
         parts = [{"provenance": {"by_source": {name: part}}} for name in ("a.txt", "/x/b.txt")]

@@ -19,6 +19,8 @@ from transformers import (
 import biphasic
 from biphasic.data.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
+from biphasic.export.provenance import corpora_of
+from biphasic.export.source import open_source
 from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.config import StudyConfig, TaskConfig
@@ -96,6 +98,10 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     assert state["environment"]["device"] == "cpu"
     assert pretrain(RECIPE, root=tmp_path / "root", console=quiet, device="cpu") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before
+    # Its corpus lies outside of the store, and a card can say what it was all the same.
+    store = tmp_path / "root/store"
+    [facts] = corpora_of(open_source(folder).state, store=store)
+    assert (facts.documents, facts.content_hash) == (60, state["ground"]["corpus_hash"])
 
     found = evaluate(folder, task, **GRID, protocol=PROTOCOL, root=tmp_path / "root", console=quiet)
     assert (found.task.name, found.metric, found.convention) == (
