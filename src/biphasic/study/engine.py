@@ -39,7 +39,8 @@ class JobFailedError(StudyError):
     """
 
     def __init__(self, message: str, *, is_final: bool, log: Path | None) -> None:
-        super().__init__(message)
+        # Of many lines, as some libraries write them, the first; the log has all.
+        super().__init__(message.partition("\n")[0])
         self.is_final = is_final
         self.log = log
 

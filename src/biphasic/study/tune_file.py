@@ -73,8 +73,10 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
     """
     places = _places(text)
     if not places:
-        told = "\n".join(_block(rates, curve=curve, indent=""))
-        raise ConfigError(f"no setting begins a line of its own here; add this yourself:\n{told}")
+        told = ", ".join(map(_entry, rates))
+        raise ConfigError(
+            f"no setting begins a line of its own here; add this yourself: {KEY}: [{told}]"
+        )
     newline = "\r\n" if "\r\n" in text else "\n"
     first, _ = next(iter(places.values()))
     indent = text[text.rfind("\n", 0, first) + 1 : first].lstrip("\ufeff")
