@@ -71,13 +71,13 @@ def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
         with complete_folder(store / "finetunes" / run.id):
             pass
         items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
-        display = StudyDisplay(Console(file=io.StringIO()), items)
+        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=num_slots)
         slots = [Slot(index) for index in range(num_slots)]
         with LocalEngine(
             store, slots, num_threads=1, log_folder=store / "logs", watch=display.progress
         ) as engine:
             warm = [item(f"warm-{n}", trivial(store, run)) for n in range(4 * num_slots)]
-            warm_display = StudyDisplay(Console(file=io.StringIO()), warm)
+            warm_display = StudyDisplay(Console(file=io.StringIO()), warm, num_slots=num_slots)
             Scheduler(warm, engine, policy=RetryPolicy(), watcher=warm_display).run()
             seconds, executed = timed(items, engine, display)
     return report(num_jobs, executed, seconds, slots=num_slots)
@@ -91,7 +91,7 @@ def scheduler_alone(num_jobs: int) -> dict[str, Any]:
         items.append(item(f"{number}", lambda _id: None, needs=needs))
     saved, schedule.save_job = schedule.save_job, lambda _job: None
     try:
-        display = StudyDisplay(Console(file=io.StringIO()), items)
+        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=NoEngine.num_slots)
         seconds, executed = timed(items, NoEngine(), display)
     finally:
         schedule.save_job = saved

@@ -14,7 +14,16 @@ from biphasic.export.check import Reloaded
 from biphasic.study import engine
 from tiny_use import write_jsonl, write_model
 
-CALLS = ("pretrain", "evaluate", "finetune", "export_model", "adapt", "run_study", "report_study")
+CALLS = (
+    "pretrain",
+    "evaluate",
+    "evaluate_all",
+    "finetune",
+    "export_model",
+    "adapt",
+    "run_study",
+    "report_study",
+)
 STUDY = {
     "name": "mine",
     "title": "Ours",

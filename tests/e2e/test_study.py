@@ -32,7 +32,7 @@ def lines_of(finished, arm):
 def test_the_table_names_every_arm_with_its_interval(finished):
     table = (finished / "stdout").read_text()
     for arm in STUDY["arms"]:
-        rows = [line for line in table.splitlines() if f" {arm['name']} " in line]
+        rows = [line for line in table.splitlines() if line.startswith(f"│ {arm['name']} ")]
         assert len(rows) == 1
         assert rows[0].count("±") == len(TASKS) - 1  # zero-shot has no interval
     assert "2 seeds" in table

@@ -78,7 +78,7 @@ def test_a_study_that_another_process_runs_is_left_alone(finished, tmp_path, cli
 
 def test_a_folder_without_a_study_cannot_be_reported(tmp_path, cli):
     code, _, err = cli("study", "report", tmp_path)
-    assert code == 1
+    assert code == 2
     assert str(tmp_path) in one_line(err)
 
 

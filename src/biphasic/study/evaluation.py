@@ -167,6 +167,12 @@ def evaluate_all(
 
     Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
     `evaluate`; evaluations come as they are finished.
+
+    Example:
+        >>> from biphasic import evaluate_all
+        >>> grid = {"learning_rates": [1e-3], "seeds": [0, 1]}
+        >>> [found.metric for found in evaluate_all(state, ["sc:reviews"], **grid)]
+        ['accuracy']
     """
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
     check_cores(num_workers=num_workers, num_threads=num_threads)
