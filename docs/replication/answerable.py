@@ -1,6 +1,6 @@
 """Write a copy of a SQuAD 2.0 task folder without its unanswerable questions.
 
-python answerable.py data/squad data/squad-answerable
+Run it as `python answerable.py data/squad data/squad-answerable`.
 """
 
 import json
