@@ -154,7 +154,10 @@ def test_trainer_attends_as_transformers_does(bench):
 
 
 def test_growth(bench):
-    bench("growth", "--model", "pico", "--seconds", "0")
+    records = bench("growth", "--model", "pico", "--seconds", "0")
+    sizes = [record for record in records if "size" in record]
+    assert {record["series"] for record in sizes} >= {"tokens", "vocabulary"}
+    assert all(record["tokens_per_second"] > 0 for record in sizes)
 
 
 def test_where_time_goes(bench):
@@ -164,7 +167,12 @@ def test_where_time_goes(bench):
 
 
 def test_pipeline(bench):
-    bench("pipeline", "--max-seqlens", "64", "--documents", "200", "400", "--seconds", "0")
+    records = bench(
+        "pipeline", "--max-seqlens", "64", "--documents", "200", "400", "--seconds", "0"
+    )
+    rates = [each for each in records if each["part"] == "rate" and "documents" in each]
+    assert [each["documents"] for each in rates] == [200, 400]
+    assert all(0.9 < each["fill"] <= 1 for each in rates)
 
 
 def test_scoring(bench):
@@ -189,15 +197,22 @@ def test_scheduling(bench, monkeypatch):
         engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(engine._Worker, "run", run_here)
-    bench("scheduling", "--jobs", "2", "--slots", "1", "--alone", "20", records="--out")
+    options = ["--jobs", "2", "--slots", "1", "--alone", "20"]
+    workers, alone = bench("scheduling", *options, records="--out")
+    assert (workers["jobs"], alone["jobs"]) == (2, 20)
+    assert min(workers["ms_per_job"], alone["ms_per_job"]) > 0
 
 
 def test_commands(bench):
-    bench("commands", "--rounds", "1")
+    programs = {record["program"] for record in bench("commands", "--rounds", "1")}
+    assert {"biphasic --version", "biphasic --help", "biphasic study --help"} <= programs
 
 
 def test_report(bench):
-    bench("report", "--rounds", "1")
+    records = bench("report", "--rounds", "1")
+    pages = [record for record in records if "page_bytes" in record]
+    assert {record["results"] for record in pages} >= {2, 4}
+    assert all(record["page_bytes"] > 10_000 for record in pages)
 
 
 def test_corpus(bench, tmp_path, monkeypatch):
@@ -223,11 +238,16 @@ def test_corpus(bench, tmp_path, monkeypatch):
 def test_endurance(bench, monkeypatch):
     clock = SimpleNamespace(monotonic=itertools.count(0, 60).__next__)
     monkeypatch.setattr(bench.load("endurance"), "time", clock)
-    bench("endurance", "--minutes", "1", "--model", "pico", "--vocabulary", VOCABULARY)
+    options = ["--minutes", "1", "--model", "pico", "--vocabulary", VOCABULARY]
+    (record,) = bench("endurance", *options)
+    assert record["bytes"] > 1_000_000
 
 
 def test_gang(bench):
-    bench("gang", "--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1")
+    options = ["--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1"]
+    records = bench("gang", *options)
+    assert records
+    assert all(record["tokens_per_second"] > 0 for record in records)
 
 
 def test_finetune(bench, tmp_path, monkeypatch):
@@ -237,7 +257,10 @@ def test_finetune(bench, tmp_path, monkeypatch):
     model = write_model(tmp_path / "model", "bert")
     options = ["--max-steps", "1", "--max-length", ROW_TOKENS, "--seeds", "0"]
     options += ["--reference-seeds", "0"]
-    bench("finetune", "--data", tmp_path / "data", "--model", model, *options)
+    records = bench("finetune", "--data", tmp_path / "data", "--model", model, *options)
+    tasks = {record["task"]: record for record in records}
+    assert tasks.keys() >= {"sst2", "uner_en", "squad", "scifact"}
+    assert set(tasks["sst2"]["costs"]) >= {"ours", "reference"}
 
 
 def test_cost_of_a_process(bench):

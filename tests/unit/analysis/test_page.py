@@ -93,8 +93,8 @@ def test_the_verdict_rests_on_paired_tests_corrected_for_all_pairs(records):
     assert any("No exact test over 5 pairs can give p below 0.0625" in s for s in said.sentences)
 
 
-def test_the_headline_says_where_a_win_is_sure(tmp_path):
-    # MLM is ahead by 20 points on the first task, by next to nothing on the second.
+def sure_on_one_task(tmp_path):
+    """MLM is ahead by 20 points on the first task, by next to nothing on the second."""
     scores = {}
     for seed in range(5):
         for arm, task, level in (
@@ -103,7 +103,11 @@ def test_the_headline_says_where_a_win_is_sure(tmp_path):
         ):  # fmt: skip
             test = level + 0.001 * seed * (1 if arm == "mlm" else -1)
             scores[arm, task, 1e-4, seed] = (test, test)
-    found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
+    return loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
+
+
+def test_the_headline_says_where_a_win_is_sure(tmp_path):
+    found = sure_on_one_task(tmp_path)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
     assert headline(table, gather_evidence(table), titles) == [
@@ -130,15 +134,7 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
 
 
 def test_a_star_stands_only_on_what_is_clearly_above_all_others(tmp_path):
-    scores = {}
-    for seed in range(5):
-        for arm, task, level in (
-            ("untrained", "pydocs-sc", 0.40), ("mlm", "pydocs-sc", 0.60),
-            ("untrained", "pydocs-tc", 0.40), ("mlm", "pydocs-tc", 0.4001 + 0.02 * (seed % 2)),
-        ):  # fmt: skip
-            test = level + 0.001 * seed * (1 if arm == "mlm" else -1)
-            scores[arm, task, 1e-4, seed] = (test, test)
-    found = loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
+    found = sure_on_one_task(tmp_path)
     html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
     assert html.count('<span class="star"') == 1
     assert "★ marks a score that is clearly above all others" in html
