@@ -256,14 +256,14 @@ def measure_report(folder: Path) -> dict[str, float]:
 
 def measure_analysis(folder: Path) -> dict[str, float]:
     """Read a study and compare every arm with the best of each task, imports excluded."""
-    from biphasic.analysis.compare import compare_with_best  # noqa: PLC0415
+    from biphasic.analysis.compare import family_of  # noqa: PLC0415
     from biphasic.analysis.load import load_study  # noqa: PLC0415
     from biphasic.analysis.scores import study_scores  # noqa: PLC0415
 
     began, cpu_began = time.perf_counter(), time.process_time()
     scores = study_scores(load_study(folder / "study", folder / "store"))
     loaded = time.perf_counter() - began
-    found = [compare_with_best(scores, dataset.name) for dataset in scores.datasets]
+    found = [family_of(scores, dataset.name).with_best for dataset in scores.datasets]
     assert all(each.examples is not None for family in found for each in family)
     return {
         "seconds": time.perf_counter() - began,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.compare import Comparison, compare_with_best, ranked
+from biphasic.analysis.compare import Comparison, family_of, ranked
 from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.score_table import DatasetInfo, Score, Scores
@@ -90,7 +90,7 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
-        found = compare_with_best(scores, dataset.name, with_examples=with_examples)
+        found = family_of(scores, dataset.name, with_examples=with_examples).with_best
         yield f"{plain(dataset.name)}:"
         yield from (f"  {line}" for line in _about(found[0], labels))
         clear = sum(comparison.is_clear for comparison in found)

@@ -137,29 +137,6 @@ def compare_arms(
     return family.compare(first, second)
 
 
-def compare_with_best(
-    scores: Scores,
-    dataset: str,
-    *,
-    models: Sequence[str] | None = None,
-    with_examples: bool = True,
-) -> tuple[Comparison, ...]:
-    """Compare the model with the highest mean with every other, in order of their means.
-
-    The best one was found by looking at all, so p values are corrected for all pairs of models.
-
-    Args:
-        scores: Of the models.
-        dataset: Name of a dataset or average.
-        models: Names of those that take part; all when None.
-        with_examples: Whether to read scores of single examples, where there are any.
-
-    Raises:
-        DataError: There is no such dataset.
-    """
-    return family_of(scores, dataset, models=models, with_examples=with_examples).with_best
-
-
 @dataclass(frozen=True)
 class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
@@ -282,7 +259,7 @@ def indistinguishable(
     if not order:
         return set()
     if scores.convention != "paper":
-        found = compare_with_best(scores, dataset, models=models)
+        found = family_of(scores, dataset, models=models).with_best
         return {comparison.second for comparison in found if not comparison.is_clear}
     best = _estimate(scores, order[0], dataset)
     others = ((name, _estimate(scores, name, dataset)) for name in order[1:])

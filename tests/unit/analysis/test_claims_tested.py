@@ -12,7 +12,7 @@ from small_table import model
 
 from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
 from biphasic.analysis.claims.language import Claim
-from biphasic.analysis.compare import compare_with_best, family_of
+from biphasic.analysis.compare import family_of
 from biphasic.analysis.score_table import DatasetInfo, Scores
 
 SC, TC = DatasetInfo("SC", "SC", "accuracy"), DatasetInfo("TC", "TC", "f1")
@@ -50,7 +50,7 @@ def pair(mlm: list[float], clm: list[float]) -> Scores:
 def test_two_seeds_say_nothing_where_the_report_says_nothing() -> None:
     """81.90 ± 11.09 against 82.25 ± 15.53."""
     scores = pair([81.03, 82.77], [81.03, 83.47])
-    (found,) = compare_with_best(scores, "SC")
+    (found,) = family_of(scores, "SC").with_best
     assert found.verdict == "undecided"
     for expect in (
         "higher",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_scores import DATASET, example_reader, made_scores
 
-from biphasic.analysis.compare import compare_arms, compare_with_best, indistinguishable, ranked
+from biphasic.analysis.compare import compare_arms, family_of, indistinguishable, ranked
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.pairs import all_pairs
 from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
@@ -71,7 +71,7 @@ def test_rounding_is_no_spread():
     first, second = [66.1, 66.3, 66.7], [56.1, 56.3, 56.7]
     assert len({a - b for a, b in zip(first, second, strict=True)}) > 1
     scores = made_scores({"a": first, "b": second})
-    for found in (compare_arms(scores, "a", "b", "d"), *compare_with_best(scores, "d")):
+    for found in (compare_arms(scores, "a", "b", "d"), *family_of(scores, "d").with_best):
         assert (found.verdict, found.p_value, found.effect) == ("unknown", None, None)
     assert np.isnan(all_pairs(scores, ["a", "b"], "d").p_values).all()
 
@@ -111,21 +111,21 @@ def test_the_best_is_compared_with_every_other_and_all_pairs_count():
     }
     scores = made_scores(by_model)
     assert ranked(scores, "d") == ["best", "middle", "low"]
-    found = compare_with_best(scores, "d")
+    found = family_of(scores, "d").with_best
     assert [(c.first, c.second) for c in found] == [("best", "middle"), ("best", "low")]
     assert {c.family_size for c in found} == {3}
     # Of three p values, that of best and middle is the largest: it stays as it is.
     assert found[0].p_adjusted == pytest.approx(found[0].p_value)
     assert found[1].p_adjusted > found[1].p_value
     assert found[1].p_adjusted <= 3 * found[1].p_value
-    assert len(compare_with_best(scores, "d", models=["best", "low"])) == 1
-    assert compare_with_best(scores, "d", models=["low"]) == ()
+    assert len(family_of(scores, "d", models=["best", "low"]).with_best) == 1
+    assert family_of(scores, "d", models=["low"]).with_best == ()
 
 
 def test_a_correction_can_take_a_finding_back():
     draw = np.random.default_rng(0)
     by_model = {f"m{n}": [50 + value for value in draw.normal(0, 1, 5)] for n in range(12)}
-    found = compare_with_best(made_scores(by_model), "d")
+    found = family_of(made_scores(by_model), "d").with_best
     assert any(c.p_value < 0.05 for c in found)
     assert not any(c.is_clear for c in found)
 
@@ -239,7 +239,7 @@ def test_what_hinders_examples_is_told():
 def test_zero_shot_scores_are_judged_by_examples_alone():
     matrices = examples_of({"a": [0.8], "b": [0.6], "c": [0.59]}, num_examples=500)
     scores = scores_with_examples(matrices, datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),))
-    clear, *_ = compare_with_best(scores, "d")
+    clear, *_ = family_of(scores, "d").with_best
     assert (clear.second, clear.verdict, clear.family_size) == ("b", "higher", 3)
     assert clear.p_adjusted == pytest.approx(min(1.0, 3 * clear.examples.p_value))
     # A single seed of a fine-tuned task says nothing of other seeds, whatever the examples say.

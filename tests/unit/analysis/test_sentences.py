@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_scores import example_reader, made_scores
 
-from biphasic.analysis.compare import compare_arms, compare_with_best
+from biphasic.analysis.compare import compare_arms, family_of
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.sentences import (
     comparison_sentence,
@@ -41,7 +41,7 @@ def test_a_clear_difference_names_size_interval_and_p():
 def test_a_family_and_an_undecided_difference_are_told():
     draw = np.random.default_rng(2)
     by_model = {name: draw.normal(50, 1, 5).tolist() for name in "abcd"}
-    found = compare_with_best(made_scores(by_model), "d")[0]
+    found = family_of(made_scores(by_model), "d").with_best[0]
     sentence = comparison_sentence(found)
     assert "corrected for 6 comparisons" in sentence
     assert sentence.endswith("the data cannot tell them apart.")
@@ -75,7 +75,7 @@ def test_five_seeds_have_a_floor_and_six_do_not():
 def test_a_floor_counts_the_family():
     draw = np.random.default_rng(2)
     by_model = {name: draw.normal(50, 1, 6).tolist() for name in "abc"}
-    sentence = floor_sentence(compare_with_best(made_scores(by_model), "d")[0])
+    sentence = floor_sentence(family_of(made_scores(by_model), "d").with_best[0])
     assert "below 0.0312 before correction for 3 comparisons" in sentence
 
 
