@@ -19,9 +19,6 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from biphasic.claim import CLAIM
-from biphasic.store_claims import CLAIMS
-
 STEPS = 12
 
 
@@ -198,20 +195,15 @@ def copy_root(finished: Path, root: Path, *, data_only: bool = False) -> Path:
     return root
 
 
-def is_claim(path: Path) -> bool:
-    """Tell whether a file says no more than how often something was claimed."""
-    return path.parent.name == CLAIM or path.parent.parent.name == CLAIMS
-
-
 def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return time of change and hash of every file below a folder; claims left out."""
+    """Return time of change and hash of every file below a folder."""
     return {
         path.relative_to(folder).as_posix(): (
             path.stat().st_mtime_ns,
             hashlib.sha256(path.read_bytes()).hexdigest(),
         )
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not is_claim(path)
+        if path.is_file()
     }
 
 

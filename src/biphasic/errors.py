@@ -11,7 +11,7 @@ BiphasicError
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
-        └── TakenError    another process holds the claim: it says who
+        └── TakenError    another process holds the lock: it says which
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class LockedError(StudyError):
 
 
 class TakenError(LockedError):
-    """Another process holds the claim."""
+    """Another process holds the lock."""
 
-    def __init__(self, message: str, holder: str = "") -> None:
-        """Say so, and name the holder: host, process, since when, doing what."""
+    def __init__(self, message: str, owner: str = "") -> None:
+        """Say so, and name the owner of the lock: host and process."""
         super().__init__(message)
-        self.holder = holder
+        self.owner = owner
 
 
 class StoppedError(BiphasicError):

@@ -13,7 +13,6 @@ import time
 
 import pytest
 
-from biphasic.claim import CLAIM
 from biphasic.data.build import build_corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.tokenizer import write_tokenizer
@@ -99,7 +98,7 @@ def snapshot(folder):
     return {
         file.relative_to(folder).as_posix(): file.read_bytes()
         for file in folder.rglob("*")
-        if file.is_file() and file.parent.name != CLAIM
+        if file.is_file()
     }
 
 

@@ -25,10 +25,10 @@ import yaml
 import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
 
+from biphasic import locks
 from biphasic.analysis.claims import load_claims
 from biphasic.analysis.layout import read_layout
 from biphasic.analysis.load import load_study as load_records
-from biphasic.claim import claim, find_holder
 from biphasic.config import load_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.text_files import read_text_files
@@ -264,9 +264,9 @@ def results(folder: Path) -> Read:
 
 
 def lock(folder: Path) -> Read:
-    with claim(folder / "lock", doing="testing"):
-        shutil.copytree(folder / "lock", folder / "kept")
-    return lambda folder: str(find_holder(folder / "kept"))
+    with locks.lock(folder / "lock"):
+        shutil.copyfile(folder / "lock", folder / "kept")
+    return lambda folder: str(locks.find_owner(folder / "kept"))
 
 
 CONLL = "".join(f"{word} {tag}\n" for word, tag in [("Anna", "B-PER"), ("ran", "O")]) + "\n"

@@ -77,14 +77,14 @@ def study_retry(
     quiet: Quiet = False,
 ) -> None:
     """Try jobs again that were set aside: ask whoever runs the study, or else run it here."""
-    from biphasic.claim import CLAIM, find_holder
     from biphasic.cli.study import show_outcome
     from biphasic.errors import StudyError
+    from biphasic.locks import LOCK, find_owner
     from biphasic.study.control import retry_jobs
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)
-    runner = find_holder(folder / CLAIM)
+    runner = find_owner(folder / LOCK)
     if runner is not None:
         for job in retry_jobs(folder, runner, jobs or ()):
             echo(f"asked {runner} to try again: {job.label}")

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from biphasic.claim import exclusive_folder
 from biphasic.data.blend import Blend, Report
 from biphasic.data.corpus import Corpus, assemble_corpus
 from biphasic.data.corpus_config import CorpusConfig
@@ -42,6 +41,7 @@ from biphasic.data.tokenizer import (
 )
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import is_complete, read_json, remove_partials, write_json
+from biphasic.locks import locked_folder
 from biphasic.records import FEW_HELDOUT
 
 BUILD_VERSION = 1
@@ -97,7 +97,7 @@ def build_corpus(
     _refuse_own_input(config, folder)
     origin = corpus_origin(config)
     folders = CorpusFolders.below(folder)
-    with exclusive_folder(folder, doing="building there", otherwise="choose another folder"):
+    with locked_folder(folder, remedy="choose another folder"):
         if not is_built(folder, origin):
             work = _begin(folder, origin, say=say)
             if not is_complete(folders.tokenizer):

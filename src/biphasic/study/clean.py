@@ -1,22 +1,21 @@
 """`biphasic study clean`: delete from a store what no study needs, after saying what that is.
 
-Nothing is deleted while anybody works in the store. Of each folder the completion record goes
-first, so that whatever interrupts the deletion leaves nothing that looks finished and is not.
+Nothing is deleted while another process works in the store. Each item is renamed before it is
+deleted, so an interruption leaves nothing that looks finished and is not.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.claim import CLAIM, claim, find_holder
-from biphasic.data.build import RECORD
 from biphasic.errors import LockedError, StudyError, TakenError
-from biphasic.files import MANIFEST
-from biphasic.store_claims import CLAIMS, claim_cleaning, running_work
+from biphasic.files import PARTIAL
+from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
 from biphasic.study.find import study_folders
 from biphasic.study.inventory import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.needs import add_wishes, needs_of_studies
@@ -62,7 +61,7 @@ def clean(
         delete: Delete, not only look.
         also_pretrained: Count what only `pretrain`, `adapt`, `evaluate` or `finetune` asked for as
             not needed.
-        say: Told when a silent process on another machine must be watched.
+        say: Told when a process on another machine must be watched.
 
     Raises:
         StudyError: There is no store, a link leads out of it, or a study cannot be read.
@@ -73,36 +72,32 @@ def clean(
     store = root / STORE
     _check_store(store)
     with ExitStack() as held:
-        if delete:
-            held.enter_context(claim_cleaning(store))
+        cleaner = held.enter_context(lock_cleaning(store)) if delete else None
         _refuse_running(root, store, say)
         folders = study_folders(root)
         cleaning = _look(root, folders, also_pretrained=also_pretrained)
-        if delete:
-            for item in cleaning.items:
-                remove(item.path)
-            for wish in cleaning.wishes:
-                forget_wish(store, wish.id)
+        if cleaner is not None:
+            _delete(cleaning, store, cleaner)
     return cleaning
 
 
+def _delete(cleaning: Cleaning, store: Path, cleaner: Lock) -> None:
+    for item in cleaning.items:
+        cleaner.check()  # if this process slept for minutes, another one may work here by now
+        remove(item.path)
+    for wish in cleaning.wishes:
+        cleaner.check()
+        forget_wish(store, wish.id)
+
+
 def remove(path: Path) -> None:
-    """Delete a file or a folder, its completion records first; links are not followed."""
+    """Delete a file or a folder; links are not followed."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    for record in _records(path):
-        record.unlink(missing_ok=True)
-    shutil.rmtree(path)
-
-
-def _records(folder: Path) -> Iterator[Path]:
-    """Yield what declares a folder, then the folders in it, complete."""
-    yield folder / RECORD
-    yield folder / MANIFEST
-    for below in sorted(folder.iterdir()):
-        if below.is_dir() and not below.is_symlink():
-            yield below / MANIFEST
+    leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
+    path.rename(leftover)  # from here on nothing takes it for finished
+    shutil.rmtree(leftover)
 
 
 def _check_store(store: Path) -> None:
@@ -116,27 +111,27 @@ def _check_store(store: Path) -> None:
 
 
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
-    """Refuse to go on while somebody works.
+    """Refuse while another process works.
 
     Raises:
-        LockedError: Somebody does.
+        LockedError: One does.
     """
-    # All folders: a study that begins has a claim before it has settings.
+    # All folders: a study that begins has a lock before it has settings.
     for folder in sorted(root.iterdir()):
-        if find_holder(folder / CLAIM) is not None:
+        if find_owner(folder / LOCK) is not None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
-            _settle(folder / CLAIM, f"{folder}: this study is running", cancel, say)
+            _settle(folder / LOCK, f"{folder}: this study is running", cancel, say)
     for name in running_work(store):
-        _settle(store / CLAIMS / name, f"{store}: somebody works here", "wait for it", say)
+        _settle(store / LEASES / name, f"{store}: somebody works here", "wait for it", say)
 
 
 def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
-    """Refuse if a claim is held; one elsewhere may turn out to be abandoned."""
+    """Refuse if a lock is held; the lease of an owner elsewhere may turn out to have expired."""
     try:
-        with claim(path, doing="cleaning this store", say=say):
+        with lock(path, say=say):
             return
     except TakenError as error:
-        raise LockedError(f"{what} ({error.holder}); {remedy}") from None
+        raise LockedError(f"{what} ({error.owner}); {remedy}") from None
 
 
 def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from biphasic.claim import CLAIM, STALE_SECONDS, Holder, find_holder, silent_seconds
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, StudyError
+from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study.progress_record import FailedJob, read_progress
 from biphasic.study.requests import Request, has_request, write_request
 
@@ -32,7 +32,7 @@ def cancel_study(folder: Path, *, say: Say) -> bool:
     Returns:
         Whether it was running.
     """
-    runner = find_holder(folder / CLAIM)
+    runner = find_owner(folder / LOCK)
     if runner is None:
         say(f"{folder.name} is not running")
         return False
@@ -40,11 +40,11 @@ def cancel_study(folder: Path, *, say: Say) -> bool:
     if _wait_for_end(folder, runner):
         say(f"{folder.name} has stopped; 'biphasic study run' goes on")
     else:
-        say(f"{runner} gives no sign of life, so nothing runs; 'biphasic study run' goes on")
+        say(f"{runner} gives no heartbeat, so nothing runs; 'biphasic study run' goes on")
     return True
 
 
-def retry_jobs(folder: Path, runner: Holder, jobs: Sequence[str]) -> tuple[FailedJob, ...]:
+def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[FailedJob, ...]:
     """Ask the runner of a study to try jobs again that it has set aside.
 
     Args:
@@ -77,11 +77,13 @@ def _find(text: str, failures: Sequence[FailedJob]) -> FailedJob:
     raise ConfigError(f"'{text}' is no job that was set aside{nearest(text, labels)}")
 
 
-def _wait_for_end(folder: Path, runner: Holder) -> bool:
-    """Ask until a runner has given its claim back; tell False if it is gone without that."""
-    asked = -math.inf
-    while (now := find_holder(folder / CLAIM)) is not None and now.token == runner.token:
-        if now.is_alive is None and silent_seconds(folder / CLAIM, now) >= STALE_SECONDS:
+def _wait_for_end(folder: Path, runner: Owner) -> bool:
+    """Ask until a runner has released its lock; return False if its lease expires first."""
+    asked, heartbeat, heard = -math.inf, runner.heartbeat, time.monotonic()
+    while (now := find_owner(folder / LOCK)) is not None and now.token == runner.token:
+        if now.heartbeat != heartbeat:
+            heartbeat, heard = now.heartbeat, time.monotonic()
+        if time.monotonic() - heard >= LEASE_SECONDS:
             return False
         if time.monotonic() - asked >= _AGAIN_SECONDS and not has_request(folder, "cancel"):
             write_request(folder, Request(kind="cancel"))

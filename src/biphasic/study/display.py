@@ -107,7 +107,7 @@ class StudyDisplay:
             if isinstance(error, TakenError):
                 if item.id not in self._taken:
                     self._taken.add(item.id)
-                    self._say(f"waiting for {item.label}, done now by {error.holder}")
+                    self._say(f"waiting for {item.label}, done now by {error.owner}")
             elif not isinstance(error, StoppedError):
                 self._say(f"will be tried again: {item.label}: {error}")
 

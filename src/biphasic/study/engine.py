@@ -203,7 +203,7 @@ class _Worker:
             elif kind == "finished":
                 return
             elif kind == "taken":
-                raise TakenError(event["error"], event["holder"])
+                raise TakenError(event["error"], event["owner"])
             elif kind == "stopped":
                 raise self._stopped(process, event["error"])
             else:

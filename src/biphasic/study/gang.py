@@ -1,8 +1,8 @@
 """A gang: processes of this machine that train one segment together, started by torchrun.
 
-The process that starts a gang holds the job's claim, passes on what the first rank reports, and
+The process that starts a gang holds the job's lock, passes on what the first rank reports, and
 holds the other end of all ranks' standard input. When that closes, ranks end: at once, so that
-nobody computes on whose claim is void, unless they were asked to stop and may save what they have.
+nobody computes on whose lock is lost, unless they were asked to stop and may save what they have.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run_gang(
     after a failure that nobody foresaw.
 
     Args:
-        job: A `TrainJob`, whose claim the caller holds.
+        job: A `TrainJob`, whose lock the caller holds.
         report: Told how far it is: `done`, `total` and `text`.
         should_stop: Asked some times a second; yes lets the ranks save what they have, and end.
 

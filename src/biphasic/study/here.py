@@ -50,7 +50,7 @@ def run_here(job: Runnable, *, console: Console) -> None:
                     job.run(report, should_stop=should_stop)
             except TakenError as error:
                 if not is_said:
-                    say(f"waiting for {job.label}, done now by {error.holder}")
+                    say(f"waiting for {job.label}, done now by {error.owner}")
                     is_said = True
                 time.sleep(_TAKEN_SECONDS)
             else:

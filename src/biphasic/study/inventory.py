@@ -8,16 +8,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.claim import FREE
 from biphasic.errors import CheckpointError, DataError, StudyError
 from biphasic.files import PARTIAL, is_complete, read_json
-from biphasic.store_claims import CLAIMS
 from biphasic.study.needs import Needs, corpus_hash
 from biphasic.study.state_record import read_state_record
 
-CLAIM_DAYS = 1
-"""Claims that were used since are left: a process may stand between two looks at one."""
-_OLD_LOCKS = "locks"
+_OLD_LOCKS = ("claims", "locks")
+"""Folders in which earlier versions kept their locks."""
+_OLD_LOCK_DAYS = 1
 _BUILTIN = "builtin-"
 EVENT_FILES = "tensorboard"
 _SHORT_IDENTITY = 12
@@ -79,7 +77,7 @@ def useless_items(
         *_tasks(store, needs),
         *_event_files(store, needs),
         *_job_files(store, needs),
-        *_claims(store),
+        *_old_locks(store),
     ]
     going = {item.path for item in items}
     return [*items, *_leftovers([store, *folders], going)]
@@ -209,15 +207,13 @@ def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
         return False  # of no version that we know; whoever plans writes jobs again
 
 
-def _claims(store: Path) -> Iterator[Item]:
-    now = time.time()
-    for path in entries(store / CLAIMS):
-        # Whoever works holds one that is neither; that was looked for before.
-        changed = max((each.lstat().st_mtime for each in path.iterdir()), default=0.0)
-        if now - changed > CLAIM_DAYS * 86400:
-            yield _item("claims", path, "given back" if any(path.glob(f"*{FREE}")) else "")
-    for path in entries(store / _OLD_LOCKS):
-        yield _item("claims", path, "a lock of an earlier version")
+def _old_locks(store: Path) -> Iterator[Item]:
+    for path in (path for folder in _OLD_LOCKS for path in entries(store / folder)):
+        # An earlier version that still runs touches its lock every twenty seconds.
+        files = path.iterdir() if path.is_dir() else (path,)
+        changed = max((file.lstat().st_mtime for file in files), default=0.0)
+        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
+            yield _item("locks", path, "of an earlier version")
 
 
 def _leftovers(places: Iterable[Path], going: set[Path]) -> Iterator[Item]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from biphasic.claim import Claim
 from biphasic.config import Config
 from biphasic.data.corpus import TEXTS
 from biphasic.data.tokenizer import TextTokenizer
@@ -19,11 +17,11 @@ from biphasic.data.verify import read_tokenizer
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
 from biphasic.files import PARTIAL, is_complete, remove_partials, write_json
+from biphasic.locks import Lock, lock_work
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.model.hub import check_model
-from biphasic.store_claims import claim_work
 from biphasic.study.gang import run_gang
 from biphasic.study.job_store import IDENTITY
 from biphasic.study.keep import BestModel
@@ -105,7 +103,7 @@ class TrainJob(Config):
             TakenError: Another process does it.
             StoppedError: Somebody asked to stop; it goes on from there next time.
         """
-        with _claimed(self) as held:
+        with lock_work(self.store, self.id) as held:
             report = _while_held(report, held)
             if self.num_slots == 1:
                 self.train(report, should_stop=should_stop)
@@ -131,7 +129,7 @@ class TrainJob(Config):
             _check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
 
     def train(self, report: Report, *, should_stop: ShouldStop = never, gang: Gang = ALONE) -> None:
-        """Train in this process, alone or as a rank of a gang; whoever calls holds the claim."""
+        """Train in this process, alone or as a rank of a gang; the caller holds the lock."""
         data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
@@ -221,7 +219,7 @@ class FinetuneJob(Config):
             TakenError: Another process does it.
             StoppedError: Somebody asked to stop; finished fine-tunings are kept.
         """
-        with _claimed(self) as held:
+        with lock_work(self.store, self.id) as held:
             report = _while_held(_stopping(report, should_stop), held)
             missing = [
                 [scored for scored in self.evaluations if not self._is_done(scored.runs[index])]
@@ -351,16 +349,7 @@ class FinetuneJob(Config):
 Job = TrainJob | FinetuneJob
 
 
-def _claimed(job: Job) -> AbstractContextManager[Claim]:
-    """Hold a job for this process.
-
-    Raises:
-        TakenError: Another process that can see the store does it.
-    """
-    return claim_work(job.store, job.id, doing=job.label)
-
-
-def _while_held(report: Report, held: Claim) -> Report:
+def _while_held(report: Report, held: Lock) -> Report:
     """Return a report that ends a job which another process took over: this one seemed gone."""
 
     def forward(progress: Progress) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from rich.console import Console
 
 from biphasic.errors import StoppedError, TakenError
-from biphasic.process import this_process
+from biphasic.locks import this_process
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import JobFailedError
 from biphasic.study.jobs import Progress
@@ -69,8 +69,8 @@ class Monitor:
         self._device_seconds = 0.0
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
         self._by_arm = progress_by_arm(plan, lambda job: job not in self._items)
-        process = this_process()  # as the study's claim names it
-        self._runner = RunnerRecord(host=process.host, pid=process.pid, since=_now())
+        host, pid = this_process()
+        self._runner = RunnerRecord(host=host, pid=pid, since=_now())
         self._written = 0.0
         self._is_unseen = False
 

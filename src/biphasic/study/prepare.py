@@ -25,9 +25,9 @@ from biphasic.data.pydocs import (
 from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
+from biphasic.locks import wait_for_work
 from biphasic.model.hub import LocalModel
 from biphasic.progress import say_on
-from biphasic.store_claims import wait_for_work
 from biphasic.study.pretrained import locate_pretrained
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of

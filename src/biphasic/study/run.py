@@ -9,10 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.claim import exclusive_folder
+from biphasic.locks import locked_folder, refuse_while_cleaning
 from biphasic.model.device import compute_device, parse_device
 from biphasic.progress import progress_bar
-from biphasic.store_claims import refuse_while_cleaning
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
 from biphasic.study.monitor import Monitor
@@ -118,7 +117,7 @@ def study_lock(folder: Path) -> AbstractContextManager[object]:
     Raises:
         LockedError: Another process holds it.
     """
-    return exclusive_folder(folder, doing="running this study", otherwise="use another --root")
+    return locked_folder(folder, remedy="use another --root")
 
 
 def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:

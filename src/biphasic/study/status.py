@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from biphasic.claim import CLAIM, STALE_SECONDS, Holder, find_holder
 from biphasic.config import Config
 from biphasic.errors import StudyError
+from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
 from biphasic.study.find import RESOLVED
 from biphasic.study.progress_record import (
     ArmProgress,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from biphasic.study.config import StudyConfig
 
 _QUIET_SECONDS = 60.0
-"""A runner that says nothing for longer is told to be silent."""
+"""Without a heartbeat, after which the status says so."""
 
 
 class StudyStatus(Config):
@@ -68,14 +68,14 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
         StudyError: It was never run and no settings are given, or its records cannot be read.
         DataError: Data that only their owner can bring are missing.
     """
-    holder = find_holder(folder / CLAIM)
+    owner = find_owner(folder / LOCK)
     notes: list[str] = []
-    if holder is not None:
-        silence = time.time() - holder.changed / 1e9
-        if holder.is_alive or silence < STALE_SECONDS:
-            return _running(folder, holder, silence)
+    if owner is not None:
+        silence = time.time() - owner.heartbeat
+        if owner.is_here or silence < LEASE_SECONDS:
+            return _running(folder, owner, silence)
         notes.append(
-            f"{holder} ended without a word, or cannot reach the store: no sign of life for "
+            f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "
             f"{silence / 60:.0f} minutes"
         )
     # These import torch; whoever watches a running study needs no plan.
@@ -90,17 +90,17 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
     return status_at_rest(saved, folder, notes)
 
 
-def _running(folder: Path, holder: Holder, silence: float) -> StudyStatus:
+def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
     notes: list[str] = []
-    if not holder.is_alive and silence > _QUIET_SECONDS:
-        notes.append(f"no sign of life for {silence:.0f} s")
+    if silence > _QUIET_SECONDS:
+        notes.append(f"no heartbeat for {silence:.0f} s")
     progress = read_progress(folder)
-    if progress is None or not _is_of(progress, holder):
+    if progress is None or not _is_of(progress, owner):
         return StudyStatus(
             study=folder.name,
             folder=folder,
             phase="preparing",
-            runner=str(holder),
+            runner=str(owner),
             counts=None,
             notes=tuple(notes),
         )
@@ -110,7 +110,7 @@ def _running(folder: Path, holder: Holder, silence: float) -> StudyStatus:
         study=folder.name,
         folder=folder,
         phase="running",
-        runner=str(holder),
+        runner=str(owner),
         counts=progress.counts,
         running=progress.running,
         failures=progress.failures,
@@ -122,10 +122,10 @@ def _running(folder: Path, holder: Holder, silence: float) -> StudyStatus:
     )
 
 
-def _is_of(progress: ProgressRecord, holder: Holder) -> bool:
+def _is_of(progress: ProgressRecord, owner: Owner) -> bool:
     """Tell whether a record was written by the process that runs the study now."""
-    process, runner = holder.process, progress.runner
-    return process is None or (runner.host, runner.pid) == (process.host, process.pid)
+    runner = progress.runner
+    return not owner.host or (runner.host, runner.pid) == (owner.host, owner.pid)
 
 
 def _eta(progress: ProgressRecord) -> str | None:

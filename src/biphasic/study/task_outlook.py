@@ -16,8 +16,8 @@ from typing import Any
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
+from biphasic.locks import LEASES
 from biphasic.records import ZERO_SHOT
-from biphasic.store_claims import CLAIMS
 from biphasic.study.config import StudyConfig, TaskConfig, deciding_metric
 from biphasic.study.prepare import builtin_tasks_origin
 from biphasic.study.task_inputs import PlannedTask
@@ -77,7 +77,7 @@ class TaskOutlook:
             assumed: Is given a sentence for all that are stood in for.
             problems: Is given a sentence for each that cannot be planned.
         """
-        if _can_write(self._store / "tasks") and _can_write(self._store / CLAIMS):
+        if _can_write(self._store / "tasks") and _can_write(self._store / LEASES):
             return self._plan(assumed, problems)
         with TemporaryDirectory(prefix="biphasic-plan-") as scratch:
             self._scratch = Path(scratch)

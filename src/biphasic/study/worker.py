@@ -100,7 +100,7 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
         work()
     except (TakenError, StoppedError) as error:
         if isinstance(error, TakenError):
-            return {"event": "taken", "error": str(error), "holder": error.holder}
+            return {"event": "taken", "error": str(error), "owner": error.owner}
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
         # Raised on purpose: settings and data are as they are, trying again is no use. But a rank

@@ -19,7 +19,7 @@ from biphasic.files import (
     remove_partials,
     write_json,
 )
-from biphasic.store_claims import wait_for_work
+from biphasic.locks import wait_for_work
 from biphasic.tasks.folder import (
     DESCRIPTION,
     RETRIEVAL_KINDS,

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.claim import exclusive_folder
 from biphasic.errors import DataError, LockedError, StudyError
-from biphasic.files import MANIFEST, is_complete, write_json
-from biphasic.store_claims import claim_work
+from biphasic.files import is_complete, write_json
+from biphasic.locks import lock_work, locked_folder
 from biphasic.study import clean as cleaning
 from biphasic.study.clean import clean
 from biphasic.study.clean_text import cleaning_lines
@@ -49,12 +48,16 @@ def names(found):
 
 
 def everything(folder):
-    """Return every file with its size, but for claims."""
-    return {
-        path: path.lstat().st_size
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".free")
-    }
+    """Return every file with its size."""
+    return {path: path.lstat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def old_lock(path):
+    """Leave a lock as an earlier version did two days ago."""
+    path.parent.mkdir(parents=True)
+    path.touch()
+    before = time.time() - 2 * 86400
+    os.utime(path, (before, before))
 
 
 def planned(root):
@@ -79,8 +82,7 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
     (store / "data/other").mkdir()
     (store / "tasks/other").mkdir()
     (store / "jobs/useless.json").write_text("{}")
-    (store / "locks").mkdir()
-    (store / "locks/x.lock").touch()
+    old_lock(store / "locks/x.lock")
     (store / "states/.partial-abc-123").mkdir()
     (root / "one/.partial-study.json-1").touch()
     before = everything(root)
@@ -93,7 +95,7 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
         "corpora",
         "tasks",
         "job files",
-        "claims",
+        "locks",
         "leftovers",
         "leftovers",
     ]
@@ -257,7 +259,7 @@ def test_wishes_add_up(store):
 
 def test_a_running_study_is_named(root):
     with (
-        exclusive_folder(root / "one", doing="running this study", otherwise="wait"),
+        locked_folder(root / "one", remedy="wait"),
         pytest.raises(LockedError, match="this study is running") as caught,
     ):
         clean(root)
@@ -267,7 +269,7 @@ def test_a_running_study_is_named(root):
 
 def test_a_study_that_has_saved_no_settings_yet_is_seen_too(root):
     with (
-        exclusive_folder(root / "new", doing="running this study", otherwise="wait"),
+        locked_folder(root / "new", remedy="wait"),
         pytest.raises(LockedError, match="new: this study is running"),
     ):
         clean(root)
@@ -276,8 +278,8 @@ def test_a_study_that_has_saved_no_settings_yet_is_seen_too(root):
 def test_nothing_is_deleted_while_anybody_works(root, store):
     fake_state(store, "useless")
     with (
-        claim_work(store, "pretraining", doing="training 100 steps"),
-        pytest.raises(LockedError, match="training 100 steps"),
+        lock_work(store, "pretraining"),
+        pytest.raises(LockedError, match=f"somebody works here .*process {os.getpid()}"),
     ):
         clean(root, delete=True)
     assert is_complete(store / "states/useless")
@@ -286,8 +288,8 @@ def test_nothing_is_deleted_while_anybody_works(root, store):
 WORK = """
 import sys
 from pathlib import Path
-from biphasic.store_claims import claim_work
-with claim_work(Path(sys.argv[1]), "work", doing="training"):
+from biphasic.locks import lock_work
+with lock_work(Path(sys.argv[1]), "work"):
     pass
 """
 
@@ -383,42 +385,47 @@ def test_an_interrupted_deletion_leaves_nothing_that_looks_finished(root, store,
         fake_result(store, f"result-{number}", state=f"useless-{number}")
     rmtree, removed = shutil.rmtree, []
 
-    def stop_halfway(path):
-        removed.append(path)
-        if len(removed) == 5:  # the records are gone, the files are not
-            raise KeyboardInterrupt
-        rmtree(path)
+    def stop_halfway(path, **options):
+        if Path(path).is_relative_to(root):
+            removed.append(path)
+            if len(removed) == 5:
+                raise KeyboardInterrupt
+        rmtree(path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(cleaning.shutil, "rmtree", stop_halfway)
         with pytest.raises(KeyboardInterrupt):
             clean(root, delete=True)
     assert removed[-1].is_dir()
-    assert not (removed[-1] / MANIFEST).exists()
+    assert removed[-1].name.startswith(".partial-")
     # Results went before their states.
     assert [path.parent.name for path in removed] == ["finetunes"] * 3 + ["states"] * 2
     found = clean(root, delete=True)
-    assert names(found) == ["useless-1", "useless-2"]
+    assert names(found) == sorted([removed[-1].name, "useless-2"])
     assert names(clean(root)) == []
 
 
-def test_corpora_and_tasks_lose_their_records_first(store, monkeypatch):
-    [corpus] = (store / "data").iterdir()
-    monkeypatch.setattr(cleaning.shutil, "rmtree", lambda _: None)
-    cleaning.remove(corpus)
-    assert not (corpus / "built.json").exists()
-    assert not list(corpus.glob(f"*/{MANIFEST}"))
-    assert (corpus / "train/tokens-00000.bin").is_file()
+def test_a_cleaner_that_lost_its_lock_deletes_nothing_more(root, store, monkeypatch):
+    fake_state(store, "useless-1")
+    fake_state(store, "useless-2")
+    remove = cleaning.remove
+
+    def lose_the_lock(path):
+        remove(path)
+        (store / ".cleaning").write_text("another process's\n")
+
+    monkeypatch.setattr(cleaning, "remove", lose_the_lock)
+    with pytest.raises(LockedError, match="another one took over"):
+        clean(root, delete=True)
+    assert len(list((store / "states").glob("useless-*"))) == 1
 
 
-def test_claims_of_the_last_day_stay(root, store):
-    with claim_work(store, "recent", doing="work"):
-        pass
-    with claim_work(store, "old", doing="work"):
-        pass
-    before = time.time() - 2 * 86400
-    os.utime(store / "claims/old/1.free", (before, before))
-    assert names(clean(root)) == ["old"]
+def test_locks_of_earlier_versions_go_after_a_day(root, store):
+    old_lock(store / "claims/old/1.free")
+    old_lock(store / "locks/old.lock")
+    (store / "claims/recent").mkdir()
+    (store / "claims/recent/1").touch()
+    assert names(clean(root)) == ["old", "old.lock"]
 
 
 def test_a_root_without_a_store_is_named(tmp_path):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from biphasic.errors import ConfigError, DataError, StudyError, TakenError
-from biphasic.store_claims import claim_work
+from biphasic.locks import lock_work
 from biphasic.study.engine import JobFailedError, LocalEngine
 from biphasic.study.job_store import save_job
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -92,10 +92,10 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
 
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
     job_id = save(tmp_path, "a", runs=RUNS)
-    with engine_on(tmp_path) as engine, claim_work(tmp_path, job_id, doing="the same job"):
-        with pytest.raises(TakenError, match="the same job") as taken:
+    with engine_on(tmp_path) as engine, lock_work(tmp_path, job_id):
+        with pytest.raises(TakenError, match="another process holds it") as taken:
             engine.submit(job_id).result(timeout=PATIENCE)
-        assert f"process {os.getpid()}" in taken.value.holder
+        assert f"process {os.getpid()}" in taken.value.owner
         # It was not waited for: other jobs have the worker.
         engine.submit(save(tmp_path, "b")).result(timeout=PATIENCE)
 

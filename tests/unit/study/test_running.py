@@ -2,14 +2,13 @@
 
 import io
 import json
-import os
 
 import pytest
 import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, StudyError, TakenError, os_error_text
-from biphasic.process import this_process
+from biphasic.locks import this_process
 from biphasic.study.engine import JobFailedError
 from biphasic.study.jobs import Progress
 from biphasic.study.monitor import Monitor
@@ -164,7 +163,7 @@ def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
         monitor.ended(only, full, elsewhere=False)
     record = read_progress(tmp_path)
     assert [failure.tries for failure in record.failures] == [2]
-    assert (record.runner.host, record.runner.pid) == (this_process().host, os.getpid())
+    assert (record.runner.host, record.runner.pid) == this_process()
 
 
 def test_a_damaged_record_is_named(tmp_path):

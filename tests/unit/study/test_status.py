@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 import shutil
 import sys
 import threading
@@ -13,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from biphasic import claim as claims
-from biphasic.claim import CLAIM, STALE_SECONDS, exclusive_folder, find_holder
 from biphasic.errors import ConfigError, DataError, StudyError
-from biphasic.process import this_process
+from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
 from biphasic.study import control, status_text
 from biphasic.study.control import cancel_study, retry_jobs
 from biphasic.study.find import find_study
@@ -58,10 +58,10 @@ def folder(root) -> Path:
 
 def record(**changes):
     """A progress record that this process could have written."""
-    here = this_process()
+    host, pid = this_process()
     values = {
         "study": "one",
-        "runner": RunnerRecord(host=here.host, pid=here.pid, since=NOON.isoformat()),
+        "runner": RunnerRecord(host=host, pid=pid, since=NOON.isoformat()),
         "updated": NOON.isoformat(),
         "is_over": False,
         "counts": JobCounts(done=1, running=1, waiting=0, failed=1, blocked=1),
@@ -95,7 +95,7 @@ def text_of(status):
 
 
 def running(folder):
-    return exclusive_folder(folder, doing="running this study", otherwise="wait")
+    return locked_folder(folder, remedy="wait")
 
 
 def half_done(root):
@@ -177,7 +177,7 @@ def test_a_runner_that_has_not_counted_yet_is_preparing(folder):
     with running(folder):
         # There is no record, or one of an earlier run.
         assert study_status(folder).phase == "preparing"
-        earlier = RunnerRecord(host=this_process().host, pid=1, since=NOON.isoformat())
+        earlier = RunnerRecord(host=this_process()[0], pid=1, since=NOON.isoformat())
         write_progress(folder, record(runner=earlier))
         status = study_status(folder)
     assert (status.phase, status.counts) == ("preparing", None)
@@ -192,29 +192,25 @@ def test_the_report_is_the_last_thing(folder):
     assert "the report is being written" in text_of(status)
 
 
-def claimed_elsewhere(folder, *, silent_for):
-    """Leave the claim of a process on another machine, silent for some seconds."""
-    path = folder / CLAIM
-    path.mkdir(parents=True, exist_ok=True)
-    content = json.loads(claims._record("far", "running this study"))
-    content["process"] |= {"host": "far-away", "machine": "another"}
-    file = path / "7"
-    file.write_text(json.dumps(content))
-    changed = time.time() - silent_for
-    claims.os.utime(file, (changed, changed))
-    return file
+def locked_elsewhere(folder, *, silent_for):
+    """Leave the lock of a process on another machine, silent for some seconds."""
+    with locked_folder(folder, remedy=""):
+        text = (folder / LOCK).read_text()
+    (folder / LOCK).write_text(re.sub("(?m)^host=.*$", "host=far-away", text))
+    heartbeat = time.time() - silent_for
+    os.utime(folder / LOCK, (heartbeat, heartbeat))
 
 
 @pytest.mark.parametrize(
     ("silence", "phase", "told"),
     [
         (0, "preparing", "host far-away"),
-        (120, "preparing", "no sign of life for 12"),
-        (STALE_SECONDS + 60, "finished", "no sign of life for 6 minutes"),
+        (120, "preparing", "no heartbeat for 12"),
+        (LEASE_SECONDS + 60, "finished", "no heartbeat for 6 minutes"),
     ],
 )
 def test_a_silent_runner_elsewhere_is_told(folder, silence, phase, told):
-    claimed_elsewhere(folder, silent_for=silence)
+    locked_elsewhere(folder, silent_for=silence)
     status = study_status(folder)
     assert status.phase == phase
     assert told in text_of(status)
@@ -252,7 +248,7 @@ def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monke
 
 
 class Runner:
-    """Runs a study in a thread, as far as others can tell: holds its claim, reads requests."""
+    """Runs a study in a thread, as far as others can tell: holds its lock, reads requests."""
 
     def __init__(self, folder: Path, *, forgets: bool = False) -> None:
         self.heard: list[tuple[str, ...]] = []
@@ -294,7 +290,7 @@ def test_cancelling_waits_until_the_runner_has_ended(folder, quick, forgets):
     runner, told = Runner(folder, forgets=forgets), []
     assert cancel_study(folder, say=told.append)
     assert runner.ended()
-    assert find_holder(folder / CLAIM) is None
+    assert find_owner(folder / LOCK) is None
     assert "asked host" in told[0]
     assert "has stopped" in told[1]
 
@@ -307,25 +303,25 @@ def test_cancelling_what_does_not_run_says_so(folder):
 
 
 def test_cancelling_does_not_wait_for_a_runner_elsewhere_that_is_gone(folder, quick, monkeypatch):
-    claimed_elsewhere(folder, silent_for=0)
+    locked_elsewhere(folder, silent_for=0)
     clock = [0.0]
 
     def sleep(_: float) -> None:
         clock[0] += 60
 
-    monkeypatch.setattr(claims, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(control.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(control.time, "sleep", sleep)
     told = []
     assert cancel_study(folder, say=told.append)
-    assert "no sign of life" in told[1]
-    assert clock[0] >= STALE_SECONDS
+    assert "no heartbeat" in told[1]
+    assert clock[0] >= LEASE_SECONDS
 
 
 def test_jobs_are_tried_again_on_request(folder, quick):
     one, two = failed("a on first", "abc" + "0" * 61), failed("b on first", "abd" + "0" * 61)
     write_progress(folder, record(failures=(one, two)))
     runner = Runner(folder)
-    holder = find_holder(folder / CLAIM)
+    holder = find_owner(folder / LOCK)
     assert holder is not None
     assert retry_jobs(folder, holder, ["b on first", "abc"]) == (two, one)
     for text, problem in [("ab", "beginning of 2 jobs"), ("b on frist", "did you mean 'b on")]:
@@ -343,7 +339,7 @@ def test_jobs_are_tried_again_on_request(folder, quick):
 def test_nothing_to_try_again_is_told(folder):
     write_progress(folder, record(failures=()))
     with running(folder):
-        holder = find_holder(folder / CLAIM)
+        holder = find_owner(folder / LOCK)
         assert holder is not None
         with pytest.raises(StudyError, match="set no job aside"):
             retry_jobs(folder, holder, [])

@@ -1,0 +1,347 @@
+"""Locks: one process at a time does a piece of work, on local and on shared file systems.
+
+A lock is a `filelock.SoftFileLease`: a file that names its owner, which touches it every
+`HEARTBEAT_SECONDS`. Another process takes the lock over at once if the owner's process has ended
+on the same machine, and after `LEASE_SECONDS` without a heartbeat, by its own monotonic clock,
+anywhere else. The clocks of two machines are never compared.
+
+A lease does not stop an owner that only slept. That is no harm here: results are named by their
+content and renamed into place whole, so both processes write the same bytes, and the owner that
+slept stops at its next report of progress (`Lock.is_lost`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
+
+from biphasic.errors import DataError, LockedError, StudyError, TakenError
+
+HEARTBEAT_SECONDS = 20.0
+"""Between two heartbeats of an owner."""
+LEASE_SECONDS = 300.0
+"""Without a heartbeat, after which another process takes the lock over."""
+LOCK = ".lock"
+"""Name of the lock on the folder that it is in."""
+LEASES = "leases"
+"""Folder of a store with a lock for each piece of work that is being done."""
+_CLEANING = ".cleaning"
+_LONGEST_POLL = 2.0
+_NAMESPACE = "?pidns-"
+"""Stands in filelock's host names before the number of a container's process namespace."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a lock.
+
+    Attributes:
+        host: Name of its machine; empty if the file cannot be read.
+        pid: Its process id there.
+        token: Names this holding of the lock.
+        is_here: Whether it runs on this machine, where filelock can see that it lives.
+        heartbeat: Time of its last heartbeat, in seconds on the file system's clock.
+    """
+
+    host: str
+    pid: int
+    token: str
+    is_here: bool
+    heartbeat: float
+
+    def __str__(self) -> str:
+        return f"host {self.host}, process {self.pid}" if self.host else "an unknown process"
+
+
+class Lock:
+    """A lock that this process holds."""
+
+    def __init__(self, lease: SoftFileLease) -> None:
+        """Describe a lease that this process has acquired."""
+        self._lease = lease
+        self._path = Path(lease.lock_file)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process took the lock over, as of the last heartbeat."""
+        return self._lease.compromise is not None
+
+    def check(self) -> None:
+        """Read the lock's file, and check that it still names this process.
+
+        Raises:
+            TakenError: Another process took the lock over.
+        """
+        record = self._lease.owner
+        if self.is_lost or record is None or record.token != self._lease.token:
+            owner = find_owner(self._path)
+            raise TakenError(
+                f"{self._path}: this process gave no heartbeat for so long that another one took "
+                "over; run again to resume from what is finished",
+                "another process" if owner is None else str(owner),
+            )
+
+
+@contextmanager
+def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
+    """Hold a lock while the block runs, or fail if another process holds it.
+
+    An owner on another machine, or one here that is silent, is watched until its next heartbeat or
+    until its lease has expired.
+
+    Args:
+        path: File of the lock; its folder is made where it is missing.
+        remedy: What the user could do instead of waiting; ends the message.
+        say: Told when an owner is watched.
+
+    Raises:
+        TakenError: A living process holds it.
+        StudyError: Nothing can be written there.
+    """
+    watched: list[tuple[Owner, float]] = []
+
+    def watch_or_refuse(owner: Owner) -> None:
+        is_fresh = owner.is_here and time.time() - owner.heartbeat < 3 * HEARTBEAT_SECONDS
+        seen, since = watched[0] if watched else (owner, time.monotonic())
+        is_expired = time.monotonic() - since > LEASE_SECONDS + HEARTBEAT_SECONDS
+        if is_fresh or owner != seen or is_expired:
+            what = path.parent if path.name == LOCK else path
+            wait = f"wait for it, or {remedy}" if remedy else "wait for it"
+            if not owner.host:
+                wait = f"if no process works here, delete {path}"
+            raise TakenError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
+        if not watched:
+            watched.append((owner, since))
+            if say is not None:
+                say(
+                    f"{path}: held by {owner}; taking over if it gives no heartbeat for "
+                    f"{LEASE_SECONDS / 60:.0f} minutes"
+                )
+        time.sleep(min(HEARTBEAT_SECONDS / 10, _LONGEST_POLL))
+
+    with _acquire(path, watch_or_refuse) as lease:
+        yield Lock(lease)
+
+
+@contextmanager
+def wait_for(path: Path, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
+    """Hold a lock while the block runs; wait until it is free.
+
+    Look again at what is finished once it is held: the process before may have done the work.
+
+    Args:
+        path: File of the lock; its folder is made where it is missing.
+        doing: What every process does that takes this lock, to be read after "which is ".
+        say: Told once, if another process holds it.
+
+    Raises:
+        StudyError: Nothing can be written there.
+    """
+    pauses: list[float] = []
+
+    def wait(owner: Owner) -> None:
+        if say is not None and not pauses:
+            say(f"waiting for {owner}, which is {doing}")
+        pauses.append(min(pauses[-1] * 1.5, _LONGEST_POLL) if pauses else 0.02)
+        time.sleep(pauses[-1])
+
+    with _acquire(path, wait) as lease:
+        yield Lock(lease)
+
+
+def find_owner(path: Path) -> Owner | None:
+    """Return who holds a lock; None if it is free or its owner's process has ended here.
+
+    Writes nothing beside the lock, so it also works in a folder that is read-only.
+    """
+    # filelock judges whether an owner has ended only while it acquires: we let it acquire a copy.
+    with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
+        copy = Path(scratch, "copy")
+        try:
+            shutil.copyfile(path, copy)
+            heartbeat = path.stat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            return Owner("", 0, "", is_here=False, heartbeat=time.time())
+        lease = _lease(copy)
+        record = lease.owner
+        try:
+            lease.acquire(timeout=0)
+        except (Timeout, LeaseSettingsMismatch):
+            pass
+        else:
+            lease.release()
+            return None
+    if record is None:
+        return Owner("", 0, "", is_here=False, heartbeat=heartbeat)
+    host, _, _ = record.hostname.partition(_NAMESPACE)
+    is_here = record.hostname == _host_name()
+    return Owner(host, record.pid, record.token or "", is_here, heartbeat)
+
+
+def this_process() -> tuple[str, int]:
+    """Return host and process id of this process, as its locks name it."""
+    return _host_name().partition(_NAMESPACE)[0], os.getpid()
+
+
+@contextmanager
+def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
+    """Hold a folder for this process, made where it is missing; the lock is `.lock` in it.
+
+    Args:
+        folder: The folder.
+        remedy: What the user could do instead of waiting for another process.
+
+    Raises:
+        DataError: A file stands there.
+        TakenError: Another process holds it.
+        StudyError: Nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{folder}: a file stands there; choose another folder") from None
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    with lock(folder / LOCK, remedy=remedy) as held:
+        yield held
+
+
+@contextmanager
+def lock_work(store: Path, name: str) -> Iterator[Lock]:
+    """Hold a piece of work in a store while the block runs.
+
+    A process locks its work first and then looks whether the store is being cleaned; the cleaning
+    process locks the cleaning first and then looks for work. So one of them sees the other.
+
+    Raises:
+        TakenError: A living process holds it.
+        LockedError: The store is being cleaned.
+        StudyError: Nothing can be written there.
+    """
+    with lock(store / LEASES / name) as held:
+        refuse_while_cleaning(store)
+        yield held
+
+
+@contextmanager
+def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
+    """Hold a piece of work in a store while the block runs; wait until it is free.
+
+    Args:
+        store: Content store.
+        name: Of the work.
+        doing: What the work is, for messages.
+        say: Told once, if another process does it.
+
+    Raises:
+        LockedError: The store is being cleaned.
+        StudyError: Nothing can be written there.
+    """
+    with wait_for(store / LEASES / name, doing=doing, say=say) as held:
+        refuse_while_cleaning(store)
+        yield held
+
+
+def refuse_while_cleaning(store: Path) -> None:
+    """Refuse to work in a store from which another process deletes.
+
+    Raises:
+        LockedError: Another process deletes there.
+    """
+    owner = find_owner(store / _CLEANING)
+    if owner is not None and (owner.host, owner.pid) != this_process():
+        raise LockedError(
+            f"{store}: being cleaned ({owner}); run again when 'biphasic study clean' has ended"
+        )
+
+
+def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
+    """Hold a store for deleting from it; look for `running_work` after that, not before.
+
+    Raises:
+        TakenError: Another process cleans it.
+    """
+    return lock(store / _CLEANING)
+
+
+def running_work(store: Path) -> dict[str, Owner]:
+    """Return who works in a store, by name of the work."""
+    leases = store / LEASES
+    if not leases.is_dir():
+        return {}
+    owners = ((path.name, find_owner(path)) for path in sorted(leases.iterdir()))
+    return {name: owner for name, owner in owners if owner is not None}
+
+
+@contextmanager
+def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFileLease]:
+    """Hold a lease while the block runs; `on_owner` waits or raises while another process does."""
+    lease = _lease(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                lease.acquire(timeout=0)
+                break
+            except (Timeout, LeaseSettingsMismatch):
+                owner = find_owner(path)
+            if owner is None:  # released since, or about to be taken over
+                time.sleep(0.01)
+            else:
+                on_owner(owner)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise DataError(f"{path}: no lock can be made there; delete what is in its way") from None
+    except OSError as error:
+        raise _unusable(path.parent, error) from error
+    try:
+        yield lease
+    finally:
+        _release(lease, path)
+
+
+def _release(lease: SoftFileLease, path: Path) -> None:
+    try:
+        lease.release()
+    except OSError as error:
+        raise _unusable(path.parent, error) from error
+
+
+def _lease(path: Path) -> SoftFileLease:
+    return SoftFileLease(
+        path,
+        lease_duration=LEASE_SECONDS,
+        heartbeat_interval=HEARTBEAT_SECONDS,
+        thread_local=False,
+    )
+
+
+@lru_cache(maxsize=1)
+def _host_name() -> str:
+    """Return the name of this machine as filelock writes it, with the process namespace."""
+    with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
+        lease = _lease(Path(scratch, "own"))
+        lease.acquire()
+        record = lease.owner
+        lease.release()
+    return socket.gethostname() if record is None else record.hostname
+
+
+def _unusable(folder: Path, error: OSError) -> StudyError:
+    return StudyError(
+        f"{folder}: cannot lock there ({error.strerror or error}); free some space, or make the "
+        "folder writable"
+    )

@@ -1,0 +1,338 @@
+"""One process at a time holds a lock, even when others crash, sleep or come late."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import filelock
+import pytest
+
+from biphasic import locks
+from biphasic.errors import DataError, LockedError, StudyError, TakenError
+from biphasic.locks import (
+    LOCK,
+    find_owner,
+    lock,
+    lock_cleaning,
+    lock_work,
+    locked_folder,
+    refuse_while_cleaning,
+    running_work,
+    this_process,
+    wait_for,
+    wait_for_work,
+)
+
+CONTENDER = """
+import sys
+from pathlib import Path
+from biphasic import locks
+locks._LONGEST_POLL = 0.02
+folder, turns = Path(sys.argv[1]), int(sys.argv[2])
+for _ in range(turns):
+    with locks.wait_for(folder / "lock", doing="counting") as held:
+        inside = folder / "inside"
+        inside.touch(exist_ok=False)
+        counter = folder / "counter"
+        counter.write_text(str(int(counter.read_text()) + 1))
+        held.check()
+        inside.unlink()
+"""
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from biphasic import locks
+locks.HEARTBEAT_SECONDS, locks.LEASE_SECONDS = 0.05, float(sys.argv[2])
+with locks.lock(Path(sys.argv[1])) as held:
+    print("held", flush=True)
+    while not held.is_lost:
+        time.sleep(0.01)
+print("lost", flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "locks" / "work"
+
+
+@pytest.fixture
+def short_lease(monkeypatch) -> None:
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 0.5)
+
+
+def start_owner(path: Path, lease: float = locks.LEASE_SECONDS) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(path), str(lease)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def edit(path: Path, **fields: object) -> None:
+    """Write a lock whose owner differs from this process in some fields."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with filelock.SoftFileLease(path, lease_duration=locks.LEASE_SECONDS):
+            text = path.read_text()
+    else:
+        text = path.read_text()
+    for key, value in fields.items():
+        text = re.sub(f"^{key}=.*$", f"{key}={value}", text, flags=re.MULTILINE)
+    path.write_text(text)
+
+
+def test_a_lock_keeps_others_out_and_says_who_holds_it(path):
+    host, pid = this_process()
+    with (
+        lock(path),
+        pytest.raises(TakenError) as caught,
+        lock(path, remedy="use another folder"),
+    ):
+        pytest.fail("two hold it")
+    assert f"another process holds it: host {host}, process {pid}; wait for it, or use another" in (
+        str(caught.value)
+    )
+    assert caught.value.owner == f"host {host}, process {pid}"
+    assert not list(path.parent.iterdir())
+
+
+def test_a_failure_within_releases_the_lock(path):
+    with pytest.raises(RuntimeError), lock(path):
+        raise RuntimeError
+    with lock(path) as held:
+        held.check()
+
+
+def test_find_owner_finds_the_living_only(path):
+    assert find_owner(path) is None
+    with lock(path):
+        owner = find_owner(path)
+        assert owner is not None
+        assert (owner.host, owner.pid, owner.is_here) == (*this_process(), True)
+    assert find_owner(path) is None
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    edit(path, pid=ended.pid)
+    before = path.read_bytes()
+    assert find_owner(path) is None
+    assert path.read_bytes() == before
+
+
+def test_six_processes_take_turns(tmp_path):
+    # Increments of a counter by read and write: any overlap loses one, or finds `inside`.
+    (tmp_path / "counter").write_text("0")
+    contenders = [
+        subprocess.Popen([sys.executable, "-c", CONTENDER, str(tmp_path), "50"]) for _ in range(6)
+    ]
+    assert [contender.wait() for contender in contenders] == [0] * 6
+    assert (tmp_path / "counter").read_text() == "300"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["counter"]
+
+
+def test_threads_of_one_process_take_turns(path):
+    inside, most = 0, 0
+
+    def turn(_: int) -> None:
+        nonlocal inside, most
+        with wait_for(path, doing="counting"):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.001)
+            inside -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(turn, range(24)))
+    assert most == 1
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(path):
+    process = start_owner(path)
+    with pytest.raises(TakenError, match=f"process {process.pid}"), lock(path):
+        pytest.fail("two hold it")
+    end(process)
+    with lock(path) as held:
+        held.check()
+
+
+def test_the_lock_of_a_zombie_is_taken_over_when_its_lease_expires(path, short_lease):
+    process = start_owner(path, lease=0.5)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+    time.sleep(0.2)  # longer than three heartbeats
+    said = []
+    with lock(path, say=said.append) as held:
+        held.check()
+    assert len(said) == 1
+    end(process)
+
+
+def test_another_process_with_the_same_pid_is_not_the_owner(path):
+    with lock(path) as held:
+        edit(path, start="1")  # before this process: the pid was given out again
+        assert find_owner(path) is None
+        with lock(path) as successor:
+            with pytest.raises(TakenError, match="another one took over"):
+                held.check()
+            successor.check()
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("host", ["far-away", "{here}?pidns-f00"])
+def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    edit(path, host=host.format(here=this_process()[0]), pid=ended.pid)
+    owner = find_owner(path)
+    assert owner is not None  # its pid says nothing here
+    assert not owner.is_here
+    begin, said = time.monotonic(), []
+    with lock(path, say=said.append) as held:
+        held.check()
+    assert time.monotonic() - begin >= locks.LEASE_SECONDS
+    assert "taking over if it gives no heartbeat" in said[0]
+
+
+def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_lease):
+    edit(path, host="far-away")
+    beat = threading.Timer(0.2, lambda: os.utime(path))
+    beat.start()
+    with pytest.raises(TakenError, match="host far-away"), lock(path):
+        pytest.fail("two hold it")
+    beat.join()
+
+
+def test_a_paused_owner_loses_the_lock_and_notices(path, short_lease):
+    process = start_owner(path, lease=0.5)
+    process.send_signal(signal.SIGSTOP)
+    with wait_for(path, doing="waiting") as held:
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "lost\n"
+        process.wait()
+        held.check()  # the loser left the lock of its successor alone
+    end(process)
+
+
+def test_heartbeats_come_by_themselves(path, monkeypatch):
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.02)
+    with lock(path):
+        os.utime(path, (0, 0))
+        deadline = time.monotonic() + 20
+        while path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("content", ["not a lock\n", "filelock/2\npid=0\nhost=h\nmode=lease\n"])
+def test_a_file_that_names_no_owner_is_replaced(path, content):
+    path.parent.mkdir()
+    path.write_text(content)
+    assert str(find_owner(path)) == "an unknown process"
+    with lock(path) as held:
+        held.check()
+
+
+def test_an_empty_file_is_named(path, short_lease):
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(TakenError, match=f"if no process works here, delete {path}"), lock(path):
+        pytest.fail("nobody can tell whose it is")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(filelock.SoftFileLease, "_acquire", fail)
+    with pytest.raises(StudyError, match="free some space, or make the folder writable"):
+        lock(path).__enter__()
+
+
+def test_what_stands_in_the_way_is_named(path, tmp_path):
+    path.mkdir(parents=True)
+    with pytest.raises(DataError, match="delete what is in its way"):
+        lock(path).__enter__()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(DataError, match="a file stands there"):
+        locked_folder(file, remedy="").__enter__()
+
+
+def test_a_folder_is_held_by_the_lock_in_it(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    with locked_folder(folder, remedy="choose another folder"):
+        assert find_owner(folder / LOCK) is not None
+        with pytest.raises(TakenError, match=f"^{folder}: .* or choose another folder"):
+            locked_folder(folder, remedy="choose another folder").__enter__()
+    assert not list(folder.iterdir())
+
+
+def test_waiting_ends_when_the_lock_is_free(path):
+    said: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        with lock(path):
+            waiter = pool.submit(lambda: wait_for(path, doing="reading", say=said.append))
+            held = waiter.result()
+            entering = pool.submit(held.__enter__)
+            deadline = time.monotonic() + 20
+            while not said and time.monotonic() < deadline:
+                time.sleep(0.01)
+        entering.result(timeout=20)
+        pool.submit(held.__exit__, None, None, None).result()
+    host, pid = this_process()
+    assert said == [f"waiting for host {host}, process {pid}, which is reading"]
+
+
+def test_work_is_locked_by_name(tmp_path):
+    with lock_work(tmp_path, "a"):
+        with lock_work(tmp_path, "b"):
+            assert sorted(running_work(tmp_path)) == ["a", "b"]
+        with pytest.raises(TakenError):
+            lock_work(tmp_path, "a").__enter__()
+        assert list(running_work(tmp_path)) == ["a"]
+    assert running_work(tmp_path) == {}
+
+
+def test_no_other_process_begins_to_work_in_a_store_that_is_cleaned(tmp_path, monkeypatch):
+    def work():
+        yield lock_work(tmp_path, "a")
+        yield wait_for_work(tmp_path, "a", doing="making a")
+
+    with lock_cleaning(tmp_path):
+        for held in work():  # the cleaner may look at what studies need, which can make tasks
+            with held:
+                pass
+        monkeypatch.setattr(locks, "this_process", lambda: ("far-away", 1))
+        for held in work():
+            with pytest.raises(LockedError, match=r"being cleaned .* 'biphasic study clean'"):
+                held.__enter__()
+        assert running_work(tmp_path) == {}  # what was refused holds nothing
+        with pytest.raises(TakenError):
+            lock_cleaning(tmp_path).__enter__()
+    refuse_while_cleaning(tmp_path)
+
+
+def test_the_cleaner_sees_work_that_began_before(tmp_path):
+    with lock_work(tmp_path, "a"), lock_cleaning(tmp_path):
+        assert list(running_work(tmp_path)) == ["a"]
