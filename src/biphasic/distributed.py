@@ -115,6 +115,19 @@ class Gang:
             dist.broadcast(given, src=0)
         return int(given)
 
+    def any_says(self, value: bool) -> bool:
+        """Tell whether at least one rank gives True.
+
+        Raises:
+            LostRankError: Another rank has ended.
+        """
+        if self.is_alone:
+            return value
+        given = torch.tensor([int(value)])
+        with _others_needed():
+            dist.all_reduce(given, op=dist.ReduceOp.MAX)
+        return bool(given)
+
     def barrier(self) -> None:
         """Wait until all ranks are here.
 

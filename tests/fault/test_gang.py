@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def site(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SITE)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return folder
 
@@ -180,6 +181,17 @@ def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp
     assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=10) for rank in (0, 1))
     reached = checkpoint_of(job.store)
     assert 10 <= reached < STEPS
+
+    # One rank gets SIGTERM: all save what they have, though no checkpoint is due.
+    def terminate(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 1:
+            os.kill(int((site / "pid-1").read_text()), signal.SIGTERM)
+
+    with pytest.raises(StoppedError):
+        job.model_copy(update={"checkpoint_every": 0}).run(terminate)
+    assert reached < checkpoint_of(job.store) < STEPS
+    reached = checkpoint_of(job.store)
 
     # It is asked to stop: the ranks save what they have, whether a checkpoint is due or not.
     told.clear()

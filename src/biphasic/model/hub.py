@@ -101,12 +101,20 @@ def locate_model(
         Its folder, and the commit of a model from the hub.
     """
     name, folder = str(name_or_folder), expanded(name_or_folder)
+    if folder.suffix == ".gguf":
+        raise DataError(
+            f"{folder}: a GGUF file; convert it to a folder first: load it in transformers with "
+            f"from_pretrained('{folder.parent}', gguf_file='{folder.name}'), then save_pretrained "
+            "(docs/adapt.md has the lines)"
+        )
     if not is_folder(folder):
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name
     if revision is not None:
         raise ConfigError(f"revision '{revision}': only models of the hub have one, not {folder}")
     if not (folder / "config.json").is_file():
+        for file in sorted(folder.glob("*.gguf")):
+            return locate_model(file)
         raise DataError(f"{folder}: no model here (no config.json)")
     return folder.resolve(), None
 

@@ -2,15 +2,16 @@
 
 It trains the job in the file together with the other ranks. The first rank says how far they are,
 one JSON object a line, on what was its standard output; each says what it failed of. Anything else
-that libraries print goes to standard error. When the standard input ends, ranks that were asked to
-stop save what they have, within some seconds; others have lost the process that started them, and
-end at once.
+that libraries print goes to standard error. On SIGTERM, and when the standard input ends after the
+ranks were asked to stop, they save what they have, within some seconds. When it ends otherwise, the
+process that started them has died, and they end at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -34,6 +35,8 @@ def main() -> None:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
+    # Schedulers and service managers send SIGTERM to every process that they started.
+    signal.signal(signal.SIGTERM, lambda *_: _stop_in_time(is_over))
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
     code = _train(file, events, is_over)
     sys.stderr.flush()
@@ -44,10 +47,17 @@ def main() -> None:
 def _watch_input(file: Path, is_over: threading.Event) -> None:
     sys.stdin.buffer.read()
     if (file.parent / STOP_FILE).exists():
-        is_over.set()
-        time.sleep(_STOP_SECONDS)
-    # Whatever has not stopped is ended: whoever comes next resumes it.
-    os._exit(1)
+        _stop_in_time(is_over)
+    else:
+        os._exit(1)
+
+
+def _stop_in_time(is_over: threading.Event) -> None:
+    """Ask the training to stop, and end this process if it has not done so within some seconds."""
+    is_over.set()
+    timer = threading.Timer(_STOP_SECONDS, os._exit, args=(1,))
+    timer.daemon = True
+    timer.start()
 
 
 def _train(file: Path, events: IO[str], is_over: threading.Event) -> int:

@@ -139,7 +139,7 @@ def train_segment(
             pending.begin()
             pending.add(_update(run, phase, next(inputs)))
             release_excess()
-            stops = gang.from_first(options.stops())
+            stops = gang.any_says(options.stops())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue

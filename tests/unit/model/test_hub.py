@@ -270,6 +270,12 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder:
         fetch_model(model_folder, revision="v1")
     with pytest.raises(DataError, match=r"no model here \(no config\.json\)"):
         fetch_model(tmp_path)
+    (tmp_path / "m.Q4_1.gguf").touch()
+    for given in (tmp_path, tmp_path / "m.Q4_1.gguf"):
+        with pytest.raises(
+            DataError, match=r"m\.Q4_1\.gguf: a GGUF file; convert it .* gguf_file='m"
+        ):
+            fetch_model(given)
 
 
 @pytest.mark.parametrize(
