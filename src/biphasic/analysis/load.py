@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from biphasic.analysis.checked import check_file, read_checked
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
@@ -17,6 +17,7 @@ from biphasic.files import MANIFEST, damaged_files, read_json
 from biphasic.records import (
     STUDY,
     ArmRecord,
+    Convention,
     LedgerEntry,
     Record,
     ResultRecord,
@@ -30,6 +31,7 @@ from biphasic.records import (
 AGAIN = "'biphasic study run' with its study file writes it anew"
 """What to do about a damaged `study.json`."""
 RecordT = TypeVar("RecordT", bound=Record)
+Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
 
 
@@ -117,6 +119,16 @@ class StudyRecords:
     problems: tuple[Problem, ...]
     store: Path | None = None
     """Where they were read from; None of records that were put together by hand."""
+    _computed: dict[tuple[str, str], Any] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def once(self, what: str, convention: Convention, compute: Callable[[], Computed]) -> Computed:
+        """Return what is computed from the records by a convention, computed at the first call."""
+        key = what, convention
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
     @property
     def tasks(self) -> tuple[TaskRecord, ...]:

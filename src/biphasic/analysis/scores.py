@@ -117,7 +117,11 @@ def study_scores(records: StudyRecords, convention: Convention | None = None) ->
         records: The study's.
         convention: Replaces the study's own.
     """
-    convention = convention or records.study.convention
+    by = convention or records.study.convention
+    return records.once("scores", by, lambda: _study_scores(records, by))
+
+
+def _study_scores(records: StudyRecords, convention: Convention) -> Scores:
     table, groups = cells(records, convention=convention), records.by_cell()
     scores = Scores(
         source=records.study.title,

@@ -73,7 +73,11 @@ def cells(
     records: StudyRecords, *, convention: Convention | None = None
 ) -> dict[tuple[str, str], Cell]:
     """Summarise every arm on every task, in the study's order; `convention` replaces its own."""
-    convention = convention or records.study.convention
+    by = convention or records.study.convention
+    return records.once("cells", by, lambda: _cells(records, by))
+
+
+def _cells(records: StudyRecords, convention: Convention) -> dict[tuple[str, str], Cell]:
     groups = records.by_cell()
     table = {}
     for arm in records.arms:
