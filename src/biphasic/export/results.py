@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from huggingface_hub import EvalResult
+
 from biphasic.analysis.load import Outcome
 from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
 from biphasic.errors import CheckpointError, DataError
+from biphasic.export.card_file import eval_result
 from biphasic.files import read_json, verify_folder
-from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
+from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 
 _ENCODER = "encoder"
 
@@ -39,6 +42,22 @@ class TaskScore:
     learning_rates: tuple[float, ...]
     seeds: tuple[int, ...]
     num_diverged: int
+
+    @property
+    def for_hub(self) -> EvalResult:
+        """The mean on test, with what it is the mean of."""
+        seeds = self.estimate.num_seeds
+        is_mean = self.kind != ZERO_SHOT and seeds > 1
+        return eval_result(
+            kind=self.kind,
+            task=self.task,
+            title=self.task,
+            metric=self.metric,
+            value=self.estimate.mean,
+            split="test",
+            note=(f" after fine-tuning on {self.trained_on}" if self.trained_on else "")
+            + (f", mean over {seeds} seeds" if is_mean else ""),
+        )
 
 
 @dataclass(frozen=True)
