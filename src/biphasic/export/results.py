@@ -9,14 +9,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from biphasic.analysis.load import Outcome
-from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
+from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.selection import best_per_seed, grid_score
 from biphasic.errors import CheckpointError, DataError
 from biphasic.export.card_file import eval_result
 from biphasic.files import read_json, verify_folder
-from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
-
-_ENCODER = "encoder"
+from biphasic.records import ZERO_SHOT, Convention, ResultRecord, parse_record
 
 
 @dataclass(frozen=True)
@@ -124,22 +122,9 @@ def _score(
     task: str, trained_on: str | None, results: list[ResultRecord], *, convention: Convention
 ) -> TaskScore | None:
     metric = results[0].metric
-    outcomes = [
-        Outcome(
-            run=RunRecord(
-                id=result.id,
-                arm=_ENCODER,
-                task=task,
-                learning_rate=result.learning_rate,
-                seed=result.seed,
-            ),
-            status=result.status,
-            result=result,
-        )
-        for result in results
-    ]
-    selected = select(outcomes, metric=metric)
-    found = estimate(scores_on_test(selected, metric=metric), convention=convention)
+    grid = (grid_score(result, result, metric=metric) for result in results)
+    selected = best_per_seed(run for run in grid if run is not None)
+    found = estimate([run.test for run in selected], convention=convention)
     if found is None:
         return None
     return TaskScore(
