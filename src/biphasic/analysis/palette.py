@@ -1,16 +1,21 @@
-"""Colours and marks that tell arms apart, on light and dark ground, also for the colour-blind.
+"""Colours and styles that tell series apart, on light and dark ground, also for the colour-blind.
 
 Figures are drawn in the light colours. In a page every colour becomes a CSS variable that has a
-value of its own on dark ground. No two arms share colour, marker and line style together, so
-that nothing depends on colour alone.
+value of its own on dark ground. No two series share colour, marker and line style together, and
+ordered colours differ in lightness, so that figures survive grey printers and colour-blind eyes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from biphasic.analysis.load import ArmData
+
+Dash = str | tuple[int, tuple[int, ...]]
+Key = TypeVar("Key", bound=Hashable)
 
 INK = "#1b2430"
 MUTED = "#5a6675"
@@ -45,33 +50,80 @@ VARIABLES = (
     *_SERIES,
     *_RAMP,
 )
+_NAMES = {light: name for name, light, _ in VARIABLES}
 SERIES = tuple(light for _, light, _ in _SERIES)
 RAMP = tuple(light for _, light, _ in _RAMP)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", (0, (4, 1, 1, 1)), ":")
+LINES: tuple[Dash, ...] = ("-", "--", (0, (4, 1, 1, 1)), ":")
+_KNOWN = ("MLM", "CLM", "CLM+MLM")
 
 
 @dataclass(frozen=True)
-class ArmStyle:
-    """How one arm is drawn."""
+class SeriesStyle:
+    """Colour, marker and line; a hollow marker is drawn as an outline."""
 
     color: str
-    variable: str
     marker: str
-    line: str | tuple[int, tuple[int, ...]]
+    line: Dash
+    is_hollow: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The colour's name in a page."""
+        return _NAMES[self.color]
 
 
-def arm_styles(arms: Sequence[ArmData]) -> dict[str, ArmStyle]:
+def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
     """Give every arm a style, in the study's order; the untrained encoder is grey."""
+    trained = [arm.name for arm in arms if not arm.is_untrained]
+    styles = {arm.name: SeriesStyle(FLOOR, "o", ":") for arm in arms if arm.is_untrained}
+    for index, name in enumerate(trained):
+        line = LINES[index // len(SERIES) % len(LINES)]
+        styles[name] = dataclasses.replace(_style(index), line=line)
+    return {arm.name: styles[arm.name] for arm in arms}
+
+
+def objective_styles(objectives: Iterable[str]) -> dict[str, SeriesStyle]:
+    """Give every family of objectives a style; MLM, CLM and CLM then MLM look alike everywhere."""
     styles = {}
-    index = 0
-    for arm in arms:
-        if arm.is_untrained:
-            styles[arm.name] = ArmStyle(FLOOR, "floor", "o", ":")
-            continue
-        variable, color, _ = _SERIES[index % len(_SERIES)]
-        turn = index // len(_SERIES)
-        marker = MARKERS[(index + turn) % len(MARKERS)]
-        styles[arm.name] = ArmStyle(color, variable, marker, LINES[turn % len(LINES)])
-        index += 1
+    others = sorted(set(objectives) - {*_KNOWN, "none"})
+    for index, objective in enumerate((*_KNOWN, *others)):
+        styles[objective] = _style(index)
+    styles["none"] = SeriesStyle(FLOOR, "x", ":")
     return styles
+
+
+def distinct_styles(keys: Sequence[Key]) -> dict[Key, SeriesStyle]:
+    """Give every key, in order, a style of its own, without meaning."""
+    return {key: _style(index) for index, key in enumerate(keys)}
+
+
+def ordered_styles(keys: Sequence[Key]) -> dict[Key, SeriesStyle]:
+    """Give keys, in ascending order, colours from light to dark."""
+    styles = {}
+    for index, key in enumerate(keys):
+        place = (len(RAMP) - 1) / 2 if len(keys) == 1 else index * (len(RAMP) - 1) / (len(keys) - 1)
+        color = RAMP[round(place) if len(keys) <= len(RAMP) else index % len(RAMP)]
+        turn = index // len(RAMP)
+        marker = MARKERS[(index + turn) % len(MARKERS)]
+        styles[key] = SeriesStyle(color, marker, LINES[index % len(LINES)])
+    return styles
+
+
+def hollow(style: SeriesStyle) -> SeriesStyle:
+    """Return the same style with outlined markers."""
+    return dataclasses.replace(style, is_hollow=True)
+
+
+def reference_style(style: SeriesStyle) -> SeriesStyle:
+    """Return the style of the same series of another table: grey, with the marker kept."""
+    return dataclasses.replace(style, color=FLOOR, line=":", is_hollow=True)
+
+
+def _style(index: int) -> SeriesStyle:
+    turn = index // len(SERIES)
+    return SeriesStyle(
+        SERIES[index % len(SERIES)],
+        MARKERS[(index + turn) % len(MARKERS)],
+        LINES[(index + turn) % len(LINES)],
+    )

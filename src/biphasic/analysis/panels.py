@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from biphasic.analysis.load import Curve
-from biphasic.analysis.palette import FLOOR, GRID, INK, MUTED, PAPER, ArmStyle
-from biphasic.analysis.plots.frame import SMALL, quieten
+from biphasic.analysis.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
+from biphasic.analysis.plots.frame import POINTS_PER_INCH, SMALL, add_field, fix_ticks, head
 from biphasic.analysis.stats import Estimate
 from biphasic.analysis.text import amount, rate, score_cell, wrap
 
@@ -28,7 +28,6 @@ SENSITIVITY_HEIGHT = 2.7
 _MAX_POINTS = 160
 _LABEL_SIZE = 8.0
 _BOTTOM = 0.44
-_POINTS_PER_INCH = 72.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Line:
     """One arm's curve in a loss chart."""
 
     label: str
-    style: ArmStyle
+    style: SeriesStyle
     curve: Curve
 
 
@@ -55,7 +54,7 @@ class ScoreRow:
     """One arm's row in a chart of scores."""
 
     label: str
-    style: ArmStyle
+    style: SeriesStyle
     estimate: Estimate | None
     scores: tuple[float, ...]
     """Test scores of the single seeds."""
@@ -67,7 +66,7 @@ class RateLine:
     """One arm's test scores at each learning rate."""
 
     label: str
-    style: ArmStyle
+    style: SeriesStyle
     scores: tuple[tuple[float, tuple[float, ...]], ...]
     """Learning rate and the scores of its seeds."""
 
@@ -149,9 +148,7 @@ def draw_rates(
     axes = _axes(figure, box, left=0.38, right=1.04, bottom=_BOTTOM, title=title, unit=axis)
     rates = sorted({learning_rate for line in lines for learning_rate, _ in line.scores})
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(rates[:: math.ceil(len(rates) / 6) or 1]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value)))
+    fix_ticks(axes, [(each, rate(each)) for each in rates[:: math.ceil(len(rates) / 6) or 1]])
     axes.set_xlabel("learning rate", fontsize=SMALL, color=MUTED)
     everything = [score for line in lines for _, scores in line.scores for score in scores]
     axes.set_ylim(*_score_range(everything))
@@ -182,27 +179,11 @@ def _axes(
     figure: Figure, box: Box, *, left: float, right: float, bottom: float, title: str, unit: str
 ) -> Axes:
     """Add axes with the given margins; title and unit stand above, flush left, never rotated."""
-    width, height = figure.get_size_inches()
-    top = _top(title)
-    axes = figure.add_axes(
-        (
-            (box.left + left) / width,
-            (box.bottom + bottom) / height,
-            (box.width - left - right) / width,
-            (box.height - bottom - top) / height,
-        )
-    )
-    quieten(axes, pad=4)
-    flush = (0.06 - left) * _POINTS_PER_INCH
-    heads = [(unit, 8.0, SMALL, MUTED, "normal")]
-    if title:
-        heads.append((wrap(title, width=40, num_lines=1), 22.0, 9.5, INK, "bold"))
-    for text, above, size, color, weight in heads:
-        axes.annotate(
-            text, (0, 1), xytext=(flush, above), xycoords="axes fraction",
-            textcoords="offset points", fontsize=size, color=color, fontweight=weight,
-            parse_math=False,
-        )  # fmt: skip
+    width, height = box.width - left - right, box.height - bottom - _top(title)
+    axes = add_field(figure, box.left + left, box.bottom + bottom, width, height, pad=4)
+    flush = (0.06 - left) * POINTS_PER_INCH
+    line = wrap(title, width=40, num_lines=1)
+    head(axes, line, unit, flush=flush, heights=(22.0, 8.0), size=9.5)
     return axes
 
 
@@ -250,7 +231,7 @@ def _label_ends(axes: Axes, ends: list[tuple[float, str, str]], *, height: float
     `ends` has value, text and colour; `height` is that of the axes in inches.
     """
     low, high = axes.get_ylim()
-    scale = height * _POINTS_PER_INCH / (high - low)
+    scale = height * POINTS_PER_INCH / (high - low)
     ends = sorted(ends)
     wanted = [(value - low) * scale for value, _, _ in ends]
     sizes = [(1 + text.count("\n")) * _LABEL_SIZE * 1.22 for _, text, _ in ends]

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from biphasic.records import ZERO_SHOT, ResultRecord
+
 RunT = TypeVar("RunT")
 
 
@@ -35,6 +37,20 @@ class GridScore(Generic[RunT]):
     run: RunT
 
 
+def grid_score(result: ResultRecord, run: RunT, *, metric: str) -> GridScore[RunT] | None:
+    """Return the scores of a run that decide and that are reported; None where it has none.
+
+    A zero-shot run is the only one of its cell, so nothing is chosen by its test score.
+    """
+    if result.status != "finished":
+        return None
+    test = (result.test or {}).get(metric)
+    validation = test if result.kind == ZERO_SHOT else (result.validation or {}).get(metric)
+    if test is None or validation is None:
+        return None
+    return GridScore(result.learning_rate, result.seed, validation, test, run)
+
+
 def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     """Pick for each seed the run with the best validation score, in order of seeds.
 
@@ -46,6 +62,15 @@ def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...
         if entry.seed not in best or entry.validation > best[entry.seed].validation:
             best[entry.seed] = entry
     return tuple(best[seed] for seed in sorted(best))
+
+
+def best_run(grid: Iterable[GridScore[RunT]]) -> RunT | None:
+    """Pick the run with the best validation score; None where there is no run.
+
+    Ties go to the smaller rate, then to the smaller seed.
+    """
+    best = min(grid, key=lambda entry: (-entry.validation, entry.rate, entry.seed), default=None)
+    return None if best is None else best.run
 
 
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, overlap
 from biphasic.analysis.load import Outcome, StudyRecords
-from biphasic.analysis.selection import GridScore, best_per_seed
-from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED, Convention
+from biphasic.analysis.selection import GridScore, best_per_seed, grid_score
+from biphasic.records import ZERO_SHOT_SEED, Convention
 
 __all__ = [
     "NORMAL_QUANTILE", "Cell", "Estimate", "cells", "estimate", "grid", "overlap", "ranking",
@@ -49,18 +49,12 @@ def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
 
 def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
     """Return the runs that have scores: the one that decides and the one that is reported."""
-    found = []
-    for outcome in outcomes:
-        test = outcome.score("test", metric)
-        deciding = test if _is_zero_shot(outcome) else outcome.score("validation", metric)
-        if test is not None and deciding is not None:
-            run = outcome.run
-            found.append(GridScore(run.learning_rate, run.seed, deciding, test, outcome))
-    return found
-
-
-def _is_zero_shot(outcome: Outcome) -> bool:
-    return outcome.result is not None and outcome.result.kind == ZERO_SHOT
+    scores = (
+        grid_score(outcome.result, outcome, metric=metric)
+        for outcome in outcomes
+        if outcome.result is not None and outcome.status == "finished"
+    )
+    return [score for score in scores if score is not None]
 
 
 def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:

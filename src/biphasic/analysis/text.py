@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,6 +120,12 @@ def amount(number: float) -> str:
         if number >= 0.9995 * size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f}"
+
+
+def round_step(least: float, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)) -> float:
+    """Return the smallest of some sizes times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(size * power for size in sizes if size * power >= least)
 
 
 def superscript(number: int) -> str:

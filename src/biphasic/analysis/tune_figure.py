@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from biphasic.analysis.palette import INK, MUTED, PAPER
-from biphasic.analysis.plots.frame import SMALL, quieten
+from biphasic.analysis.palette import INK, MUTED, PAPER, SeriesStyle, distinct_styles
+from biphasic.analysis.plots.frame import SMALL, add_field, fix_ticks
 from biphasic.analysis.plots.render import drawing, to_png, to_svg
-from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles
 from biphasic.analysis.text import csv_text
 from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 
@@ -61,13 +59,8 @@ def _draw(record: TuneRecord) -> Figure:
     height = _TOP + _PANEL_HEIGHT + _BOTTOM + key
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     for index, (measure, curves) in enumerate(zip(measures, panels, strict=True)):
-        box = (
-            (index * _PANEL_WIDTH + _LEFT) / width,
-            (key + _BOTTOM) / height,
-            (_PANEL_WIDTH - _LEFT - _RIGHT) / width,
-            _PANEL_HEIGHT / height,
-        )
-        axes = figure.add_axes(box)
+        left, field = index * _PANEL_WIDTH + _LEFT, _PANEL_WIDTH - _LEFT - _RIGHT
+        axes = add_field(figure, left, key + _BOTTOM, field, _PANEL_HEIGHT)
         _dress(axes, curves)
         axes.set_title(f"Held-out {measure}", fontsize=_TEXT, color=INK, loc="left", pad=16)
         axes.set_xlabel("peak rate", fontsize=SMALL, color=MUTED)
@@ -87,14 +80,11 @@ def _draw(record: TuneRecord) -> Figure:
 
 
 def _dress(axes: Axes, curves: Sequence[CurveRecord]) -> None:
-    quieten(axes)
     rates = sorted({trial.peak for curve in curves for trial in curve.trials})
     axes.set_xscale("log")
     axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
     shown = rates[:: max(1, -(-len(rates) // 7))]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{rate:.3g}" for rate in shown]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    fix_ticks(axes, [(rate, f"{rate:.3g}") for rate in shown])
     losses = _losses(curves)
     if losses:
         low, high = min(losses), _top(curves)

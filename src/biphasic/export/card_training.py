@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from biphasic.analysis.text import (
     scientific,
     score_cell,
 )
-from biphasic.export.markdown import escape, section, table
-from biphasic.export.provenance import CorpusFacts
+from biphasic.export.provenance import CorpusFacts, corpora_of
 from biphasic.export.results import StateScores, TaskScore
 from biphasic.export.source import TrainedState
 from biphasic.records import ZERO_SHOT, LedgerEntry
 
-_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Told elsewhere in the table, or of no account to a reader.
 _PHASE_COLUMNS = {"objective", "steps", "corpus"}
 _SETTINGS = {
@@ -31,75 +28,48 @@ _SETTINGS = {
     "max_seqlen": "tokens of a row, at most",
     "rows_per_step": "rows of a step",
 }
+_GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
 
 
-def training_section(state: TrainedState) -> str:
-    """Return phases with what each cost, and the settings that all share."""
-    ledger = {entry.phase: entry for entry in state.record.ledger}
-    recipe = state.recipe
-    if not ledger:
-        return section(
-            "Training",
-            f"{_beginning(recipe)} Nothing was trained after it: this is state "
-            f"`{state.record.identity}`, step {state.record.step}.",
-        )
-    rows = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
-    if len(rows) > 1:
-        rows.append(_total_row(list(ledger.values())))
-    header = (
-        "Phase",
-        "Objective",
-        "Settings",
-        "Steps",
-        "Documents",
-        "Tokens",
-        "Predicted",
-        "FLOPs",
-    )
-    return section(
-        "Training",
-        f"{_beginning(recipe)} State `{state.record.identity}`, step {state.record.step:,}.",
-        table(header, rows, numbers=5),
-        "Tokens are those read, special ones included and padding excluded; predicted are those "
-        "that the loss is of. FLOPs are of matrix products, forward and backward.",
-        _shared_settings(recipe),
-    )
+def training_facts(state: TrainedState, found: StateScores, *, store: Path) -> dict[str, Any]:
+    """Return what the card's template says of training, text, losses and scores.
+
+    Args:
+        state: The state.
+        found: Its scores.
+        store: Where the state lies.
+    """
+    record, recipe = state.record, state.recipe
+    ledger = {entry.phase: entry for entry in record.ledger}
+    phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
+    if len(phases) > 1:
+        phases.append(_total_row([*ledger.values()]))
+    base = base_model(recipe)
+    return {
+        "base_model": recipe["model"]["pretrained"] if base else None,
+        "base": base,
+        "revision": str(recipe["model"].get("revision") or "") if base else "",
+        "phases": phases,
+        "settings": _shared_settings(recipe),
+        "corpora": corpora_of(state, store=store),
+        "source_rows": _source_rows,
+        "count": count,
+        "amount": amount,
+        "heldout": [
+            (objective_name(n), f"{loss:.3f}") for n, loss in sorted(record.heldout.items())
+        ],
+        "score_rows": [_score_row(score) for score in found.scores],
+        "left_out": found.left_out,
+        "software": _software(record.environment),
+    }
 
 
-def data_section(corpora: Sequence[CorpusFacts]) -> str:
-    """Return where the text came from."""
-    return section("Data", *[_corpus(facts) for facts in corpora])
-
-
-def heldout_section(state: TrainedState) -> str:
-    """Return losses on held-out text."""
-    losses = state.record.heldout
-    if not losses:
+def _software(environment: Mapping[str, Any]) -> str:
+    libraries = environment.get("libraries")
+    if not isinstance(libraries, dict):
         return ""
-    rows = [(objective_name(name), f"{loss:.3f}") for name, loss in sorted(losses.items())]
-    return section(
-        "Held-out losses",
-        "Mean per predicted token, in nats, on text of the same sources that was not trained on.",
-        table(("Objective", "Loss"), rows, numbers=1),
-    )
-
-
-def scores_section(found: StateScores) -> str:
-    """Return scores with intervals, and what was left out."""
-    if not found.scores and not found.left_out:
-        return ""
-    header = ("Task", "Metric", "Seeds", "Rates tried", "Score on test")
-    left_out = "\n".join(f"- {escape(text)}" for text in found.left_out)
-    return section(
-        "Scores",
-        "After fine-tuning: for each seed the learning rate with the best validation score; mean "
-        "of the test scores in percent, with its 95 % interval by Student's t. It speaks of the "
-        "seeds of fine-tuning; pretraining ran once."
-        if found.scores
-        else "",
-        table(header, map(_score_row, found.scores), numbers=1) if found.scores else "",
-        f"Left out:\n\n{left_out}" if left_out else "",
-    )
+    versions = {"biphasic": environment.get("biphasic"), **libraries}
+    return listing([f"{name} {version}" for name, version in versions.items() if version])
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:
@@ -114,13 +84,6 @@ def base_model(recipe: Mapping[str, Any]) -> str | None:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def is_hub_id(recipe: Mapping[str, Any]) -> bool:
-    """Tell whether training began with a model of the hub."""
-    model = recipe.get("model")
-    name = str(model.get("pretrained", "")) if isinstance(model, Mapping) else ""
-    return _HUB_ID.fullmatch(name) is not None
-
-
 def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
     """Return the objectives of a phase: those that take turns or are mixed, or the only one."""
     return _names(_phase(recipe, entry.phase)) or {entry.objective}
@@ -130,14 +93,6 @@ def _names(objective: Mapping[str, Any]) -> set[str]:
     parts = objective.get("objectives") or ()
     own = {objective["objective"]} if "objective" in objective and not parts else set()
     return own.union(*map(_names, parts))
-
-
-def _beginning(recipe: Mapping[str, Any]) -> str:
-    base = base_model(recipe)
-    if base is None:
-        return "Trained from random weights."
-    revision = recipe["model"].get("revision")
-    return f"Goes on from `{base}`{f' at revision `{revision}`' if revision else ''}."
 
 
 def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -152,8 +107,8 @@ def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
     steps = f"{entry.steps:,}" + (f" of {planned:,}" if planned not in {None, entry.steps} else "")
     return (
         str(entry.phase + 1),
-        escape(objective_name(entry.objective)),
-        escape(_settings(told)) or "–",
+        objective_name(entry.objective),
+        _settings(told) or "–",
         steps,
         amount(entry.documents),
         amount(entry.tokens),
@@ -187,35 +142,27 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _shared_settings(recipe: Mapping[str, Any]) -> str:
-    lines = [f"- {words}: {recipe[name]}" for name, words in _SETTINGS.items() if name in recipe]
-    for name, words in (
-        ("learning_rate", "learning rate"),
-        ("optimizer", "AdamW"),
-        ("seeds", "seeds"),
-    ):
-        if isinstance(recipe.get(name), Mapping):
-            lines.append(f"- {words}: {escape(_settings(recipe[name]))}")
-    return "\n".join(lines)
+def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what all phases share: words and value."""
+    plain = [(words, str(recipe[name])) for name, words in _SETTINGS.items() if name in recipe]
+    groups = [
+        (words, _settings(recipe[name]))
+        for name, words in _GROUPS.items()
+        if isinstance(recipe.get(name), Mapping)
+    ]
+    return plain + groups
 
 
-def _corpus(facts: CorpusFacts) -> str:
-    named = f"Corpus `{facts.content_hash}`"
-    if facts.documents is None or facts.tokens is None:
-        return f"{named}: where its text came from is not recorded here. (To fill in.)"
-    whole = f"{named}: {count(facts.documents, 'document')}, {amount(facts.tokens)} tokens."
-    if not facts.sources:
-        return f"{whole} Where its text came from is not recorded here. (To fill in.)"
-    rows = [
+def _source_rows(facts: CorpusFacts) -> list[tuple[str, ...]]:
+    return [
         (
-            escape(source.name),
-            escape(_licenses(source.licenses)) or "to fill in",
+            source.name,
+            _licenses(source.licenses) or "to fill in",
             f"{source.documents:,}",
             amount(source.tokens),
         )
         for source in facts.sources
     ]
-    return f"{whole}\n\n{table(('Source', 'Licences', 'Documents', 'Tokens'), rows, numbers=2)}"
 
 
 def _licenses(counts: Mapping[str, int]) -> str:
@@ -230,7 +177,7 @@ def _score_row(score: TaskScore) -> tuple[str, ...]:
         rates += f"; {score.num_diverged} diverged"
     seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
     return (
-        escape(task),
+        task,
         metric_name(score.metric),
         seeds,
         rates,

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.analysis.load import Outcome
-from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
-from biphasic.errors import CheckpointError, DataError
-from biphasic.files import read_json, verify_folder
-from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
+from huggingface_hub import EvalResult
 
-_ENCODER = "encoder"
+from biphasic.analysis.estimate import Estimate, estimate
+from biphasic.analysis.selection import best_per_seed, grid_score
+from biphasic.errors import CheckpointError, DataError
+from biphasic.export.card_file import eval_result
+from biphasic.files import read_json, verify_folder
+from biphasic.records import ZERO_SHOT, Convention, ResultRecord, parse_record
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,22 @@ class TaskScore:
     learning_rates: tuple[float, ...]
     seeds: tuple[int, ...]
     num_diverged: int
+
+    @property
+    def for_hub(self) -> EvalResult:
+        """The mean on test, with what it is the mean of."""
+        seeds = self.estimate.num_seeds
+        is_mean = self.kind != ZERO_SHOT and seeds > 1
+        return eval_result(
+            kind=self.kind,
+            task=self.task,
+            title=self.task,
+            metric=self.metric,
+            value=self.estimate.mean,
+            split="test",
+            note=(f" after fine-tuning on {self.trained_on}" if self.trained_on else "")
+            + (f", mean over {seeds} seeds" if is_mean else ""),
+        )
 
 
 @dataclass(frozen=True)
@@ -105,22 +122,9 @@ def _score(
     task: str, trained_on: str | None, results: list[ResultRecord], *, convention: Convention
 ) -> TaskScore | None:
     metric = results[0].metric
-    outcomes = [
-        Outcome(
-            run=RunRecord(
-                id=result.id,
-                arm=_ENCODER,
-                task=task,
-                learning_rate=result.learning_rate,
-                seed=result.seed,
-            ),
-            status=result.status,
-            result=result,
-        )
-        for result in results
-    ]
-    selected = select(outcomes, metric=metric)
-    found = estimate(scores_on_test(selected, metric=metric), convention=convention)
+    grid = (grid_score(result, result, metric=metric) for result in results)
+    selected = best_per_seed(run for run in grid if run is not None)
+    found = estimate([run.test for run in selected], convention=convention)
     if found is None:
         return None
     return TaskScore(

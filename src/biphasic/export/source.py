@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
-from biphasic.files import expanded, is_complete, read_json, read_json_object
+from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.footprint import check_memory
 from biphasic.model.hub import (
     LocalModel,
@@ -18,6 +18,7 @@ from biphasic.model.hub import (
     claimed_identity,
     fetch_model,
     model_limits,
+    tokenizer_limit,
 )
 from biphasic.records import StateRecord, parse_record
 
@@ -130,8 +131,5 @@ def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimit
 
 
 def _max_seqlen(folder: Path, limits: ModelLimits) -> int | None:
-    """Return the least of what model and tokenizer state; tokenizers write 1e30 for no limit."""
-    path = folder / "tokenizer_config.json"
-    stated = read_json_object(path).get("model_max_length") if path.is_file() else None
-    bounds = [int(bound) for bound in (limits.positions, stated) if bound and bound < 1e9]
-    return min(bounds, default=None)
+    """Return the least of what model and tokenizer state."""
+    return min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None)

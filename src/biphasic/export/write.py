@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
-from biphasic.export.card import Export, write_card
+from biphasic.export.card import Export, write_export_card
 from biphasic.export.check import Reloaded, check_export, refuse_differences
 from biphasic.export.hf import MAX_SHARD_SIZE, WrittenModel, write_model
 from biphasic.export.output import find_made, new_folder, sign
@@ -103,7 +103,7 @@ def export_model(
         export = _write(source, staged, out.name, settings, say)
         say("exporting to ONNX")
         difference = write_onnx(staged, out)
-    write_card(out, replace(export, onnx=difference))
+    write_export_card(out, replace(export, onnx=difference))
     sign(out, inputs)
     return out
 
@@ -168,7 +168,7 @@ def _write(
         )
     found = _check(source, folder, reference, written=written, settings=settings, say=say)
     export = Export(source, name, settings.format, settings.dtype, written, found)
-    write_card(folder, export)
+    write_export_card(folder, export)
     say(
         f"hidden states as ours to {max(found.alone, found.many):.0e}, by transformers "
         f"{found.transformers} in a process of its own"

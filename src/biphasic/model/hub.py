@@ -215,11 +215,17 @@ def _limits(folder: Path) -> ModelLimits:
     stated = [
         positions,
         _stated(folder / "sentence_bert_config.json", "max_seq_length"),
-        _stated(folder / "tokenizer_config.json", "model_max_length"),  # 1e30 where it knows none
+        tokenizer_limit(folder),
         MAX_INPUT_TOKENS,
     ]
     longest_input = min(int(limit) for limit in stated if limit)
     return ModelLimits(longest_input, positions, num_embeddings)
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """Return the longest input that a tokenizer states, in tokens; None where it states none."""
+    stated = _stated(folder / "tokenizer_config.json", "model_max_length")
+    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
 
 
 def _stated(path: Path, name: str) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from biphasic.analysis.selection import best_run, grid_score
 from biphasic.errors import TrainingError
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, ResultRecord
@@ -150,20 +151,9 @@ def _times(passes: float) -> str:
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:
-    """Return the run with the best validation score; None where all diverged.
-
-    Of equals it is that with the smaller rate, then that with the smaller seed. The one run of a
-    zero-shot task is the best.
-    """
-    scored = [
-        ((result.validation or {}).get(metric, 0.0), result)
-        for result in results
-        if result.status == "finished"
-    ]
-    best = min(
-        scored, key=lambda each: (-each[0], each[1].learning_rate, each[1].seed), default=None
-    )
-    return None if best is None else best[1]
+    """Return the run with the best validation score; None where all diverged."""
+    scores = (grid_score(result, result, metric=metric) for result in results)
+    return best_run(score for score in scores if score is not None)
 
 
 def _refit(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from biphasic.analysis.palette import GRID, INK, MUTED, PAPER, SERIES
-from biphasic.analysis.text import plain
+from biphasic.analysis.text import plain, round_step
 from biphasic.study.naming import short_number
 from biphasic.study.plan import Plan
 from biphasic.study.training_plan import PlannedPoint, Segment
@@ -101,8 +101,7 @@ def _axis(canvas: _Canvas, height: int) -> Iterator[str]:
 
 def _round_steps(last: int) -> list[int]:
     """Return round numbers from 0: at most eight, and the last of them not beyond the end."""
-    sizes = (unit * 10**power for power in range(12) for unit in (1, 2, 5))
-    every = next(size for size in sizes if last <= size * _TICKS)
+    every = int(round_step(max(last / _TICKS, 1), (1, 2, 5, 10)))
     return list(range(0, last + 1, every))
 
 

@@ -24,7 +24,7 @@ from biphasic.files import read_json, read_json_object
 from biphasic.model.contract import load_checked_encoder
 from biphasic.model.device import on_compute_device
 from biphasic.model.directions import is_decoder, is_open
-from biphasic.model.hub import ModelLimits, locate_model, model_limits
+from biphasic.model.hub import ModelLimits, locate_model, model_limits, tokenizer_limit
 from biphasic.model.reading import read_config
 from biphasic.tasks.encoding import TokenIds, WatchedEncoder
 from biphasic.training.optimizer import set_precision
@@ -179,7 +179,7 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     stated = read_json_object(body / _READING) if (body / _READING).is_file() else {}
     begin, end = _framing(body)
     limits = model_limits(body)
-    longest = stated.get("max_seq_length") or _model_max_length(body) or limits.longest_input
+    longest = stated.get("max_seq_length") or tokenizer_limit(body) or limits.longest_input
     usual = min(int(longest), limits.positions or int(longest))
     return EmbeddingSettings(
         folder=body,
@@ -226,12 +226,6 @@ def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
         (at for at in range(len(framed)) if framed[at : at + len(inner)] == inner), len(framed)
     )
     return tuple(framed[:start]), tuple(framed[start + len(inner) :])
-
-
-def _model_max_length(folder: Path) -> int | None:
-    path = folder / "tokenizer_config.json"
-    stated = read_json_object(path).get("model_max_length") if path.is_file() else None
-    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
 
 
 def _limit(choices: Choices, limits: ModelLimits, *, usual: int) -> int:

@@ -152,15 +152,7 @@ def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
     def write(folder: Path) -> None:
         content = read_content(file, files, where=where)
         description = describe(file, origin={**origin, "counts": _counts(content)}, where=where)
-        write_task_folder(
-            folder,
-            description,
-            splits=content.splits,
-            labels=content.labels,
-            corpus=content.corpus,
-            queries=content.queries,
-            qrels=content.qrels,
-        )
+        write_task_folder(folder, description, **vars(content))
 
     return _Making(file.name, origin, write, choices)
 

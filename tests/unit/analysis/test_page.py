@@ -20,7 +20,7 @@ from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.matrix import comparison_tables
 from biphasic.analysis.page.runs import record_links, run_data
 from biphasic.analysis.page.strips import axis, strip
-from biphasic.analysis.palette import ArmStyle, arm_styles
+from biphasic.analysis.palette import SeriesStyle, arm_styles
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.report import render
 from biphasic.analysis.score_table import Score
@@ -28,7 +28,7 @@ from biphasic.analysis.scores import paper_scores, study_scores
 from biphasic.analysis.stats import cells
 from biphasic.analysis.tables import format_table
 
-STYLE = ArmStyle("#0b62a8", "series-1", "o", "-")
+STYLE = SeriesStyle("#0b62a8", "o", "-")
 
 
 def loaded(folder, **settings):

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures import compose, loss_panels, rate_panels, to_png, to_svg
 from biphasic.analysis.load import load_study
-from biphasic.analysis.palette import GRID, PAPER, VARIABLES, ArmStyle, arm_styles
+from biphasic.analysis.palette import GRID, PAPER, VARIABLES, SeriesStyle, arm_styles
 from biphasic.analysis.panels import WIDTH, Box, ScoreRow, draw_scores, score_height, spread
 from biphasic.analysis.text import (
     amount,
@@ -102,7 +102,7 @@ def test_a_name_without_spaces_is_cut_to_its_lines():
 
 
 def test_the_widest_numbers_are_not_cut():
-    style = ArmStyle("#1b2430", "ink", "o", "-")
+    style = SeriesStyle("#1b2430", "o", "-")
     row = ScoreRow("An arm", style, Estimate(1.0, 3.0589, 2), (1.0, 1.0), is_floor=False)
     figure = Figure(figsize=(WIDTH, score_height(1)))
     draw_scores(figure, Box(0, 0, WIDTH, score_height(1)), rows=[row], axis="accuracy, %")

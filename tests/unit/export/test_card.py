@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from export_states import CORPUS_HASH, IDENTITY, LEDGER, RECIPE
+from huggingface_hub import EvalResult, ModelCard
+from markdown_it import MarkdownIt
 from scipy import stats
 
 from biphasic.export import write
 from biphasic.export.check import Reloaded
+from biphasic.export.fitted_card import write_fitted_card
 from biphasic.export.results import scores_of_state
 from biphasic.export.write import export_model
+from biphasic.files import write_json
+from biphasic.tasks.fitted import HeadRecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Add = Callable[..., None]
@@ -112,7 +118,7 @@ class TestState:
     def test_begun_with_a_finished_model(self, make_state: Make, card_of: Card) -> None:
         model = {"pretrained": "some-owner/decoder", "revision": "abc"}
         card = card_of(make_state(recipe={**RECIPE, "model": model}))
-        assert "Goes on from `some-owner/decoder` at revision `abc`." in card
+        assert "Continues from `some-owner/decoder` at revision `abc`." in card
         assert front_matter(card)["base_model"] == "some-owner/decoder"
 
     def test_paths_of_a_machine_are_not_told(
@@ -124,7 +130,7 @@ class TestState:
         card = card_of(make_state(recipe=recipe, ground=ground))
         assert "/home" not in card
         assert str(tmp_path) not in card
-        assert "Goes on from `decoder`." in card
+        assert "Continues from `decoder`." in card
         assert "base_model" not in front_matter(card)
         assert "b" * 64 in card
 
@@ -193,6 +199,26 @@ class TestScores:
         assert rows(card, "news")[0][-1] == "75.00"
         assert "foreign" not in card
 
+    def test_the_hub_is_told(
+        self, state: Path, add_result: Add, card_of: Card, tmp_path: Path
+    ) -> None:
+        for rate, seed, validation, test in self.GRID:
+            add_result("reviews", rate, seed, validation, test)
+        add_result("lookup", 0.0, 0, None, 0.5, kind="zs")
+        card_of(state)
+        lookup, reviews = ModelCard.load(tmp_path / "my|en_coder/README.md").data.eval_results
+        assert (lookup.task_type, lookup.metric_value) == ("information-retrieval", 0.5)
+        assert reviews == EvalResult(
+            task_type="text-classification",
+            task_name="sequence classification",
+            dataset_type="reviews",
+            dataset_name="reviews",
+            dataset_split="test",
+            metric_type="accuracy",
+            metric_name="accuracy, mean over 2 seeds",
+            metric_value=0.66,  # a share: (0.60 + 0.72) / 2
+        )
+
     def test_two_protocols_cannot_be_told_apart(self, add_result: Add, tmp_path: Path) -> None:
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-3, 0, 0.9, 0.8, steps=20)
@@ -225,7 +251,9 @@ class TestScores:
         assert "90.00" not in card
 
     def test_none(self, state: Path, card_of: Card) -> None:
-        assert "## Scores" not in card_of(state)
+        card = card_of(state)
+        assert "## Scores" not in card
+        assert "model-index" not in front_matter(card)
 
 
 class TestOtherModels:
@@ -264,3 +292,93 @@ class TestOtherModels:
         front = front_matter(card_of(make_family("bert"), format="sentence-transformers"))
         assert front["library_name"] == "sentence-transformers"
         assert front["pipeline_tag"] == "feature-extraction"
+
+
+HOSTILE = "a`b``c\n---\nlicense: mit\n```\n# x <script>|*{{ 7 * 7 }}{% raw %}\u202e'\"$(id)"
+
+
+class TestFineTuned:
+    @staticmethod
+    def write(folder: Path, **details: Any) -> str:
+        record = {
+            "format": "biphasic.head/1",
+            "kind": "sc",
+            "form": "sequence-classification",
+            "task": "reviews",
+            "title": "Reviews",
+            "metric": "macro_f1",
+            "model": "some-owner/encoder",
+            "model_identity": IDENTITY,
+            "learning_rate": 1e-4,
+            "seed": 3,
+            "steps": 7,
+            "validation": {"macro_f1": 0.5, "accuracy": 0.625},
+            "test": {"macro_f1": 0.75},
+            "protocol": {"max_seqlen": 64, "batch_size": 8},
+            "labels": ("no", "yes"),
+            **details,
+        }
+        write_json(folder / "config.json", {"is_causal": False})
+        name = details.get("title", "mine")
+        write_fitted_card(folder, HeadRecord.model_validate(record), name=name, difference=1e-7)
+        return (folder / "README.md").read_text("utf-8")
+
+    def test_the_hub_is_told(self, tmp_path: Path) -> None:
+        card = self.write(tmp_path)
+        data = ModelCard.load(tmp_path / "README.md").data
+        assert (data.base_model, data.model_name) == ("some-owner/encoder", "mine")
+        results = data.eval_results
+        assert [(each.dataset_split, each.metric_type, each.metric_value) for each in results] == [
+            ("validation", "macro_f1", 0.5),
+            ("validation", "accuracy", 0.625),
+            ("test", "macro_f1", 0.75),
+        ]
+        assert rows(card, "macro F1") == [["macro F1", "50.00", "75.00"]]
+        assert front_matter(card)["license"] is None
+
+    @pytest.mark.parametrize(
+        ("kind", "form"),
+        [
+            ("sc", "separate-head"),
+            ("ir", "sentence-transformers"),
+            ("qa", "question-answering"),
+            ("tc", "token-classification"),
+        ],
+    )
+    def test_names_are_text(self, kind: str, form: str, tmp_path: Path) -> None:
+        fields = {"task": HOSTILE, "title": HOSTILE, "model": HOSTILE, "template": HOSTILE}
+        card = self.write(tmp_path, kind=kind, form=form, test={HOSTILE: 0.5}, **fields)
+        front = front_matter(card)
+        assert front["license"] is None
+        assert "base_model" not in front
+        assert "\u202e" not in card
+        assert "49" not in card  # of 7 * 7
+        _, _, body = card.split("---\n", 2)
+        tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(body)
+        headings = [
+            after.content for token, after in pairwise(tokens)
+            if token.type == "heading_open"
+        ]  # fmt: skip
+        assert headings[1:] == [
+            "Use", "Scores", "Training", "Check", "Needs transformers 5.2 or newer"
+        ]  # fmt: skip
+        inline = [each.type for token in tokens for each in token.children or ()]
+        assert "html_block" not in {token.type for token in tokens}
+        assert "html_inline" not in inline
+        for token in tokens:
+            if token.type == "fence" and token.info == "python":
+                compile(token.content, "card", "exec")
+        assert len([token for token in tokens if token.type == "tr_open"]) == 1 + 3
+
+
+def test_the_template_names_only_what_it_is_given(
+    make_state: Make, card_of: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jinja2 writes nothing for a name that it does not know."""
+    monkeypatch.setattr("jinja2.runtime.Undefined.__str__", _unknown)
+    card_of(make_state())
+    TestFineTuned.write(tmp_path)
+
+
+def _unknown(name: Any) -> str:
+    raise AssertionError(f"unknown: {name._undefined_name}")

@@ -9,7 +9,7 @@ from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.strips import Axis, Strip, axis, strip
-from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.palette import SeriesStyle
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.summary import task_line, task_notes
@@ -68,7 +68,7 @@ class _Column:
     scores: Scores
     dataset: DatasetInfo
     place: int
-    styles: Mapping[str, ArmStyle]
+    styles: Mapping[str, SeriesStyle]
     paper: ReferenceValues
 
     def score(self, model: ModelInfo) -> Score | None:
@@ -86,7 +86,7 @@ class _Column:
 def task_cards(
     records: StudyRecords,
     scores: Scores,
-    styles: Mapping[str, ArmStyle],
+    styles: Mapping[str, SeriesStyle],
     paper: ReferenceValues,
 ) -> list[Card]:
     """Return a card for each dataset and average, in order."""

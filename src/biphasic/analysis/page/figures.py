@@ -21,7 +21,7 @@ from biphasic.analysis.figures import (
 )
 from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, ranked
-from biphasic.analysis.palette import ArmStyle, arm_styles
+from biphasic.analysis.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.plots.catalog import record_figures, score_figures
 from biphasic.analysis.plots.chart import Chart, Skipped
 from biphasic.analysis.plots.page import chart_svg
@@ -31,7 +31,7 @@ from biphasic.analysis.scores import paper_scores
 from biphasic.analysis.stats import cells
 from biphasic.files import write_bytes, write_text
 
-_FADED = ArmStyle("", "muted", "o", "-")
+_FADED = SeriesStyle(MUTED, "o", "-")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def choice_sentence(records: StudyRecords, few: StudyRecords) -> str:
     return f"Of {len(records.arms)} arms the {best} best over all columns{untrained} are drawn. "
 
 
-def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, ArmStyle]:
+def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesStyle]:
     """Give the arms of the charts the styles that they have there, and grey to all others."""
     styles = arm_styles(few.arms)
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}

@@ -11,7 +11,7 @@ from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.load import Segment, StudyRecords
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
-from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.palette import SeriesStyle
 from biphasic.analysis.power import EffectSize
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import Score, Scores
@@ -77,7 +77,7 @@ def score_rows(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
     scores: Scores,
-    styles: Mapping[str, ArmStyle],
+    styles: Mapping[str, SeriesStyle],
     paper: ReferenceValues,
     *,
     objectives: Sequence[str],
@@ -130,7 +130,7 @@ def _gaps(cell: Cell | None, score: Score | None) -> str:
 def rate_rows(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
-    styles: Mapping[str, ArmStyle],
+    styles: Mapping[str, SeriesStyle],
 ) -> Iterator[RateRow]:
     """Yield a row per arm, with what was chosen on each task that has learning rates."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
@@ -145,7 +145,7 @@ def _chosen_rates(cell: Cell) -> tuple[str, ...]:
 
 
 def cost_lines(
-    records: StudyRecords, styles: Mapping[str, ArmStyle]
+    records: StudyRecords, styles: Mapping[str, SeriesStyle]
 ) -> list[tuple[str, str, CostRow]]:
     """Return label, colour and costs of each arm's phases and total."""
     labels = {arm.name: arm.label for arm in records.arms}

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.palette import ArmStyle
+from biphasic.analysis.palette import SeriesStyle
 from biphasic.analysis.score_table import Score
+from biphasic.analysis.text import round_step
 
 _MOST_TICKS = 4
 _ROOM = 0.06
@@ -67,7 +68,7 @@ def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Axis | None
         return None
     room = max(_ROOM * (max(ends) - min(ends)), _LEAST_ROOM)
     low, high = min(ends) - room, max(ends) + room
-    step = _step((high - low) / _MOST_TICKS)
+    step = round_step((high - low) / _MOST_TICKS)
     first, last = math.ceil(low / step), math.floor(high / step)
     bare = Axis(low, high, ())
     ticks = tuple(
@@ -77,7 +78,7 @@ def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Axis | None
     return Axis(low, high, ticks)
 
 
-def strip(score: Score, style: ArmStyle, on: Axis, reference: Estimate | None) -> Strip | None:
+def strip(score: Score, style: SeriesStyle, on: Axis, reference: Estimate | None) -> Strip | None:
     """Place an arm's score on an axis; None where it has none."""
     if score.estimate is None:
         return None
@@ -93,9 +94,3 @@ def strip(score: Score, style: ArmStyle, on: Axis, reference: Estimate | None) -
         seeds=tuple(on.place(value) for value in (score.by_seed or {}).values()),
         reference=None if reference is None else on.place(reference.mean),
     )
-
-
-def _step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= least)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from biphasic.analysis.plots.styles import SeriesStyle, reference_style
+from biphasic.analysis.palette import SeriesStyle, reference_style
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import TASKS, csv_text, flat, metric_name
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from biphasic.analysis.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.plots.chart import Lines
-from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.score_table import ModelInfo, Scores
 from biphasic.analysis.text import amount
 

@@ -7,6 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from biphasic.analysis.load import ArmData, Curve, StudyRecords
+from biphasic.analysis.palette import (
+    SeriesStyle,
+    distinct_styles,
+    hollow,
+    objective_styles,
+    ordered_styles,
+)
 from biphasic.analysis.plots.chart import (
     Axis,
     Chart,
@@ -25,13 +32,6 @@ from biphasic.analysis.plots.choose import (
     steps_text,
 )
 from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.plots.styles import (
-    SeriesStyle,
-    distinct_styles,
-    hollow,
-    objective_styles,
-    ordered_styles,
-)
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import flat, objective_name
 

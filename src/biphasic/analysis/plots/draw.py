@@ -10,21 +10,27 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from biphasic.analysis.palette import INK, MUTED, PAPER
 from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
-from biphasic.analysis.plots.frame import SMALL, quieten
+from biphasic.analysis.plots.frame import (
+    POINTS_PER_INCH,
+    SMALL,
+    add_field,
+    fitting,
+    fix_ticks,
+    head,
+    text_width,
+)
 from biphasic.analysis.plots.key import (
     draw_key,
     key_height,
     lay_out_key,
     marker_look,
-    text_width,
 )
 from biphasic.analysis.plots.render import drawing
-from biphasic.analysis.text import flat
 
 _TITLE_SIZE = 10.0
 _PANEL_SIZE = 8.0
@@ -37,7 +43,6 @@ _AXIS_LABEL = 0.12
 _TICK_GAP = 0.04
 _WIDEST_TICK = 1.2
 _TITLE = 0.26
-_POINTS_PER_INCH = 72.0
 _LEAST_WIDTH = 3
 _DODGE = 2.6
 _WIDEST_DODGE = 10.0
@@ -88,7 +93,7 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     top = height - _EDGE
     if layout.has_title:
-        text = _cut(chart.title, _TITLE_SIZE, width - 2 * _EDGE, "bold")
+        text = fitting(chart.title, _TITLE_SIZE, width - 2 * _EDGE, "bold")
         figure.text(
             _EDGE / width, (top - 0.04) / height, text,
             fontsize=_TITLE_SIZE, fontweight="bold", color=INK, va="top",
@@ -97,21 +102,21 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     first_row = top - title - key_height(entries)
     for index, panel in enumerate(chart.panels):
         row, column = divmod(index, num_columns)
-        axes = figure.add_axes(
-            (
-                (_EDGE + column * panel_width + _LEFT) / width,
-                (first_row - row * row_height - _HEAD - layout.panel_height) / height,
-                (panel_width - _LEFT - _RIGHT) / width,
-                layout.panel_height / height,
-            )
-        )
-        _draw_panel(figure, axes, panel, chart.axis, width=panel_width - _LEFT - _RIGHT)
+        field = panel_width - _LEFT - _RIGHT
+        bottom = first_row - row * row_height - _HEAD - layout.panel_height
+        left = _EDGE + column * panel_width + _LEFT
+        axes = add_field(figure, left, bottom, field, layout.panel_height)
+        _draw_panel(figure, axes, panel, chart.axis, width=field)
     figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
     return figure
 
 
 def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
-    _dress(axes, panel, width=width)
+    room = _LEFT + width + _RIGHT - 0.04
+    title = fitting(panel.title, _PANEL_SIZE, room, "bold")
+    unit = fitting(panel.unit, SMALL, room)
+    flush = -_LEFT * POINTS_PER_INCH + 1
+    head(axes, title, unit, flush=flush, heights=(16.0, 6.0), size=_PANEL_SIZE)
     _place_axis(axes, axis, panel, width=width)
     points = [point for series in panel.series for point in series.points]
     axes.set_ylim(*_range(points))
@@ -131,22 +136,6 @@ def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: 
         _draw_series(axes, series, _shifted(figure, axes, shift))
 
 
-def _dress(axes: Axes, panel: Panel, *, width: float) -> None:
-    quieten(axes)
-    flush = -_LEFT * _POINTS_PER_INCH + 1
-    room = _LEFT + width + _RIGHT - 0.04
-    heads = (
-        (_cut(panel.title, _PANEL_SIZE, room, "bold"), 16.0, _PANEL_SIZE, INK,
-         "bold"),
-        (_cut(panel.unit, SMALL, room), 6.0, SMALL, MUTED, "normal"),
-    )  # fmt: skip
-    for text, above, size, color, weight in heads:
-        axes.annotate(
-            text, (0, 1), xytext=(flush, above), xycoords="axes fraction",
-            textcoords="offset points", fontsize=size, color=color, fontweight=weight,
-        )  # fmt: skip
-
-
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     """Set limits and those ticks whose texts do not touch."""
     places = [place for place, _ in axis.ticks]
@@ -162,14 +151,12 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
     ends = axes.get_xlim()
     # Categories are all named; numbers between others can be left out.
     widest = width / len(axis.ticks) - _TICK_GAP if axis.scale == "category" else _WIDEST_TICK
-    texts = [_cut(text, SMALL, widest) for _, text in axis.ticks]
+    texts = [fitting(text, SMALL, widest) for _, text in axis.ticks]
     along = [_along(place, ends, is_log=axis.scale == "log") * width for place, _ in axis.ticks]
     shown = _apart(along, [text_width(text, SMALL) for text in texts])
     if axis.scale == "category":
         shown = [*range(len(texts))]
-    axes.xaxis.set_major_locator(FixedLocator([axis.ticks[index][0] for index in shown]))
-    axes.xaxis.set_major_formatter(FixedFormatter([texts[index] for index in shown]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    fix_ticks(axes, [(axis.ticks[index][0], texts[index]) for index in shown])
 
 
 def _along(place: float, ends: tuple[float, float], *, is_log: bool) -> float:
@@ -236,7 +223,7 @@ def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
 
 
 def _shifted(figure: Figure, axes: Axes, points: float) -> Transform:
-    return axes.transData + ScaledTranslation(points / _POINTS_PER_INCH, 0, figure.dpi_scale_trans)
+    return axes.transData + ScaledTranslation(points / POINTS_PER_INCH, 0, figure.dpi_scale_trans)
 
 
 def _range(points: Sequence[Point]) -> tuple[float, float]:
@@ -244,13 +231,3 @@ def _range(points: Sequence[Point]) -> tuple[float, float]:
     high = max(point.mean if point.high is None else point.high for point in points)
     room = 0.08 * (high - low) or _FLAT_ROOM
     return low - room, high + room
-
-
-def _cut(text: str, size: float, width: float, weight: str = "normal") -> str:
-    """Return a text, or as much of it as fits with an ellipsis."""
-    text = flat(text)[:200]
-    if text_width(text, size, weight) <= width:
-        return text
-    while text and text_width(f"{text}…", size, weight) > width:
-        text = text[:-1]
-    return f"{text.rstrip()}…"

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
 
-from biphasic.analysis.palette import INK, PAPER
+from biphasic.analysis.palette import INK, PAPER, SeriesStyle
 from biphasic.analysis.plots.chart import Series
-from biphasic.analysis.plots.styles import SeriesStyle
-from biphasic.analysis.text import flat
+from biphasic.analysis.plots.frame import fitting, text_width
 
 FONT_SIZE = 8.0
 ROW_HEIGHT = 0.19
@@ -22,9 +18,6 @@ _SAMPLE = 0.32
 _SPACE = 0.07
 _GAP = 0.2
 _LONGEST = 60
-# Pixel images place each letter on a whole pixel.
-_ROUNDING = 1.07
-_POINTS_PER_INCH = 72.0
 
 
 @dataclass(frozen=True)
@@ -35,15 +28,6 @@ class KeyEntry:
     text: str
     left: float
     row: int
-
-
-@lru_cache(maxsize=4096)
-def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Return how wide a text is in the built-in font, in inches, pixels rounded up."""
-    width, _, _ = text_to_path.get_text_width_height_descent(
-        text, FontProperties(size=size, weight=weight), ismath=False
-    )
-    return _ROUNDING * float(width) / _POINTS_PER_INCH
 
 
 def lay_out_key(series: Sequence[Series], *, width: float) -> list[KeyEntry]:
@@ -57,7 +41,7 @@ def lay_out_key(series: Sequence[Series], *, width: float) -> list[KeyEntry]:
     entries: list[KeyEntry] = []
     left, row = 0.0, 0
     for each in first.values():
-        text = _fitting(each.label, width - _SAMPLE - _SPACE)
+        text = fitting(each.label, FONT_SIZE, width - _SAMPLE - _SPACE, longest=_LONGEST)
         size = _SAMPLE + _SPACE + text_width(text, FONT_SIZE)
         if entries and left + size > width:
             left, row = 0.0, row + 1
@@ -106,13 +90,3 @@ def marker_look(style: SeriesStyle, *, size: float = 5.0) -> dict[str, object]:
         "marker": style.marker, "markersize": size + 0.4, "markerfacecolor": style.color,
         "markeredgecolor": style.color if style.marker == "x" else PAPER, "markeredgewidth": 0.6,
     }  # fmt: skip
-
-
-def _fitting(label: str, width: float) -> str:
-    text = flat(label)
-    if len(text) <= _LONGEST and text_width(text, FONT_SIZE) <= width:
-        return text
-    text = text[:_LONGEST]
-    while text and text_width(f"{text}…", FONT_SIZE) > width:
-        text = text[:-1]
-    return f"{text.rstrip()}…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from biphasic.analysis.palette import objective_styles, ordered_styles
 from biphasic.analysis.plots.chart import (
     Axis,
     Chart,
@@ -26,7 +27,6 @@ from biphasic.analysis.plots.choose import (
     steps_text,
 )
 from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.plots.styles import objective_styles, ordered_styles
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 
 _MIXED = "CLM+MLM"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from biphasic.analysis.palette import LINES
+from biphasic.analysis.palette import LINES, SeriesStyle, distinct_styles, hollow, objective_styles
 from biphasic.analysis.plots.chart import (
     Axis,
     Chart,
@@ -29,7 +29,6 @@ from biphasic.analysis.plots.choose import (
     steps_text,
 )
 from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles, hollow, objective_styles
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import superscript
 

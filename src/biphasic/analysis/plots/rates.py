@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.load import ArmData, Outcome, StudyRecords
+from biphasic.analysis.palette import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
-from biphasic.analysis.plots.styles import SeriesStyle, distinct_styles, objective_styles
 from biphasic.analysis.score_table import PERCENT
 from biphasic.analysis.text import count, listing, metric_name, rate
 from biphasic.records import Convention

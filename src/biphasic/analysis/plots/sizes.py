@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from biphasic.analysis.palette import ordered_styles
 from biphasic.analysis.plots.chart import (
     Axis,
     Chart,
@@ -27,7 +28,6 @@ from biphasic.analysis.plots.choose import (
     sizes,
 )
 from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.plots.styles import ordered_styles
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 
 

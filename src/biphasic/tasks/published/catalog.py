@@ -228,8 +228,8 @@ def write_published(
     """
     task, is_zero_shot = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(task, revision))
-    content = _read(task, opener, is_zero_shot=is_zero_shot, paper=paper)
-    fields = dict(content.description)
+    files = {**vars(_read(task, opener, is_zero_shot=is_zero_shot, paper=paper))}
+    fields = dict(files.pop("description"))
     origin = {
         "published": name,
         "paper": _is_read_otherwise(task, paper=paper),
@@ -245,15 +245,7 @@ def write_published(
         origin=origin,
         **fields,
     )
-    write_task_folder(
-        folder,
-        description,
-        splits=content.splits,
-        labels=content.labels,
-        corpus=content.corpus,
-        queries=content.queries,
-        qrels=content.qrels,
-    )
+    write_task_folder(folder, description, **files)
 
 
 def published_origin(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,9 @@ from biphasic.tasks.published.tables import (
     Opener,
     Row,
     Table,
+    cut_splits,
     dataset_of,
     find_column,
-    halves,
-    select,
 )
 
 _QUESTION = ("question", "query")
@@ -42,18 +40,8 @@ def read_questions(source: QuestionSource, opener: Opener) -> Content:
     Raises:
         DataError: A column is missing, or answers have no positions.
     """
-    train_table, test_table = source.tables(is_zero_shot=False)
-    train, test = opener.open(train_table), opener.open(test_table)
-    parts = halves(train_table, len(dataset_of(train)))
-    return Content(
-        splits={
-            **{
-                split: _rows(train_table, select(train, numbers), numbers)
-                for split, numbers in parts.items()
-            },
-            "test": _rows(test_table, test, itertools.count()),
-        },
-    )
+    train, test = source.tables(is_zero_shot=False)
+    return Content(splits=cut_splits(opener, train, test, _rows))
 
 
 def _rows(table: Table, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from biphasic.data.hub import HubTable
 from biphasic.tasks.published.tables import (
@@ -12,12 +12,11 @@ from biphasic.tasks.published.tables import (
     Opener,
     Row,
     Table,
+    cut_splits,
     dataset_of,
     find_column,
-    halves,
     label_name,
     label_names,
-    select,
 )
 
 
@@ -50,18 +49,10 @@ def read_classification(source: ClassificationSource, opener: Opener) -> Content
     Raises:
         DataError: A column is missing or a label unknown.
     """
-    train, test = opener.open(source.train), opener.open(source.test)
-    parts = halves(source.train, len(dataset_of(train)))
     return Content(
         description={"template": source.template} if source.template else {},
         labels=source.labels,
-        splits={
-            **{
-                split: _rows(source, source.train, select(train, numbers), numbers)
-                for split, numbers in parts.items()
-            },
-            "test": _rows(source, source.test, test, itertools.count()),
-        },
+        splits=cut_splits(opener, source.train, source.test, partial(_rows, source)),
     )
 
 

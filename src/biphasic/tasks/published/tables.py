@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +36,7 @@ class Table:
         return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """What a published dataset becomes, in the arguments of `write_task_folder`.
 
@@ -110,6 +111,32 @@ def _columns_of(line: Line, columns: Sequence[str]) -> Row:
         if column not in line.value:
             raise line.error(f"no field '{column}'{nearest(column, line.value)}")
     return line.value
+
+
+def cut_splits(
+    opener: Opener,
+    train_table: Table,
+    test_table: Table,
+    rows: Callable[[Table, HubTable, Iterable[int]], Iterator[Row]],
+) -> dict[str, Iterator[Row]]:
+    """Cut validation from a published training split; another published split is test.
+
+    Args:
+        opener: Opens both.
+        train_table: What train and validation are cut from.
+        test_table: What test is.
+        rows: Reads some rows of a table; takes the table, the opened rows, and their numbers there.
+
+    Raises:
+        DataError: There are too few rows to split.
+    """
+    train, test = opener.open(train_table), opener.open(test_table)
+    parts = halves(train_table, len(dataset_of(train)))
+    splits = {
+        split: rows(train_table, select(train, numbers), numbers)
+        for split, numbers in parts.items()
+    }
+    return {**splits, "test": rows(test_table, test, itertools.count())}
 
 
 def halves(table: Table, num_rows: int) -> dict[str, list[int]]:

@@ -15,13 +15,12 @@ from matplotlib.text import Text
 from PIL import Image
 
 from biphasic.analysis.load import load_study
-from biphasic.analysis.palette import RAMP
+from biphasic.analysis.palette import RAMP, distinct_styles, objective_styles, ordered_styles
 from biphasic.analysis.plots.catalog import record_figures, score_figures
 from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
 from biphasic.analysis.plots.draw import PHONE, PRINT, Layout, draw_chart
 from biphasic.analysis.plots.page import chart_svg
 from biphasic.analysis.plots.render import drawing, to_pdf, to_png, to_svg
-from biphasic.analysis.plots.styles import distinct_styles, objective_styles, ordered_styles
 from biphasic.analysis.scores import paper_scores
 
 HOSTILE = (
