@@ -59,7 +59,7 @@ def claims_command(
     """Answer claims from a study's scores: true, partly, false or undecided, with the numbers."""
     import json
 
-    from biphasic.analysis.claims import changed_verdicts, claims_report, claims_schema, restated
+    from biphasic.analysis.claims import changed_verdicts, claims_report, restated
     from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
 
     if schema:
