@@ -264,21 +264,22 @@ class Claim:
         """
         try:
             found = tuple(self.ask(table))
-            if not [each for each in found if not each.is_weaker]:
+            for each in found:
+                if not isinstance(each, Check):
+                    raise ValueError(f"yields {each!r}, which is no check")
+            if all(each.is_weaker for each in found):
                 raise ValueError("yields no check")
         except BiphasicError:
             raise
         except Exception as error:  # noqa: BLE001  # the function is a user's
-            raise _failed(Path(self.ask.__code__.co_filename), error, self.id) from None
+            code = self.ask.__code__
+            path, line = Path(code.co_filename), code.co_firstlineno
+            raise _failed(path, error, line=line, what=f"claim '{self.id}': ") from None
         return found
 
 
 def claim(
-    id: str,
-    text: str,
-    *,
-    source: str = "",
-    reading: str = "",  # noqa: A002
+    id: str, text: str, *, source: str = "", reading: str = ""
 ) -> Callable[[Callable[[Table], Iterable[Check]]], Claim]:
     """Make a claim of the function below, which yields checks of the table that it is given.
 
@@ -331,9 +332,11 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _failed(path: Path, error: Exception, claim: str = "") -> ConfigError:
+def _failed(
+    path: Path, error: Exception, *, line: int | None = None, what: str = ""
+) -> ConfigError:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    line = lines[-1] if lines else getattr(error, "lineno", None)
+    line = lines[-1] if lines else getattr(error, "lineno", line)
     place = f"{path}, line {line}" if line else f"{path}"
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return ConfigError(f"{place}: {claim and f'claim {claim}: '}{kind}{error}")
+    return ConfigError(f"{place}: {what}{kind}{error}")

@@ -42,6 +42,8 @@ class Levels:
 
 def bounds(**limits: float) -> Levels:
     """Mean all levels within `at_least`, `at_most`, `above` and `below`."""
+    if not limits:
+        raise ValueError("bounds: give one at least")
     tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
     text = ", ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
     return Levels(text, lambda found: [x for x in found if all(t(x, limit) for t, limit in tests)])
@@ -73,9 +75,8 @@ def levels(factor: str, given: Any) -> Levels:
         return given
     values = tuple(given) if isinstance(given, list | tuple | set) else (given,)
     kind, name = (int | float, "number") if factor in NUMBER_FACTORS else (str, "name")
-    for value in values:
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{factor}: {value!r} is no {name}")
+    if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        raise ValueError(f"{factor}: {given!r} is no {name}, and no list of {name}s")
 
     def is_same(level: Any, value: Any) -> bool:
         return level == value if kind is str else abs(level - value) <= CLOSE
@@ -90,6 +91,8 @@ def selected(selection: Selection) -> dict[str, Levels]:
     """Return the levels that a selection means, `finished` aside."""
     for factor in selection:
         known(factor, (*FACTORS, "finished"))
+    if not isinstance(selection.get("finished", True), bool):
+        raise ValueError(f"finished: {selection['finished']!r} is neither True nor False")
     return {name: levels(name, selection[name]) for name in FACTORS if name in selection}
 
 
