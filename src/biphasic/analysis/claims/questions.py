@@ -7,7 +7,7 @@ factors.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Any
@@ -383,7 +383,7 @@ class Extreme:
             return "no number", None, "", None
         values = {x: max(r.mean for r in group if getattr(r, self.over) == x) for x in found}
         if self.across:
-            import pandas as pd
+            import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
 
             grid = pd.DataFrame(group).pivot_table(
                 "mean", self.across, self.over, aggfunc="last", sort=False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
@@ -54,7 +54,7 @@ def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
         `name` of the model, `missing` (why there is no mean, or why it may still change) and
         `terms`, the weighted scores whose sum it is.
     """
-    import pandas as pd
+    import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
 
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
