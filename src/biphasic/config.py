@@ -40,7 +40,6 @@ _FILES = (
     ({"arms", "tasks", "include"}, "a study; run it with 'biphasic study run {}'"),
     ({"phases", "learning_rate"}, "a recipe; train it with 'biphasic pretrain {}'"),
     ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),
-    ({"claims"}, "a list of claims; check it with 'biphasic claims --claims {}'"),
     ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),
 )
 """Keys that only one kind of file has, what such a file is, and what to do with it."""

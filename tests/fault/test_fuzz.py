@@ -26,7 +26,6 @@ import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic import locks
-from biphasic.analysis.claims import load_claims
 from biphasic.analysis.layout import read_layout
 from biphasic.analysis.load import load_study as load_records
 from biphasic.config import load_config
@@ -135,15 +134,6 @@ def corpus(folder: Path) -> Read:
     sources = ["builtin:pydocs", {"source": "hf:a/b?split=train", "license": "MIT"}, "~/texts"]
     write_yaml(folder / "corpus.yaml", {"sources": sources, "tokenizer": "a/b", "hub_copies": "c"})
     return lambda folder: load_config(CorpusConfig, folder / "corpus.yaml").anchored(folder)
-
-
-def claims(folder: Path) -> Read:
-    from importlib import resources
-
-    found = resources.files("biphasic.analysis").joinpath("reference", "claims.yaml")
-    whole = yaml.safe_load(found.read_text())
-    write_yaml(folder / "claims.yaml", {**whole, "claims": whole["claims"][::6]})
-    return lambda folder: load_claims(folder / "claims.yaml")
 
 
 def resolved(folder: Path) -> Read:
@@ -298,7 +288,6 @@ KINDS: dict[str, Callable[[Path], Read]] = {
     "overrides": overrides,
     "recipe": recipe,
     "corpus": corpus,
-    "claims": claims,
     "resolved": resolved,
     "task file": task_file,
     "sc.csv": own("sc", ".csv", 'text,label\n"a, b",pos\nc,neg\n'),

@@ -42,7 +42,9 @@ def claims_command(
     ] = None,
     claims: Annotated[
         Path | None,
-        typer.Option(help="Claims file (YAML) of your own. Default: the paper's claims."),
+        typer.Option(
+            help="Python file with claims of your own; it is run as code. Default: the paper's."
+        ),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="One claim; repeat for several.")
@@ -52,19 +54,13 @@ def claims_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, every comparison included.")
     ] = False,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of claims files, for editors.")
-    ] = False,
 ) -> None:
     """Answer claims from a study's scores: true, partly, false or undecided, with the numbers."""
     import json
 
-    from biphasic.analysis.claims import changed_verdicts, claims_report, claims_schema, restated
+    from biphasic.analysis.claims import changed_verdicts, claims_report, restated
     from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
 
-    if schema:
-        echo(json.dumps(claims_schema(), indent=1))
-        return
     chosen = _chosen(claims, only or ())
     rule = chosen_convention(convention)
     scores = _scores(folder, is_paper=paper, convention=rule)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from biphasic.analysis.claims import claims_report, claims_schema, paper_claims, restated
-from biphasic.analysis.claims import selection as words
+from biphasic.analysis.claims import claims_report, paper_claims, restated
+from biphasic.analysis.claims.levels import FACTORS
 from biphasic.analysis.scores import paper_scores
 from biphasic.cli.main import main
 
@@ -26,9 +25,9 @@ def block(name: str, language: str) -> str:
 
 
 def test_the_example_prints_what_the_page_says(monkeypatch, capsys, tmp_path) -> None:
-    (tmp_path / "mine.yaml").write_text(block("example", "yaml"), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(block("example", "python"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["biphasic", "claims", "--paper", "--claims", "mine.yaml"])
+    monkeypatch.setattr(sys, "argv", ["biphasic", "claims", "--paper", "--claims", "mine.py"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
@@ -58,10 +57,5 @@ def test_the_page_says_how_arguable_sentences_are_read() -> None:
 
 def test_the_page_names_every_factor() -> None:
     page = PAGE.read_text("utf-8")
-    factors = {*words.TEXT_FACTORS, *words.NUMBER_FACTORS, "finished"}
+    factors = {*FACTORS, "finished"}
     assert {factor for factor in factors if f"`{factor}`" not in page} == set()
-
-
-def test_the_published_schema_is_this_version_s() -> None:
-    published = json.loads((PAGE.parent / "claims.schema.json").read_text("utf-8"))
-    assert published == claims_schema(), "biphasic claims --schema > docs/claims.schema.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -10,8 +11,15 @@ import pytest
 from made_scores import made_scores
 from small_table import model
 
-from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
-from biphasic.analysis.claims.language import Claim
+from biphasic.analysis.claims import (
+    Check,
+    Claim,
+    ClaimResult,
+    Table,
+    bounds,
+    changed_verdicts,
+    claims_report,
+)
 from biphasic.analysis.compare import family_of
 from biphasic.analysis.score_table import DatasetInfo, Scores
 
@@ -25,8 +33,12 @@ def table(cells: dict[Any, Any], *infos: Any) -> Scores:
     return made_scores(cells, datasets=datasets, **named)
 
 
-def ask(scores: Scores, check: dict[str, Any]) -> ClaimResult:
-    claim = Claim.model_validate({"id": "mine", "text": "A sentence.", "checks": [check]})
+MLM, CLM = {"objective": "MLM"}, {"objective": "CLM"}
+Question = Callable[[Table], Check]
+
+
+def ask(scores: Scores, question: Question) -> ClaimResult:
+    claim = Claim("mine", "A sentence.", lambda table: [question(table)])
     (result,) = claims_report(scores, claims=[claim])
     return result
 
@@ -36,8 +48,8 @@ def around(mean: float, *, width: float = 1.0, shift: int = 0) -> list[float]:
     return [mean + width * each for each in luck]
 
 
-def answer(scores: Scores, check: dict[str, Any]) -> bool | None:
-    (found,) = ask(scores, check).checks
+def answer(scores: Scores, question: Question) -> bool | None:
+    (found,) = ask(scores, question).checks
     (comparison,) = found.comparisons
     return comparison.holds
 
@@ -59,9 +71,7 @@ def test_two_seeds_say_nothing_where_the_report_says_nothing() -> None:
         "not significantly lower",
         "not lower",
     ):
-        check = {"compare": {"first": {"objective": "MLM"}, "second": {"objective": "CLM"},
-                             "expect": expect}}  # fmt: skip
-        result = ask(scores, check)
+        result = ask(scores, lambda table, expect=expect: table.compare(MLM, CLM, expect))
         assert (result.verdict, result.checks[0].comparisons[0].holds) == ("undecided", None)
         assert result.missing == ("the data cannot tell apart: mlm, clm",)
     assert changed_verdicts(scores) == {}
@@ -75,10 +85,12 @@ def test_two_seeds_say_nothing_where_the_report_says_nothing() -> None:
 )  # fmt: skip
 def test_a_clear_difference_answers_every_question(expect: str, expected: bool) -> None:
     scores = pair(around(80), around(70, shift=1))
-    check = {"compare": {"first": {"objective": "MLM"}, "second": {"objective": "CLM"},
-                         "expect": expect}}  # fmt: skip
-    assert answer(scores, check) is expected
-    assert "+10.00*" in ask(scores, check).checks[0].comparisons[0].text
+
+    def question(table: Table) -> Check:
+        return table.compare(MLM, CLM, expect)
+
+    assert answer(scores, question) is expected
+    assert "+10.00*" in ask(scores, question).checks[0].comparisons[0].text
 
 
 def test_claims_and_report_tell_the_same_of_every_pair() -> None:
@@ -93,11 +105,11 @@ def test_claims_and_report_tell_the_same_of_every_pair() -> None:
     family = family_of(scores, "SC")
     told = set()
     for one, other in permutations(rates, 2):
-        check = {"compare": {"first": {"mask_rate": one}, "second": {"mask_rate": other},
-                             "expect": "higher"}}  # fmt: skip
+        sides = {"mask_rate": one}, {"mask_rate": other}
         verdict = family.compare(f"m{one}", f"m{other}").verdict
         told.add(verdict)
-        assert answer(scores, check) is {"higher": True, "lower": False, "undecided": None}[verdict]
+        found = answer(scores, lambda table, sides=sides: table.compare(*sides, "higher"))
+        assert found is {"higher": True, "lower": False, "undecided": None}[verdict]
     assert told == {"higher", "lower", "undecided"}
 
 
@@ -124,22 +136,21 @@ def rates(*means: float, width: float = 1.0) -> Scores:
     ],
 )
 def test_a_trend_is_one_of_clear_steps(means, expect, expected) -> None:
-    check = {"trend": {"along": "mask_rate", "expect": expect}}
-    assert answer(rates(*means), check) is expected
+    assert answer(rates(*means), lambda table: table.trend("mask_rate", expect)) is expected
 
 
 @pytest.mark.parametrize(
     ("means", "question", "expected"),
     [
-        ((70, 75, 80), {"best": {"over": "mask_rate", "expect": 0.4}}, True),
-        ((70, 80, 80.1), {"best": {"over": "mask_rate", "expect": 0.4}}, None),
-        ((70, 80, 80.1), {"best": {"over": "mask_rate", "expect": {"at_least": 0.3}}}, True),
-        ((70, 80, 80.1), {"best": {"over": "mask_rate", "expect": 0.2}}, False),
-        ((70, 80, 80.1), {"best": {"over": "mask_rate", "expect_not": 0.2}}, True),
-        ((70, 80, 80.1), {"worst": {"over": "mask_rate", "expect": 0.2}}, True),
-        ((70, 70.1, 80), {"worst": {"over": "mask_rate", "expect_not": 0.2}}, None),
-        ((70, 75, 80), {"varies": {"over": ["mask_rate"]}}, True),
-        ((70, 70.1, 70.2), {"varies": {"over": ["mask_rate"]}}, None),
+        ((70, 75, 80), lambda table: table.best("mask_rate", 0.4), True),
+        ((70, 80, 80.1), lambda table: table.best("mask_rate", 0.4), None),
+        ((70, 80, 80.1), lambda table: table.best("mask_rate", bounds(at_least=0.3)), True),
+        ((70, 80, 80.1), lambda table: table.best("mask_rate", 0.2), False),
+        ((70, 80, 80.1), lambda table: table.best("mask_rate", 0.2, is_not=True), True),
+        ((70, 80, 80.1), lambda table: table.worst("mask_rate", 0.2), True),
+        ((70, 70.1, 80), lambda table: table.worst("mask_rate", 0.2, is_not=True), None),
+        ((70, 75, 80), lambda table: table.varies("mask_rate"), True),
+        ((70, 70.1, 70.2), lambda table: table.varies("mask_rate"), None),
     ],
 )
 def test_the_best_level_is_one_that_is_clearly_best(means, question, expected) -> None:
@@ -147,16 +158,16 @@ def test_the_best_level_is_one_that_is_clearly_best(means, question, expected) -
 
 
 def test_which_level_is_best_is_known_where_it_is_clear() -> None:
-    check = {"value": {"best_level": "mask_rate"},
-             "compare": {"first": {"task": "SC"}, "second": {"task": "TC"},
-                         "expect": "higher"}}  # fmt: skip
+    def question(table: Table) -> Check:
+        return table.compare({"task": "SC"}, {"task": "TC"}, "higher", best_level="mask_rate")
+
     cells = {}
     for shift, (info, sc, tc) in enumerate(zip(RATES, (70, 75, 80), (80, 75, 70), strict=True)):
         cells[info.name, "SC"] = around(sc, shift=shift)
         cells[info.name, "TC"] = around(tc, shift=shift)
-    assert answer(table(cells, *RATES), check) is True
+    assert answer(table(cells, *RATES), question) is True
     cells["m0.2", "TC"] = around(75.1)
-    result = ask(table(cells, *RATES), check)
+    result = ask(table(cells, *RATES), question)
     assert result.verdict == "undecided"
     assert result.missing == ("the data cannot tell which masking rate is best",)
 
@@ -169,9 +180,8 @@ def test_differences_of_differences_are_tested_too(gap: float, expected: bool | 
         ("mlm", "SC"): around(75 + gap), ("clm", "SC"): around(70, shift=1),
         ("mlm", "TC"): around(75, shift=2), ("clm", "TC"): around(70, shift=3),
     }  # fmt: skip
-    check = {"value": {"difference": {"of": {"objective": "MLM"}, "minus": {"objective": "CLM"}}},
-             "best": {"over": "task", "expect": "SC"}}  # fmt: skip
-    assert answer(table(cells, *infos), check) is expected
+    found = answer(table(cells, *infos), lambda table: table.best("task", "SC", gap=(MLM, CLM)))
+    assert found is expected
 
 
 @pytest.mark.parametrize("by", ["mean", "mean rank"])
@@ -182,5 +192,8 @@ def test_levels_are_compared_across_tasks(by: str, means: tuple[float, ...], exp
         for task in ("SC", "TC")
         for shift, (info, mean) in enumerate(zip(RATES, means, strict=True))
     }
-    check = {"best": {"over": "mask_rate", "expect": 0.4, "across": "task", "by": by}}
-    assert answer(table(cells, *RATES), check) is expected
+
+    def question(table: Table) -> Check:
+        return table.best("mask_rate", 0.4, across="task", by=by)
+
+    assert answer(table(cells, *RATES), question) is expected

@@ -171,7 +171,6 @@ class Text(Config):
         (Run, "{sources: [a]}", "a corpus; build it with 'biphasic corpus build --spec"),
         (Text, "{arms: [a]}", "a study; run it with 'biphasic study run"),
         (Study, "{kind: sc, train: x.csv}", "a task; name it with --task of 'biphasic evaluate'"),
-        (Run, "{claims: []}", "a list of claims; check it with 'biphasic claims"),
     ],
 )
 def test_a_file_of_another_kind_is_called_what_it_is(path, kind, text, message):

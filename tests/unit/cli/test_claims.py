@@ -167,18 +167,25 @@ def test_other_people_s_results(run, tmp_path) -> None:
 
 
 def test_claims_of_one_s_own(run, tmp_path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "format: biphasic.claims/1\nclaims:\n- {id: m, text: T, checks: [{varies: {over: [size]}}]}"
+    (tmp_path / "mine.py").write_text(
+        "from biphasic.analysis.claims import claim\n"
+        "@claim('m', 'T')\n"
+        "def m(table):\n"
+        "    yield table.varies('size')\n"
     )
-    code, out, _ = run("--paper", "--claims", "mine.yaml")
+    code, out, _ = run("--paper", "--claims", "mine.py")
     assert code == 0
     assert out.startswith("m, true: T\n")
 
 
-def test_the_schema_is_json(run) -> None:
-    code, out, _ = run("--schema")
-    assert code == 0
-    assert json.loads(out)["title"] == "Claims file of biphasic"
+def test_claims_in_the_old_form_are_refused_in_one_line(run, tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text("format: biphasic.claims/1\nclaims: []\n")
+    code, out, err = run("--paper", "--claims", "mine.yaml")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: mine.yaml: claims are a Python file with functions under @claim(id, sentence); "
+        "see docs/claims.md\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +195,7 @@ def test_the_schema_is_json(run) -> None:
         (["somewhere", "--paper"], "give a folder, or --paper"),
         (["--paper", "--only", "C1"], "--only C1: no such claim (did you mean 'C"),
         (["--paper", "--convention", "t"], "--convention t: no such convention"),
-        (["--paper", "--claims", "none.yaml"], "none.yaml: no such file"),
+        (["--paper", "--claims", "none.py"], "none.py: no such file"),
         (["nowhere"], "nowhere: no such folder"),
     ],
 )

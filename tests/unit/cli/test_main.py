@@ -22,7 +22,7 @@ from biphasic.errors import (
 )
 from biphasic.training.recipe import Recipe
 
-HEAVY = ("torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow")
+HEAVY = ("torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow", "pandas")
 
 
 def run(monkeypatch, *arguments):

@@ -1,29 +1,27 @@
-"""Claims as data: sentences with checks, answered from a table of scores.
+"""Claims: sentences with checks, answered from a tidy table of scores.
 
-`language.py` is what a file may say; `rows.py`, `narrow.py` and `values.py` make the table that is
-asked; `answers.py` asks; `verdict.py` decides; `report.py` writes it for people.
+`table.py` makes the table, `levels.py` says which rows are meant, `questions.py` asks, `check.py`
+decides, `claim.py` has the claims of the paper and of people, `report.py` and `render.py` write.
 """
 
-from biphasic.analysis.claims.language import Claim
-from biphasic.analysis.claims.load import claims_schema, load_claims, paper_claims
-from biphasic.analysis.claims.report import (
-    CheckResult,
-    ClaimResult,
-    ComparisonResult,
-    changed_verdicts,
-    claims_report,
-    restated,
-)
+from biphasic.analysis.claims.check import Check
+from biphasic.analysis.claims.claim import Claim, Table, claim, load_claims, paper_claims
+from biphasic.analysis.claims.levels import bounds, nearest
+from biphasic.analysis.claims.questions import Comparison
+from biphasic.analysis.claims.report import ClaimResult, changed_verdicts, claims_report, restated
 
 __all__ = [
-    "CheckResult",
+    "Check",
     "Claim",
     "ClaimResult",
-    "ComparisonResult",
+    "Comparison",
+    "Table",
+    "bounds",
     "changed_verdicts",
+    "claim",
     "claims_report",
-    "claims_schema",
     "load_claims",
+    "nearest",
     "paper_claims",
     "restated",
 ]

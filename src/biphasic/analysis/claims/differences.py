@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from biphasic.analysis.claims.rows import Row
+from biphasic.analysis.claims.table import Term
 from biphasic.analysis.compare import Family, family_of
 from biphasic.analysis.crossed import CrossedErrors, joint_p_values
 from biphasic.analysis.example_compare import contrast_errors
@@ -31,24 +31,24 @@ class Differences:
         self._families: dict[str, Family] = {}
 
     def relation(
-        self, row: Row, other: Row, *, num_comparisons: int
+        self, value: Sequence[Term], other: Sequence[Term], num_comparisons: int
     ) -> Literal["higher", "lower"] | None:
         """Tell how one value stands to another; None where the data cannot tell.
 
         Args:
-            row: A score, or a value that was computed of scores.
-            other: The same.
+            value: The scores whose weighted sum it is; one alone is a plain score.
+            other: Those of the other value.
             num_comparisons: How many are made together, where they are no plain scores.
         """
-        terms = (*row.terms, *(term.times(-1) for term in other.terms))
-        if len(row.terms) == len(other.terms) == 1 and terms[0].dataset == terms[1].dataset:
-            found = self._family(terms[0].dataset).compare(terms[0].model, terms[1].model)
+        if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
+            found = self._family(value[0].dataset).compare(value[0].model, other[0].model)
             if found is None or not found.is_clear:
                 return None
             return "higher" if found.verdict == "higher" else "lower"
         weights: dict[tuple[str, str], float] = defaultdict(float)
-        for term in terms:
-            weights[term.model, term.dataset] += term.weight
+        for sign, terms in ((1, value), (-1, other)):
+            for term in terms:
+                weights[term.model, term.dataset] += sign * term.weight
         mean, p_value = _tested(self._scores, weights)
         if p_value is None or p_value * num_comparisons > LEVEL or mean == 0:
             return None

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from biphasic.analysis.claims.report import CheckResult, ClaimResult
-from biphasic.analysis.claims.verdict import Verdict
+from biphasic.analysis.claims.check import Check, Verdict
+from biphasic.analysis.claims.report import ClaimResult
 from biphasic.analysis.markup import markdown_text
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.text import count, flat, listing
@@ -35,7 +35,27 @@ def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes
             name: {"paper": paper, "standard": standard}
             for name, (paper, standard) in changes.items()
         },
-        "claims": [dataclasses.asdict(result) for result in results],
+        "claims": [_record(result) for result in results],
+    }
+
+
+def _record(result: ClaimResult) -> dict[str, Any]:
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return fields | {
+        form: [
+            {
+                "text": check.text,
+                "needed": check.needed,
+                "holds": check.holds,
+                "comparisons": [
+                    {"where": each.where, "text": each.text, "holds": each.holds}
+                    for each in check.comparisons
+                ],
+                "missing": check.missing,
+            }
+            for check in fields[form]
+        ]
+        for form in ("checks", "weaker")
     }
 
 
@@ -75,13 +95,13 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
         yield f"missing: and {len(result.missing) - len(shown)} more"
 
 
-def _all_checks(result: ClaimResult) -> Iterator[tuple[CheckResult, bool]]:
+def _all_checks(result: ClaimResult) -> Iterator[tuple[Check, bool]]:
     """Yield each check, and whether it is of the weaker form, which may repeat one."""
     yield from ((check, False) for check in result.checks)
     yield from ((check, True) for check in result.weaker)
 
 
-def _check_lines(check: CheckResult, *, is_weaker: bool) -> Iterator[str]:
+def _check_lines(check: Check, *, is_weaker: bool) -> Iterator[str]:
     form = "weaker form, " if is_weaker else ""
     yield f"{form}{check.text} ({check.needed}): {_ANSWERS[check.holds]}"
     for comparison in check.comparisons:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
-from biphasic.analysis.claims.report import CheckResult
+from biphasic.analysis.claims.check import Check
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.text import count
 
@@ -27,7 +27,7 @@ class ClaimRow:
     """What the other convention would say, where that is something else."""
     numbers: str
     scope: str
-    checks: tuple[CheckResult, ...]
+    checks: tuple[Check, ...]
     missing: tuple[str, ...]
 
 

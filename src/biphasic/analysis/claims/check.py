@@ -1,0 +1,134 @@
+"""How many comparisons must hold, and the verdict that follows.
+
+A comparison holds, fails or is unknown, and so does a check: `at least 8 of 12` holds with eight
+that hold whatever the rest, fails with five that fail, and is unknown in between. A verdict is
+given only where no unknown comparison can turn it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from biphasic.analysis.claims.levels import level_text
+from biphasic.analysis.claims.questions import Comparison, all_hold
+
+Verdict = Literal["true", "partly", "false", "undecided"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question with its comparisons, and how many of them must hold: all, unless it says so."""
+
+    text: str
+    """What was asked."""
+    comparisons: tuple[Comparison, ...]
+    at_least: float | None = None
+    """How many must hold: a whole number, or a share such as 8/12, rounded up."""
+    at_most: float | None = None
+    """How many may hold; shares are rounded down."""
+    most_often: str = ""
+    """A factor: the expected level must be the winner more often than any other level of it."""
+    is_weaker: bool = False
+    """Whether it decides between partly and false instead."""
+    num_absent: int = 0
+    """Comparisons that were not even possible, since the table lacks what a check names."""
+    bound: tuple[str, ...] = ()
+    """What relative words stood for, such as `largest steps: 800`."""
+    missing: tuple[str, ...] = ()
+    """What the table lacks."""
+
+    def __post_init__(self) -> None:
+        given = [self.at_least, self.at_most, self.most_often or None]
+        numbers = [number for number in given[:2] if number is not None]
+        if len([each for each in given if each is not None]) > 1:
+            raise ValueError("give one of at_least, at_most and most_often")
+        if any(n < 0 or (isinstance(n, float) and n > 1) for n in numbers) or self.at_least == 0:
+            raise ValueError(f"{numbers[0]} is no number, and no share, of comparisons to hold")
+
+    @property
+    def number(self) -> int:
+        """How many comparisons must hold, or may at most."""
+        total = len(self.comparisons) + self.num_absent
+        share = self.at_least if self.at_most is None else self.at_most
+        if share is None or isinstance(share, int):
+            return total if share is None else share
+        exact = Fraction(share).limit_denominator(1000) * total
+        return math.ceil(exact) if self.at_most is None else math.floor(exact)
+
+    def _counts(self) -> tuple[int, int]:
+        answers = [each.holds for each in self.comparisons]
+        return answers.count(True), answers.count(None) + self.num_absent
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether enough comparisons hold; None where unknown ones decide."""
+        held, unknown = self._counts()
+        if not self.comparisons:
+            return None
+        if self.most_often:
+            lost = Counter(each.winner for each in self.comparisons if each.holds is False)
+            rival = max((n for winner, n in lost.items() if winner is not None), default=0)
+            return True if held > rival + unknown else False if held + unknown <= rival else None
+        least = self.number + (self.at_most is not None)
+        reaches = True if held >= least else False if held + unknown < least else None
+        return reaches if self.at_most is None or reaches is None else not reaches
+
+    @property
+    def needed(self) -> str:
+        """How many comparisons must hold, for people."""
+        if self.most_often:
+            return "more often than any other needed"
+        if self.at_most is not None:
+            return f"at most {self.number} allowed"
+        return "all needed" if self.at_least is None else f"at least {self.number} needed"
+
+    @property
+    def count(self) -> str:
+        """How many hold: `9 of 12 hold (at least 8 needed)`."""
+        if not self.comparisons:
+            return "nothing to compare"
+        held, unknown = self._counts()
+        open_ = f", {unknown} unknown" if unknown else ""
+        total = len(self.comparisons) + self.num_absent
+        counted = f"{held} of {total} hold{open_} ({self.needed})"
+        if not self.most_often:
+            return counted
+        winners = Counter(each.winner for each in self.comparisons if each.winner is not None)
+        found = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
+        return f"{counted}: found were {', '.join(found) or 'ties'}"
+
+
+def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
+    """Return true where all checks hold, and partly where those of the weaker form do.
+
+    Without a weaker form, some comparison that holds makes a claim partly true.
+    """
+    strong = all_hold(check.holds for check in checks)
+    if strong is True:
+        return "true"
+    weak = all_hold(check.holds for check in weaker) if weaker else _some(checks)
+    if strong is False and weak is not None:
+        return "partly" if weak else "false"
+    # A weaker form that fails does not make a claim false whose stronger form is open.
+    return "undecided"
+
+
+def _some(checks: Sequence[Check]) -> bool | None:
+    """Tell whether any comparison holds that should.
+
+    A check that allows a number at most holds in an empty table too: it counts only where there
+    are no others.
+    """
+    positive = [check for check in checks if check.at_most is None]
+    found = [each.holds for check in positive for each in check.comparisons]
+    found += [None] * sum(check.num_absent for check in positive)
+    if not positive:
+        found = [check.holds for check in checks]
+    if True in found:
+        return True
+    return None if None in found or not found else False

@@ -1,0 +1,342 @@
+"""Claims: Python functions that ask a table, the paper's and people's own."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.analysis.claims.check import Check
+from biphasic.analysis.claims.differences import Differences
+from biphasic.analysis.claims.levels import (
+    FACTORS,
+    ORDERED_FACTORS,
+    POSITIONS,
+    Selection,
+    describe,
+    factor_name,
+    known,
+    level_text,
+    levels,
+)
+from biphasic.analysis.claims.questions import (
+    COURSES,
+    OUTCOMES,
+    Asked,
+    Comparison,
+    Extreme,
+    compare,
+    trend,
+    varies,
+)
+from biphasic.analysis.claims.table import AVERAGE, Rows, size_order, tidy
+from biphasic.analysis.score_table import Scores
+from biphasic.analysis.text import listing
+from biphasic.config import refuse_repeats
+from biphasic.errors import BiphasicError, ConfigError
+from biphasic.records import ZERO_SHOT
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_SPECIAL = {"group": (), "dataset": AVERAGE}
+_NEW_FORM = "claims are a Python file with functions under @claim(id, sentence); see docs/claims.md"
+
+
+class Table:
+    """A table of scores, and the questions that claims ask of it.
+
+    Every question takes these options too:
+
+    - Levels of factors that it is about, such as `steps="largest"`. A factor that a model has not
+      (CLM has no masking rate) does not exclude it.
+    - `gap=(OF, MINUS)`, two selections: look at one score minus another, not at the score.
+    - `best_level=FACTOR`: look at the level at which the score is highest.
+    - `needs={FACTOR: NUMBER}`: leave the check open with fewer levels of a factor.
+    - `at_least`, `at_most`: how many comparisons must, or may, hold: a number or a share.
+    - `weaker=True`: the check decides between partly and false, not about true.
+
+    They raise ValueError where a question makes no sense.
+    """
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
+        self._sizes = size_order(scores.models)
+        self._tests = None if scores.is_published else Differences(scores)
+        self._rows_of: dict[tuple[str, ...], Rows] = {}
+
+    def frame(self, *groups: str) -> DataFrame:
+        """Return the scores of models under some headings, or of all, as `tidy` describes them."""
+        return tidy(self._scores, groups)
+
+    def compare(self, first: Selection, second: Selection, expect: str, **options: Any) -> Check:
+        """Ask how every value of `first` stands to its counterparts in `second`.
+
+        Scores of single seeds are tested, so that any difference must be clear. Of a published
+        table, a difference is significant where the intervals do not overlap.
+        """
+        _refuse_significance(known(expect, OUTCOMES, "outcome"), options)
+        ask = partial(compare, first=first, second=second, expect=expect)
+        value, word = _value(options, ""), "from" if expect.endswith("different") else "than"
+        text = f"{value and f'{value}, '}{describe(first)}: {expect} {word} {describe(second)}"
+        return self._check(ask, text, sides=[first, second], **options)
+
+    def trend(self, along: str, expect: str, **options: Any) -> Check:
+        """Ask how values run along a factor, from its smallest level to its largest."""
+        _refuse_significance(known(expect, COURSES, "course"), options)
+        ask = partial(trend, along=known(along, ORDERED_FACTORS), expect=expect)
+        text = f"{_value(options)} {expect} along {factor_name(along)}"
+        return self._check(ask, text, over=along, **options)
+
+    def varies(self, *over: str, **options: Any) -> Check:
+        """Ask whether values differ at all along factors."""
+        names = listing([factor_name(known(factor, FACTORS)) for factor in over])
+        return self._check(
+            partial(varies, over=over), f"{_value(options)} differs over {names}", **options
+        )
+
+    def best(self, over: str, sought: Any, **options: Any) -> Check:
+        """Ask whether the sought level, or levels, of a factor have the highest value.
+
+        Args:
+            over: The factor.
+            sought: The levels.
+            options: Also `is_not=True` (others must have it), `across=FACTOR` (take all its levels
+                together, `by="mean"` or `by="mean rank"`) and `most_often=True` (the sought level
+                must have it more often than any other).
+        """
+        return self._extreme(over, sought, is_best=True, **options)
+
+    def worst(self, over: str, sought: Any, **options: Any) -> Check:
+        """Ask whether the sought levels of a factor have the lowest value; see `best`."""
+        return self._extreme(over, sought, is_best=False, **options)
+
+    def _extreme(
+        self,
+        over: str,
+        sought: Any,
+        *,
+        is_best: bool,
+        is_not: bool = False,
+        across: str = "",
+        by: str = "mean",
+        most_often: bool = False,
+        **options: Any,
+    ) -> Check:
+        wanted = levels(over, sought)
+        if across in {over, "group"} or (by != "mean" and (by != "mean rank" or not across)):
+            raise ValueError("give across=, another factor, and by='mean' or by='mean rank'")
+        if "best_level" in options:
+            raise ValueError("best and worst look at scores or gaps, not at a best level")
+        which = f"{'highest' if is_best else 'lowest'} {_value(options)}"
+        if across:
+            which = f"{'best' if is_best else 'worst'} {by} over {known(across, FACTORS)}"
+        verb = "is not" if is_not else "is"
+        text = f"{factor_name(over)} of the {which} {verb} {wanted.text}"
+        ask = Extreme(over, wanted, is_best, is_not, across, by == "mean rank")
+        most = over if most_often else ""
+        return self._check(ask, text, over=over, most_often=most, **options)
+
+    def _check(
+        self,
+        ask: Callable[[Rows, Asked], Iterable[Comparison]],
+        text: str,
+        *,
+        over: str = "",
+        sides: Sequence[Selection] = (),
+        gap: tuple[Selection, Selection] | None = None,
+        best_level: str = "",
+        needs: Mapping[str, int] | None = None,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        most_often: str = "",
+        weaker: bool = False,
+        **where: Any,
+    ) -> Check:
+        asked = Asked(self._sizes, self._tests)
+        inner = {factor for side in (*sides, *(gap or ())) for factor in side}
+        if misplaced := inner & {"group", "dataset"}:
+            raise ValueError(f"{misplaced.pop()}: name it as an option of the question")
+        rows = self._rows(where, inner, over, asked)
+        if self._lacks_levels(rows, where, needs or {}, asked):
+            rows = []
+        else:
+            rows = asked.narrow(rows, where, is_lenient=True)
+            if gap is not None:
+                rows, asked.kind = asked.gap(rows, *gap), "difference"
+            elif best_level:
+                rows, asked.kind = asked.best_level(rows, best_level), "level"
+        found = tuple(ask(rows, asked)) if rows else ()
+        missing = [*asked.missing, *(each.missing for each in found or rows)]
+        missing = [*dict.fromkeys(filter(None, missing))]
+        if not found and not missing:
+            missing = ["no model that the check is about"]
+        scope = describe(where)
+        return Check(
+            f"{scope}: {text}" if scope else text,
+            found,
+            at_least,
+            at_most,
+            most_often,
+            weaker,
+            num_absent=len(asked.missing),
+            bound=tuple(asked.bound),
+            missing=tuple(missing),
+        )
+
+    def _rows(self, where: Selection, inner: set[str], over: str, asked: Asked) -> Rows:
+        """Leave out what nobody means who does not name it: other states, zero-shot tasks."""
+        groups, datasets = (_listed(where.get(n, usual)) for n, usual in _SPECIAL.items())
+        if groups not in self._rows_of:
+            self._rows_of[groups] = [*self.frame(*groups).itertuples()]
+        rows = self._rows_of[groups]
+        if datasets != ("each",):
+            there = {row.dataset for row in rows}
+            for name in [name for name in datasets if name not in there]:
+                asked.lack(f"no dataset {name}")
+        named = {*where, *inner}
+        is_continued = bool((named | {over}) & {"continued_steps", "extension"})
+        return [
+            row
+            for row in rows
+            if (row.dataset != AVERAGE if datasets == ("each",) else row.dataset in datasets)
+            and ("task" in named or row.task != ZERO_SHOT.upper())  # the best one names none
+            and ("finished" in named or row.finished)
+            and (is_continued or not row.continued_steps)
+        ]
+
+    def _lacks_levels(
+        self, rows: Rows, where: Selection, needs: Mapping[str, int], asked: Asked
+    ) -> bool:
+        firm = {f: w for f, w in where.items() if not (isinstance(w, str) and w in POSITIONS)}
+        for factor, number in needs.items():
+            there = Asked(self._sizes, None).narrow(rows, firm, is_lenient=True)
+            found = asked.levels_of(known(factor, ORDERED_FACTORS), there)
+            if len(found) < number:
+                has = ", ".join(level_text(factor, level) for level in found) or "none"
+                name = factor_name(factor)
+                asked.lack(f"needs {number} levels of {name} or more; there is: {has}")
+                return True
+        return False
+
+
+def _value(options: Mapping[str, Any], usual: str = "score") -> str:
+    """Write what is looked at."""
+    if sides := options.get("gap"):
+        texts = [describe(side) or "any" for side in sides]
+        return " minus ".join(f"({text})" if ", " in text else text for text in texts)
+    return f"best {factor_name(options['best_level'])}" if "best_level" in options else usual
+
+
+def _refuse_significance(expect: str, options: Mapping[str, Any]) -> None:
+    if "significantly" in expect and {"gap", "best_level"} & {*options}:
+        raise ValueError(f"'{expect}': only scores have intervals; leave out 'significantly'")
+
+
+def _listed(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence and the function that yields its checks of a table."""
+
+    id: str
+    text: str
+    ask: Callable[[Table], Iterable[Check]]
+    source: str = ""
+    """Where it is said."""
+    reading: str = ""
+    """How the checks read the sentence, where it can be read in several ways."""
+
+    def checks(self, table: Table) -> tuple[Check, ...]:
+        """Ask the table.
+
+        Raises:
+            ConfigError: The function fails; the message names the claim, the line and the fault.
+        """
+        try:
+            found = tuple(self.ask(table))
+            for each in found:
+                if not isinstance(each, Check):
+                    raise ValueError(f"yields {each!r}, which is no check")
+            if all(each.is_weaker for each in found):
+                raise ValueError("yields no check")
+        except BiphasicError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the function is a user's
+            code = self.ask.__code__
+            path, line = Path(code.co_filename), code.co_firstlineno
+            raise _failed(path, error, line=line, what=f"claim '{self.id}': ") from None
+        return found
+
+
+def claim(
+    id: str, text: str, *, source: str = "", reading: str = ""
+) -> Callable[[Callable[[Table], Iterable[Check]]], Claim]:
+    """Make a claim of the function below, which yields checks of the table that it is given.
+
+    Raises:
+        ValueError: The id or the sentence is empty, or the id is no short name.
+    """
+    if not _ID.fullmatch(id) or not text:
+        raise ValueError(f"@claim: give a short id of letters, digits, '.', '_' and '-' and a "
+                         f"sentence, not {id!r}, {text!r}")  # fmt: skip
+
+    def made(ask: Callable[[Table], Iterable[Check]]) -> Claim:
+        found = Claim(id, text, ask, source, reading)
+        # Of the file: a list, since functions may have one name.
+        ask.__globals__.setdefault("__claims__", []).append(found)
+        return found
+
+    return made
+
+
+@lru_cache(maxsize=1)
+def paper_claims() -> tuple[Claim, ...]:
+    """Return the 25 claims of arXiv:2507.00994 and one of a blog post about it."""
+    package = resources.files("biphasic.analysis")
+    with resources.as_file(package.joinpath("reference", "claims.py")) as path:
+        return load_claims(path)
+
+
+def load_claims(path: Path) -> tuple[Claim, ...]:
+    """Run a Python file and return its claims.
+
+    Raises:
+        ConfigError: It is missing, is no Python file, fails, or has no claims.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    if path.suffix != ".py":
+        raise ConfigError(f"{path}: {_NEW_FORM}")
+    try:
+        found = runpy.run_path(str(path)).get("__claims__", [])
+    except BiphasicError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the file is a user's
+        raise _failed(path, error) from None
+    if not found:
+        raise ConfigError(f"{path}: no claims; {_NEW_FORM}")
+    try:
+        refuse_repeats("id", [each.id for each in found])
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return tuple(found)
+
+
+def _failed(
+    path: Path, error: Exception, *, line: int | None = None, what: str = ""
+) -> ConfigError:
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = lines[-1] if lines else getattr(error, "lineno", line)
+    place = f"{path}, line {line}" if line else f"{path}"
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return ConfigError(f"{place}: {what}{kind}{error}")

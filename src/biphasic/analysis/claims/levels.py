@@ -1,0 +1,134 @@
+"""Which rows of the table are meant: factors with their levels, as Python values or predicates."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from biphasic.analysis.claims.table import NUMBER_FACTORS, TEXT_FACTORS
+from biphasic.config import nearest as _likely
+
+FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS)
+ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
+Selection = Mapping[str, Any]
+CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
+POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "smallest": lambda found: found[:1],
+    "middle": lambda found: found[(len(found) - 1) // 2 :][:1],
+    "largest": lambda found: found[-1:],
+}
+_BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt}
+_BOUNDS["below"] = operator.lt
+_SPEAKING = {"objective", "size", "task", "model"}
+"""Factors whose levels say what they are of."""
+_NAMES = {"mask_rate": "masking rate", "clm_share": "share of CLM"}
+_NAMES["continued_steps"] = "continued steps"
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Levels of a factor: a text for people, and those meant of all that there are, in order."""
+
+    text: str
+    pick: Callable[[list[Any]], list[Any]]
+    values: tuple[Any, ...] = ()
+    """Named ones; those that the table lacks are reported."""
+    is_relative: bool = False
+    """Whether it is one level, chosen among what the rest of the selection leaves."""
+    within: str = ""
+
+
+def bounds(**limits: float) -> Levels:
+    """Mean all levels within `at_least`, `at_most`, `above` and `below`."""
+    if not limits:
+        raise ValueError("bounds: give one at least")
+    tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
+    text = ", ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
+    return Levels(text, lambda found: [x for x in found if all(t(x, limit) for t, limit in tests)])
+
+
+def nearest(value: float, *, within: float = float("inf")) -> Levels:
+    """Mean the level that lies closest to a value, if no farther off than `within`."""
+
+    def pick(found: list[float]) -> list[float]:
+        closest = sorted(found, key=lambda level: (round(abs(level - value), 9), level))[:1]
+        return [level for level in closest if abs(level - value) <= within + CLOSE]
+
+    near = f" within {within:g}" if within < float("inf") else ""
+    return Levels(f"nearest {value:g}", pick, is_relative=True, within=near)
+
+
+def levels(factor: str, given: Any) -> Levels:
+    """Return the levels that a value, a list of values or a position stands for.
+
+    Raises:
+        ValueError: The factor cannot have them.
+    """
+    known(factor, FACTORS)
+    if isinstance(given, str) and given in POSITIONS:
+        given = Levels(given, POSITIONS[given], is_relative=True)
+    if isinstance(given, Levels):
+        if factor not in NUMBER_FACTORS and (factor != "size" or given.text not in POSITIONS):
+            raise ValueError(f"{factor}: has no order; give a name or a list of names")
+        return given
+    values = tuple(given) if isinstance(given, list | tuple | set) else (given,)
+    kind, name = (int | float, "number") if factor in NUMBER_FACTORS else (str, "name")
+    if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        raise ValueError(f"{factor}: {given!r} is no {name}, and no list of {name}s")
+
+    def is_same(level: Any, value: Any) -> bool:
+        return level == value if kind is str else abs(level - value) <= CLOSE
+
+    text = " or ".join(v if isinstance(v, str) else f"{v:g}" for v in values)
+    return Levels(
+        text, lambda found: [x for x in found if any(is_same(x, v) for v in values)], values
+    )
+
+
+def selected(selection: Selection) -> dict[str, Levels]:
+    """Return the levels that a selection means, `finished` aside."""
+    for factor in selection:
+        known(factor, (*FACTORS, "finished"))
+    if not isinstance(selection.get("finished", True), bool):
+        raise ValueError(f"finished: {selection['finished']!r} is neither True nor False")
+    return {name: levels(name, selection[name]) for name in FACTORS if name in selection}
+
+
+def known(name: str, names: Collection[str], what: str = "factor") -> str:
+    """Return a name that is known.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if name not in names:
+        raise ValueError(f"no {what} '{name}'{_likely(name, names)}")
+    return name
+
+
+def factor_name(factor: str) -> str:
+    """Name a factor for people."""
+    return _NAMES.get(factor, factor)
+
+
+def level_text(factor: str, level: Any) -> str:
+    """Write a level for people."""
+    if isinstance(level, bool) or not isinstance(level, int | float):
+        return str(level) if level != "" else f"unnamed {factor}"
+    return f"{level:,.0f}" if factor in {"steps", "continued_steps"} else f"{level:.3g}"
+
+
+def describe(selection: Selection) -> str:
+    """Write a selection as people read it: `MLM, masking rate nearest 0.4`."""
+    parts = [phrase(factor, wanted) for factor, wanted in selected(selection).items()]
+    if "finished" in selection:
+        parts.append("finished" if selection["finished"] else "on the way")
+    return ", ".join(parts)
+
+
+def phrase(factor: str, wanted: Levels) -> str:
+    """Write which levels of a factor are meant."""
+    if wanted.text in {*POSITIONS, "each"}:
+        return f"{wanted.text} {factor_name(factor)}"
+    return wanted.text if factor in _SPEAKING else f"{factor_name(factor)} {wanted.text}"

@@ -1,0 +1,454 @@
+"""Questions to the table; each comparison they come to holds, fails, or cannot be told.
+
+What a question does not name is held equal: models are only ever compared that agree in all other
+factors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Any
+
+from biphasic.analysis.claims.differences import Differences
+from biphasic.analysis.claims.levels import (
+    CLOSE,
+    NUMBER_FACTORS,
+    Levels,
+    Selection,
+    describe,
+    factor_name,
+    known,
+    level_text,
+    levels,
+    phrase,
+    selected,
+)
+from biphasic.analysis.claims.table import Rows, Term, grouped, held_factors, row_of
+from biphasic.analysis.text import listing
+
+OUTCOMES = tuple(
+    f"{negation}{sign}{direction}"
+    for negation in ("", "not ")
+    for sign in ("", "significantly ")
+    for direction in ("higher", "lower", "different")
+)
+COURSES = (
+    *(f"{never}{course}s" for never in ("", "never ") for course in ("increase", "decrease")),
+    *(f"never significantly {course}" for course in ("increases", "decreases")),
+    *(f"{course} in the middle" for course in ("dips", "peaks")),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison with its numbers."""
+
+    text: str
+    """The numbers, for people; a star marks a clear difference, or intervals apart."""
+    holds: bool | None
+    """None where the table cannot tell."""
+    missing: str = ""
+    """What it would take."""
+    factors: Mapping[str, Any] = field(default_factory=dict)
+    """What it is of."""
+    rows: Sequence[Any] = ()
+    """What was compared."""
+    winner: Any = None
+    """Of `best` and `worst`: the level found."""
+    where: str = ""
+    """What it is of, for people; empty where there is but one."""
+
+
+def all_hold(answers: Iterable[bool | None]) -> bool | None:
+    """Tell whether all answers are yes; None where unknown ones decide."""
+    found = {*answers}
+    return False if False in found else None if None in found else True
+
+
+def _reasons(rows: Iterable[Any]) -> str:
+    return "; ".join(dict.fromkeys(row.missing for row in rows if row.missing))
+
+
+def _merged(row: Any, partner: Any, held: Sequence[str]) -> dict[str, Any]:
+    """Return the held factors of two rows: of the second where the first has none."""
+    mine = {factor: getattr(row, factor) for factor in held}
+    return {f: getattr(partner, f) if mine[f] is None else mine[f] for f in held}
+
+
+@dataclass
+class Asked:
+    """A check that is being answered: how values are compared, and what came to light."""
+
+    sizes: Mapping[str, float] | None
+    """What orders them; None where that is not known."""
+    tests: Differences | None
+    """None of a published table, of which only means and half-widths are known."""
+    kind: str = "score"
+    """What is looked at: a `score`, a `difference`, or a `level`."""
+    num_comparisons: int = 0
+    bound: dict[str, None] = field(default_factory=dict)
+    """What relative words stood for; an ordered set."""
+    missing: dict[str, None] = field(default_factory=dict)
+    """What the table lacks; an ordered set."""
+
+    def lack(self, text: str) -> None:
+        """Note something that the table lacks."""
+        self.missing[text] = None
+
+    def levels_of(self, factor: str, rows: Sequence[Any]) -> list[Any]:
+        """Return the levels of a factor in order: that of size or number, else as they come."""
+        every = dict.fromkeys(getattr(row, factor) for row in rows)
+        found = [level for level in every if level is not None]
+        if factor == "size":
+            return sorted(found, key=self.sizes.__getitem__) if self.sizes else found
+        return sorted(found) if factor in NUMBER_FACTORS else found
+
+    def narrow(self, rows: Rows, selection: Selection, *, is_lenient: bool) -> Rows:
+        """Return the rows that a selection means; lenient, also those without the factors at all.
+
+        Positions and nearest levels are sought among the rows that all else leaves.
+        """
+        if "finished" in selection and rows:
+            rows = [row for row in rows if row.finished == selection["finished"]]
+            if not rows:
+                self.lack("no finished models" if selection["finished"] else "no states on the way")
+        wanted = {f: w for f, w in selected(selection).items() if f not in {"dataset", "group"}}
+        for factor, each in sorted(wanted.items(), key=lambda item: item[1].is_relative):
+            if not rows:
+                break
+            there, name = self.levels_of(factor, rows), phrase(factor, each)
+            meant = [] if each.is_relative and self.is_unordered(factor) else each.pick(there)
+            absent = [value for value in each.values if not levels(factor, value).pick(there)]
+            for value in absent:
+                shown = value if isinstance(value, str) else level_text(factor, value)
+                self.lack(f"no {factor_name(factor)} {shown}")
+            if each.is_relative and meant:
+                if each.text != f"nearest {level_text(factor, meant[0])}":
+                    self.bound[f"{name}: {level_text(factor, meant[0])}"] = None
+            elif each.is_relative and not (factor == "size" and self.sizes is None):
+                has = ", ".join(level_text(factor, level) for level in there) or "none"
+                self.lack(f"no {name}{each.within}; there is: {has}")
+            kept = {*meant, *([None] if is_lenient else [])}
+            rows = [row for row in rows if getattr(row, factor) in kept]
+            if not rows and not each.is_relative and not absent:
+                self.lack(f"no {name}")
+        return rows
+
+    def is_unordered(self, factor: str) -> bool:
+        """Tell, and note, that a factor has no order: sizes without numbers of parameters."""
+        is_unordered = factor == "size" and self.sizes is None
+        if is_unordered:
+            self.lack("sizes have no order: numbers of parameters are unknown")
+        return is_unordered
+
+    def pairs(self, rows: Rows, first: Selection, second: Selection) -> list[tuple[Any, Any]]:
+        """Return every row of one selection with each counterpart in the other.
+
+        What the first lacks is noted. That the second lacks a value is no loss in itself: each row
+        of the first without a counterpart has a stand-in that says so.
+        """
+        noted, self.missing = self.missing, {}
+        ones = self.narrow(rows, first, is_lenient=False)
+        if not ones and not self.missing:
+            self.lack(f"no model: {describe(first) or 'any'}")
+        noted |= self.missing
+        others = self.narrow(rows, second, is_lenient=False)
+        self.missing = noted
+        held, found = held_factors({*first, *second}), []
+        for one in ones:
+            mine = [other for other in others if _do_agree(one, other, held)]
+            reason = f"no counterpart of {one.name}: {describe(second) or 'any'}"
+            stand_in = one._replace(mean=math.nan, terms=(), name="", missing=reason)
+            if any(other.name == one.name for other in mine):
+                mine = [stand_in._replace(missing=f"both sides are {one.name}", name=one.name)]
+            found += [(one, other) for other in mine or [stand_in]]
+        return found
+
+    def gap(self, rows: Rows, of: Selection, minus: Selection) -> Rows:
+        """Return one score minus another, for every pair of rows."""
+        held, found = held_factors({*of, *minus}), []
+        for row, partner in self.pairs(rows, of, minus):
+            mean = row.mean - partner.mean
+            terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
+            texts = {"name": f"{row.name} - {partner.name}", "missing": _reasons([row, partner])}
+            numbers = {"mean": mean, "terms": () if math.isnan(mean) else terms}
+            found.append(row_of(row, **_merged(row, partner, held), **texts, **numbers))
+        return found
+
+    def best_level(self, rows: Rows, factor: str) -> Rows:
+        """Return at which level each group scores highest; the smaller of two that tie."""
+        found, name = [], factor_name(factor)
+        for shared, group in grouped(rows, held_factors({known(factor, NUMBER_FACTORS)})):
+            there = [row for row in group if getattr(row, factor) is not None]
+            if len({getattr(row, factor) for row in there}) < 2:
+                continue
+            row = row_of(there[0], **shared)
+            lacking = [row for row in there if math.isnan(row.mean)]
+            best = max(there, key=lambda row: (row.mean, -getattr(row, factor)))
+            self.num_comparisons = len(there)
+            if lacking:
+                row = row._replace(missing=lacking[0].missing)
+            elif self.tests and any(
+                each is not best and self.relation(best.terms, each.terms) != "higher"
+                for each in there
+            ):
+                row = row._replace(missing=f"the data cannot tell which {name} is best")
+            else:
+                row = row._replace(name=best.name, mean=getattr(best, factor))
+            found.append(row)
+        if rows and not found:
+            self.lack(f"no models that differ in {name} alone")
+        return found
+
+    def can_test(self, *rows: Any) -> bool:
+        """Tell whether values are of scores by seed, so that every comparison is a test."""
+        return self.tests is not None and all(row.terms for row in rows)
+
+    def relation(self, terms: Sequence[Term], other: Sequence[Term]) -> str | None:
+        """Return `higher` or `lower`; None where no test can tell."""
+        return self.tests and self.tests.relation(terms, other, self.num_comparisons)
+
+    def are_apart(self, row: Any, other: Any) -> bool | None:
+        """Tell whether two values differ significantly; None without the intervals it takes."""
+        if self.can_test(row):
+            return self.relation(row.terms, other.terms) is not None
+        width = row.half_width + other.half_width
+        return None if math.isnan(width) else abs(row.mean - other.mean) > width + CLOSE
+
+    def is_met(self, row: Any, other: Any, expect: str) -> bool | None:
+        """Tell whether one value stands to another as expected; None where nothing can tell."""
+        is_negated, relation = expect.startswith("not "), expect.removeprefix("not ")
+        direction = relation.removeprefix("significantly ")
+        if self.can_test(row):
+            found = self.relation(row.terms, other.terms)
+            return None if found is None else (direction in {found, "different"}) != is_negated
+        difference = row.mean - other.mean
+        ahead = {"higher": difference, "lower": -difference, "different": abs(difference)}
+        is_so = ahead[direction] > CLOSE
+        is_significant = direction == relation or self.are_apart(row, other)
+        # Without the right direction there is no significant difference either.
+        if is_so and is_significant is None:
+            return None
+        return (is_so and is_significant) != is_negated
+
+    def text(self, row: Any) -> str:
+        """Write the number: `87.85 (0.13)`; a difference with its sign."""
+        if math.isnan(row.mean):
+            return "?"
+        if self.kind != "score":
+            return f"{row.mean:+.2f}" if self.kind == "difference" else f"{row.mean:g}"
+        interval = "" if math.isnan(row.half_width) else f" ({row.half_width:.2f})"
+        return f"{row.mean:.2f}{interval}"
+
+    def listed(self, rows: Sequence[Any], over: Sequence[str]) -> str:
+        """Write each number with its place."""
+        places = [" ".join(level_text(f, getattr(row, f)) for f in over) for row in rows]
+        return ", ".join(
+            f"{self.text(r)} at {place}" for r, place in zip(rows, places, strict=True)
+        )
+
+    def untold(self, rows: Sequence[Any]) -> str:
+        """Say why values cannot be told apart."""
+        has_none = self.kind == "score" and any(math.isnan(row.half_width) for row in rows)
+        reason = "no interval, with fewer than two seeds" if has_none else ""
+        return f"{reason or 'the data cannot tell apart'}: {', '.join(row.name for row in rows)}"
+
+
+def _do_agree(one: Any, other: Any, held: Iterable[str]) -> bool:
+    for factor in held:
+        pair = {getattr(one, factor), getattr(other, factor)}
+        if len(pair) > 1 and not (factor == "mask_rate" and None in pair):
+            return False
+    return True
+
+
+def compare(
+    rows: Rows, asked: Asked, *, first: Selection, second: Selection, expect: str
+) -> Iterator[Comparison]:
+    """Yield how every value of one selection stands to its counterparts in another."""
+    pairs, held = asked.pairs(rows, first, second), held_factors({*first, *second})
+    asked.num_comparisons = len(pairs)
+    for pair in pairs:
+        factors, difference = _merged(*pair, held), pair[0].mean - pair[1].mean
+        if math.isnan(difference):
+            yield Comparison("no number", None, _reasons(pair), factors)
+            continue
+        holds = asked.is_met(*pair, expect)
+        sides = ", ".join(f"{each.name} {asked.text(each)}" for each in pair)
+        text = f"{sides}: {difference:+.2f}{'*' if asked.are_apart(*pair) else ''}"
+        missing = asked.untold(pair) if holds is None else _reasons(pair)
+        yield Comparison(text, holds, missing, factors, pair)
+
+
+def trend(rows: Rows, asked: Asked, *, along: str, expect: str) -> Iterator[Comparison]:
+    """Yield how values run along a factor, from its smallest level to its largest."""
+    if asked.is_unordered(along):
+        return
+    least, order, runs = 3 if "middle" in expect else 2, asked.levels_of(along, rows), []
+    for shared, group in grouped(rows, held_factors({along})):
+        run = [row for row in group if getattr(row, along) is not None]
+        if len(run) >= least:
+            runs.append((shared, sorted(run, key=lambda row: order.index(getattr(row, along)))))
+    asked.num_comparisons = sum(math.comb(len(run), 2) for _, run in runs)
+    for shared, run in runs:
+        levels_ = [getattr(row, along) for row in run]
+        text = asked.listed(run, [along])
+        if len({*levels_}) < len(levels_):
+            missing = f"several values at one level of {along}: {text}"
+            yield Comparison(text, None, missing, shared)
+            continue
+        holds, missing = _is_followed(run, expect, asked), _reasons(run)
+        missing = missing or (asked.untold(run) if holds is None else "")
+        yield Comparison(text, holds, missing, shared, run)
+    if not runs:
+        name = factor_name(along)
+        asked.lack(f"no models that differ in {name} alone ({least} levels or more)")
+
+
+def _is_followed(run: list[Any], expect: str, asked: Asked) -> bool | None:
+    if any(math.isnan(row.mean) for row in run):
+        return None
+    if "middle" in expect:  # it dips where both ends are above all between
+        relation = "higher" if expect.startswith("dips") else "lower"
+        pairs = [(end, inner) for end in (run[0], run[-1]) for inner in run[1:-1]]
+    elif expect.startswith("never "):
+        relation = "not significantly " if "significantly" in expect else "not "
+        relation += "higher" if expect.endswith("decreases") else "lower"
+        pairs = [*combinations(run, 2)]
+    else:
+        relation = "lower" if expect == "increases" else "higher"
+        pairs = [*pairwise(run)]
+    return all_hold(asked.is_met(*pair, relation) for pair in pairs)
+
+
+def varies(rows: Rows, asked: Asked, *, over: Sequence[str]) -> Iterator[Comparison]:
+    """Yield whether values differ at all along factors."""
+    groups = [(s, g) for s, g in grouped(rows, held_factors(over)) if len(g) > 1]
+    for shared, group in groups:
+        missing = _reasons(group)
+        values = [row.mean for row in group if not math.isnan(row.mean)]
+        is_varied = bool(values) and max(values) - min(values) > CLOSE
+        holds = True if is_varied else False if values and not missing else None
+        asked.num_comparisons = math.comb(len(group), 2)
+        if asked.can_test(*group):
+            holds = any(asked.are_apart(*pair) for pair in combinations(group, 2)) or None
+            missing = missing or ("" if holds else asked.untold(group))
+        yield Comparison(asked.listed(group, over), holds, missing, shared, group)
+    if not groups:
+        names = listing([factor_name(factor) for factor in over])
+        asked.lack(f"no models or tasks that differ in {names} alone")
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """Which level of a factor has the best, or the worst, value."""
+
+    over: str
+    sought: Levels
+    is_best: bool
+    is_not: bool
+    """Whether the sought levels must not be it."""
+    across: str
+    """Another factor, the values of all levels of which are taken together; empty without."""
+    is_rank: bool
+    """Whether the mean rank counts, not the mean."""
+
+    def __call__(self, rows: Rows, asked: Asked) -> Iterator[Comparison]:
+        """Yield what each group of models says."""
+        groups, name = [], factor_name(self.over)
+        for shared, group in grouped(rows, held_factors({self.over, self.across})):
+            there = [row for row in group if getattr(row, self.over) is not None]
+            found = asked.levels_of(self.over, there)
+            if sought := {*self.sought.pick(found)}:
+                groups.append((shared, there, found, sought))
+        asked.num_comparisons = sum(math.comb(len(found), 2) for _, _, found, _ in groups)
+        for shared, group, found, sought in groups:
+            text, holds, missing, winner = self._of_group(group, found, sought, asked)
+            compared = group if text != "no number" else ()
+            yield Comparison(text, holds, missing or _reasons(group), shared, compared, winner)
+        if not groups:
+            asked.lack(f"no {name} {self.sought.text} to compare with others")
+
+    def _of_group(
+        self, group: list[Any], found: list[Any], sought: set[Any], asked: Asked
+    ) -> tuple[str, bool | None, str, Any]:
+        name = factor_name(self.over)
+        if len(sought) == len(found):
+            only = ", ".join(level_text(self.over, level) for level in found)
+            return "no number", None, f"nothing to compare with: {name} is only {only}", None
+        if any(math.isnan(row.mean) for row in group):
+            return "no number", None, "", None
+        values = {x: max(r.mean for r in group if getattr(r, self.over) == x) for x in found}
+        if self.across:
+            import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
+
+            grid = pd.DataFrame(group).pivot_table(
+                "mean", self.across, self.over, aggfunc="last", sort=False
+            )
+            if grid.isna().any(axis=None):
+                return "no number", None, f"some levels of {self.across} are missing", None
+            grid = grid.rank(axis=1, ascending=False) if self.is_rank else grid
+            values = {level: sum(grid[level]) / len(grid) for level in found}
+        # The best rank is the lowest one.
+        lead = (max if self.is_best != self.is_rank else min)(values[level] for level in found)
+        winners, missing = {x for x in found if abs(values[x] - lead) <= CLOSE}, ""
+        text = ", ".join(f"{values[x]:.2f} at {level_text(self.over, x)}" for x in found)
+        holds = not winners & sought if self.is_not else winners <= sought
+        if asked.can_test(*group):
+            winners = self._clear_winners(group, found, sought, asked)
+            holds = (winners <= sought) != self.is_not if winners else None
+            which = "best" if self.is_best else "lowest"
+            if not winners:
+                missing = _reasons(group) or f"the data cannot tell which {name} is {which}"
+        return text, holds, missing, next(iter(winners)) if len(winners) == 1 else None
+
+    def _clear_winners(
+        self, group: list[Any], found: list[Any], sought: set[Any], asked: Asked
+    ) -> set[Any]:
+        """Return a level that is clearly ahead of all others.
+
+        Where only the sought levels, or only the others, share the lead, these; empty where the
+        data cannot tell.
+        """
+        word = "higher" if self.is_best else "lower"
+        ranges = self._rank_ranges(group, found, word, asked) if self.is_rank else {}
+        terms = {level: self._terms(group, level) for level in found}
+
+        def is_ahead(one: Any, other: Any) -> bool:
+            if ranges:
+                return ranges[one][1] < ranges[other][0]
+            return asked.relation(terms[one], terms[other]) == word
+
+        every = {*found}
+        for side in (*({level} for level in found), sought, every - sought):
+            if any(all(is_ahead(one, other) for other in every - side) for one in side):
+                return side
+        return set()
+
+    def _terms(self, group: list[Any], level: Any) -> tuple[Term, ...]:
+        """Return the highest score of a level, or the mean of its scores."""
+        there = [row for row in group if getattr(row, self.over) == level]
+        if not self.across:
+            return max(there, key=lambda row: row.mean).terms
+        scores = [term for row in there for term in row.terms]
+        return tuple(term._replace(weight=term.weight / len(there)) for term in scores)
+
+    def _rank_ranges(
+        self, group: list[Any], found: list[Any], word: str, asked: Asked
+    ) -> dict[Any, tuple[float, float]]:
+        """Return the lowest and highest mean rank of each level that the tests leave open."""
+        ends: dict[Any, list[tuple[int, int]]] = {level: [] for level in found}
+        for row in group:
+            across = getattr(row, self.across)
+            others = [o for o in group if getattr(o, self.across) == across and o is not row]
+            told = [asked.relation(row.terms, other.terms) for other in others]
+            ahead, undecided = told.count(word), told.count(None)
+            behind = len(told) - ahead - undecided
+            ends[getattr(row, self.over)].append((1 + behind, len(others) + 1 - ahead))
+        return {
+            level: (sum(low for low, _ in e) / len(e), sum(high for _, high in e) / len(e))
+            for level, e in ends.items()
+        }
