@@ -15,6 +15,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mini_study import Cli, finished_study
+from warm import forking
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
@@ -108,8 +109,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command line, within this process."""
+def warm() -> Iterator[None]:
+    """Processes are forked from this one, which saves their imports."""
+    with forking():
+        yield
+
+
+@pytest.fixture
+def cli(warm: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, within this process; its workers are forked from it."""
     return Cli(monkeypatch, capsys)
 
 

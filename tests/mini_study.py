@@ -138,7 +138,7 @@ def children(pid: int) -> list[int]:
 
 
 class Cli:
-    """Runs the command line in this process; its workers are processes as ever."""
+    """Runs the command line in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
