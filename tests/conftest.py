@@ -30,6 +30,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("biphasic", deadline=None, database=None, derandomize=True)
 settings.load_profile("biphasic")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin the share of tests that xdist deals to each process with slow files.
+
+    So no process is left with a long test at the end, when the others have nothing to take over.
+    """
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.path, []).append(item)
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    size = -(-len(items) // shares)
+    files = list(slow.values())
+    items.clear()
+    for share in range(shares):
+        mine = [item for file in files[share::shares] for item in file]
+        room = max(size - len(mine), 0)
+        items += mine + quick[:room]
+        del quick[:room]
+    items += quick
+
+
 TEXT = (
     "the array of rows holds tokens and their weights returns a copy unless axis is given where "
     "each value was read from memory in order model layer shape dtype stream index window default"
@@ -116,8 +139,8 @@ def warm() -> Iterator[None]:
 
 
 @pytest.fixture
-def cli(warm: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """The command line, within this process; its workers are forked from it."""
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, within this process."""
     return Cli(monkeypatch, capsys)
 
 

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from biphasic.claim import CLAIM
 from biphasic.store_claims import CLAIMS
+from warm import forking
 
 STEPS = 12
 
@@ -138,7 +139,7 @@ def children(pid: int) -> list[int]:
 
 
 class Cli:
-    """Runs the command line in this process."""
+    """Runs the command line in this process; its workers are forked from it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -149,7 +150,7 @@ class Cli:
 
         self._monkeypatch.setattr(sys, "argv", ["biphasic", *map(str, arguments)])
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with forking(), pytest.raises(SystemExit) as ended:
             main()
         captured = self._capsys.readouterr()
         return int(ended.value.code or 0), captured.out, captured.err

@@ -25,6 +25,8 @@ import sys
 sys.modules["biphasic"] = None
 import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
+
+pytestmark = pytest.mark.slow
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModel.from_pretrained(sys.argv[1])
 batch = tokenizer(["one text", "another, longer text"], padding=True, return_tensors="pt")

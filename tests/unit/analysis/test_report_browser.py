@@ -9,6 +9,8 @@ from hostile import HOSTILE, NUM_NAMES, TRICKS, hostile_study
 
 from biphasic.analysis.report import write_report
 
+pytestmark = pytest.mark.slow
+
 PHONE, DESKTOP = 390, 1280
 A4 = 688
 """CSS pixels between margins of 14 mm: 182 mm of 96 pixels an inch."""

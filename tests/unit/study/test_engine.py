@@ -18,6 +18,8 @@ from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.slots import Slot
 from biphasic.tasks.protocol import FinetuneProtocol
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)
 

@@ -24,6 +24,8 @@ from biphasic.analysis.plots.render import drawing, to_pdf, to_png, to_svg
 from biphasic.analysis.plots.styles import distinct_styles, objective_styles, ordered_styles
 from biphasic.analysis.scores import paper_scores
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = (
     "<script>alert('x')</script>",
     r"\textbf{$\frac{1}{0}$} & 100 % #1 _x^y~z",
