@@ -12,6 +12,8 @@ import yaml
 
 from mini_study import Cli
 
+pytestmark = pytest.mark.slow
+
 RECIPE = {
     "model": "pico",
     "phases": [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 2}],
@@ -25,8 +27,6 @@ import sys
 sys.modules["biphasic"] = None
 import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
-
-pytestmark = pytest.mark.slow
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModel.from_pretrained(sys.argv[1])
 batch = tokenizer(["one text", "another, longer text"], padding=True, return_tensors="pt")

@@ -21,6 +21,8 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.export.write import export_model
 from families import save_family
 
+pytestmark = pytest.mark.slow
+
 OLD = "transformers==4.57.*"
 NO_INDEX = (
     "No matching distribution",
@@ -34,8 +36,6 @@ LOOK = """
 import json, sys
 import torch, transformers
 from transformers import AutoModel, AutoTokenizer
-
-pytestmark = pytest.mark.slow
 qwen3, eurobert, check = sys.argv[1:]
 found = {"version": transformers.__version__}
 model, tokenizer = AutoModel.from_pretrained(qwen3), AutoTokenizer.from_pretrained(qwen3)

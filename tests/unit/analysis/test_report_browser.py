@@ -9,8 +9,6 @@ from hostile import HOSTILE, NUM_NAMES, TRICKS, hostile_study
 
 from biphasic.analysis.report import write_report
 
-pytestmark = pytest.mark.slow
-
 PHONE, DESKTOP = 390, 1280
 A4 = 688
 """CSS pixels between margins of 14 mm: 182 mm of 96 pixels an inch."""
@@ -28,9 +26,10 @@ Array.from(document.querySelectorAll("main *, header *, footer *")).filter((elem
   .map((element) => element.outerHTML.slice(0, 80))
 """
 
-pytestmark = pytest.mark.skipif(
-    find_browser() is None, reason="no Chromium here; apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium here; apt-get install chromium"),
+]
 
 
 @pytest.fixture(scope="module")
