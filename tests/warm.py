@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 _Popen = subprocess.Popen
+_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 _STANDARD = 3  # input, output, error
 _LIGHT = "biphasic.data.tokenize_worker"  # imports next to nothing
 
@@ -87,6 +88,7 @@ def _become(program: Callable[[], None], environment: dict[str, str] | None) -> 
     code: object = 1
     try:
         _forget_parent(environment)
+        sys.modules[_TORCHRUN].Popen = WarmPopen  # type: ignore[attr-defined] - known there by name
         program()
         code = 0
     except SystemExit as ended:

@@ -320,6 +320,7 @@ def test_every_task_is_checked_before_the_first_begins(
     assert trainings == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_workers_of_their_own_give_the_same_numbers(plain_model, tmp_path, task, quiet):
     settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
     here = evaluate(plain_model, task, root=tmp_path / "here", **settings)

@@ -56,6 +56,7 @@ def failure(engine, job_id):
     return failed.value
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
     works = save(tmp_path, "a")
     with engine_on(tmp_path) as engine:
@@ -92,6 +93,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
     assert second.poll() is not None
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
     job_id = save(tmp_path, "a", runs=RUNS)
     with engine_on(tmp_path) as engine, claim_work(tmp_path, job_id, doing="the same job"):
