@@ -26,6 +26,8 @@ from biphasic.study.api import pretrain
 from biphasic.study.config import StudyConfig, TaskConfig
 from biphasic.study.evaluation import evaluate, evaluate_all, plan_evaluation
 
+pytestmark = pytest.mark.slow
+
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}
 RECIPE = {
