@@ -119,6 +119,8 @@ def _forget_parent(environment: dict[str, str] | None) -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does when it starts
+        signal.signal(number, signal.SIG_IGN)
     if environment is not None:
         os.environ.clear()
         os.environ.update(environment)
