@@ -265,9 +265,11 @@ def test_what_hinders_examples_is_told():
 def test_zero_shot_scores_are_judged_by_examples_alone():
     matrices = examples_of({"a": [0.8], "b": [0.6], "c": [0.59]}, num_examples=500)
     scores = scores_with_examples(matrices, datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),))
-    clear, *_ = family_of(scores, "d").with_best
+    family = family_of(scores, "d")
+    clear, *_ = family.with_best
     assert (clear.second, clear.verdict, clear.family_size) == ("b", "higher", 3)
-    assert clear.p_adjusted == pytest.approx(min(1.0, 3 * clear.examples.p_value))
+    for found in (clear, family.compare("b", "c")):  # by Bonferroni: each by 3
+        assert found.p_adjusted == pytest.approx(min(1.0, 3 * found.examples.p_value))
     # A single seed of a fine-tuned task says nothing of other seeds, whatever the examples say.
     tuned = dataclasses.replace(scores, datasets=(DATASET,))
     assert compare_arms(tuned, "a", "b", "d").verdict == "unknown"
