@@ -9,13 +9,15 @@ INSTALLED := .venv/.installed
 # many again as there are cores, since some tests wait for processes of their own.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 3 // 2)')
 PYTEST_FLAGS ?=
+# What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
+QUICK := base data model objectives training study analysis
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install quickstart test lint format types check wheel bench lock clean
+.PHONY: help install quickstart test test-quick mutations lint format types check wheel bench lock clean
 
 help:  ## Show this list.
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 install: $(INSTALLED)  ## Make .venv with the exact versions of requirements.lock.
 
@@ -34,6 +36,13 @@ quickstart: $(INSTALLED)  ## Run the small study of the README and write its rep
 
 test: $(INSTALLED)  ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist worksteal $(PYTEST_FLAGS)
+
+test-quick: $(INSTALLED)  ## Run the quick unit tests, in a minute: for every save.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow" \
+		$(addprefix tests/unit/,$(QUICK)) $(PYTEST_FLAGS)
+
+mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py
 
 lint: $(INSTALLED)  ## Check style and import contracts.
 	$(BIN)/ruff check

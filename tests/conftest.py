@@ -15,6 +15,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mini_study import Cli, finished_study
+from warm import forking
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
@@ -28,6 +29,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Deterministic, so that a failure is a change of code; no time limits, as machines are shared.
 settings.register_profile("biphasic", deadline=None, database=None, derandomize=True)
 settings.load_profile("biphasic")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin the share of tests that xdist deals to each process with slow files.
+
+    So no process is left with a long test at the end, when the others have nothing to take over.
+    """
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.path, []).append(item)
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    size = -(-len(items) // shares)
+    files = list(slow.values())
+    items.clear()
+    for share in range(shares):
+        mine = [item for file in files[share::shares] for item in file]
+        room = max(size - len(mine), 0)
+        items += mine + quick[:room]
+        del quick[:room]
+    items += quick
+
 
 TEXT = (
     "the array of rows holds tokens and their weights returns a copy unless axis is given where "
@@ -105,6 +129,13 @@ def make_recipe() -> Callable[..., Recipe]:
 def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """One uninterrupted run of the miniature study; its `root` is never to be changed."""
     return finished_study(tmp_path_factory, worker_id)
+
+
+@pytest.fixture
+def warm() -> Iterator[None]:
+    """Processes are forked from this one, which saves their imports."""
+    with forking():
+        yield
 
 
 @pytest.fixture

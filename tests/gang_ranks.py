@@ -27,6 +27,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
+from warm import forking
 
 
 def gang_outcomes(
@@ -43,13 +44,14 @@ def gang_outcomes(
     }
     (folder / "runs.json").write_text(json.dumps(plan))
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    ended = subprocess.run(
-        [sys.executable, "-m", *torchrun, __file__, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    with forking():
+        ended = subprocess.run(
+            [sys.executable, "-m", *torchrun, __file__, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
     assert ended.returncode == 0, ended.stderr
     return {
         each["name"]: [

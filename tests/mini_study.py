@@ -19,6 +19,8 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from warm import forking
+
 STEPS = 12
 
 
@@ -135,7 +137,7 @@ def children(pid: int) -> list[int]:
 
 
 class Cli:
-    """Runs the command line in this process; its workers are processes as ever."""
+    """Runs the command line in this process; its workers are forked from it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
@@ -146,7 +148,7 @@ class Cli:
 
         self._monkeypatch.setattr(sys, "argv", ["biphasic", *map(str, arguments)])
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with forking(), pytest.raises(SystemExit) as ended:
             main()
         captured = self._capsys.readouterr()
         return int(ended.value.code or 0), captured.out, captured.err

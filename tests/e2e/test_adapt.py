@@ -12,10 +12,14 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.export import write
+from biphasic.export.check import Reloaded
 from biphasic.files import read_json
 from biphasic.model import footprint
 from biphasic.model.hub import LocalModel
 from families import save_family
+
+pytestmark = pytest.mark.slow
 
 SHORT = ("--steps", "4", "--rows-per-step", "2", "--max-seqlen", "32", "--precision", "fp32")
 
@@ -83,6 +87,7 @@ def test_a_decoder_becomes_an_encoder(decoder, adapt, tmp_path):
     assert "mlm" in card.lower()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     adapt(decoder, "--format", "hf")
     [state] = (tmp_path / "runs" / "store" / "states").iterdir()
@@ -101,6 +106,19 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
 
 
 @pytest.fixture
+def unchecked(monkeypatch) -> None:
+    """Leave out the check of the export, which takes a fresh process."""
+    reloaded = Reloaded(0.0, 0.0, None, None, "none")
+    monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
+
+
+@pytest.fixture
+def unexported(monkeypatch) -> None:
+    """Leave the export out: it takes most of the time."""
+    monkeypatch.setattr("biphasic.adaptation.export_model", lambda _, out, **__: out)
+
+
+@pytest.fixture
 def built(cli, tmp_path, text) -> Path:
     folder = tmp_path / "corpus"
     code, _, err = cli("corpus", "build", text, "--vocab-size", "320", "--out", folder)
@@ -108,6 +126,7 @@ def built(cli, tmp_path, text) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("unexported")
 def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
     """New rows, the same optimizer: the very state that one run with two phases has."""
     schedule = "{peak: 2.0e-3, warmup_steps: 1, decay_steps: 2}"
@@ -133,12 +152,6 @@ def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
     one, other = (load_file(each / "model.safetensors") for each in (adapted, states["both"]))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert read_json(adapted / "state.json")["parent"] == states["clm"].name
-
-
-@pytest.fixture
-def unexported(monkeypatch) -> None:
-    """Leave the export out: it takes most of the time."""
-    monkeypatch.setattr("biphasic.adaptation.export_model", lambda _, out, **__: out)
 
 
 @pytest.mark.usefixtures("unexported")
@@ -172,6 +185,7 @@ def test_a_model_of_the_hub_keeps_its_name(decoder, adapt, tmp_path, monkeypatch
     assert recipe["model"] == {"pretrained": "owner/decoder", "revision": "c0ffee"}
 
 
+@pytest.mark.usefixtures("unexported")
 def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_path):
     recipe = "model: pico\nmax_seqlen: 32\nrows_per_step: 2\nlearning_rate: {peak: 1.0e-3}\n"
     (tmp_path / "recipe.yaml").write_text(recipe + "phases: [{objective: clm, steps: 2}]\n")
@@ -278,6 +292,7 @@ def test_help_tells_the_defaults(cli):
         assert option in out
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_decoder_itself_is_left_as_it_was(decoder, adapt):
     before = {path.name: path.read_bytes() for path in decoder.iterdir()}
     adapt(decoder, "--format", "hf")

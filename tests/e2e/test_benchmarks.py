@@ -21,6 +21,8 @@ import pytest
 
 from tiny_use import SHAPE, write_jsonl, write_model, write_task
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 VOCABULARY = 512
 ROW_TOKENS = 132  # the least that question answering takes

@@ -12,6 +12,8 @@ import yaml
 
 from mini_study import Cli
 
+pytestmark = pytest.mark.slow
+
 RECIPE = {
     "model": "pico",
     "phases": [{"objective": "clm", "steps": 2}, {"objective": "mlm", "steps": 2}],

@@ -1,6 +1,10 @@
 """Jobs one by one, as a scheduler of one's own does them."""
 
+import pytest
+
 from mini_study import STUDY, copy_root, results, write_study
+
+pytestmark = pytest.mark.slow
 
 ARMS = [arm for arm in STUDY["arms"] if arm["name"] in {"clm", "clm-50-mlm-50"}]
 TASKS = [task for task in STUDY["tasks"] if task["name"] == "first-word"]

@@ -21,6 +21,8 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.export.write import export_model
 from families import save_family
 
+pytestmark = pytest.mark.slow
+
 OLD = "transformers==4.57.*"
 NO_INDEX = (
     "No matching distribution",
@@ -69,7 +71,9 @@ def old_transformers(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 
 
 def _install(folder: Path) -> None:
-    options = ["--quiet", "--only-binary", ":all:", "--retries", "1", "--timeout", "15"]
+    # Few of its modules are imported: compiling them all takes longer than all else here.
+    options = ["--quiet", "--no-compile", "--only-binary", ":all:", "--retries", "1"]
+    options += ["--timeout", "15"]
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), OLD],
         capture_output=True, text=True, check=False,

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.files import read_json
+from biphasic.model.presets import PRESETS
 from biphasic.study.api import pretrain
 from biphasic.study.study_file import load_study
 from mini_study import run_command, write_own_tasks
@@ -17,7 +19,7 @@ CORPUS = {"libraries": ["click"], "vocab_size": 512}
 
 
 def shortened(folder):
-    """Return the shipped study with a tenth of its steps, narrow models, and one small task."""
+    """Return the shipped study with a tenth of its steps, short rows, and one small task."""
     study = yaml.safe_load(FILE.read_text())
     for arm in study["arms"]:
         for part in (arm, *arm["phases"], *(p.get("learning_rate", {}) for p in arm["phases"])):
@@ -42,7 +44,17 @@ def shortened(folder):
     return path
 
 
+@pytest.fixture
+def narrow(monkeypatch):
+    """The presets' names for models hardly larger than the smallest, in forked processes too."""
+    if not torch.cuda.is_available():
+        for name, width in (("nano", 96), ("micro", 128)):
+            smaller = PRESETS["pico"].model_copy(update={"hidden_size": width})
+            monkeypatch.setitem(PRESETS, name, smaller)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm", "narrow")
 def test_the_grid_runs_to_its_report_and_branches_are_exact(tmp_path):
     root, study = tmp_path / "root", shortened(tmp_path)
     ended = run_command("study", "run", study, "--root", root, "--workers", "2")

@@ -12,6 +12,8 @@ from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import look_ahead
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
+pytestmark = pytest.mark.slow
+
 TRAINED = [arm["name"] for arm in STUDY["arms"] if arm.get("phases")]
 TASKS = [task["name"] for task in STUDY["tasks"]]
 SEEDS = STUDY["finetuning"]["seeds"]

@@ -19,6 +19,9 @@ from biphasic.study.outlook import look_ahead
 from biphasic.study.schedule import Failure
 from biphasic.study.study_file import load_study
 from biphasic.study.tune import TuneOutcome, tune_study
+from warm import forking
+
+pytestmark = pytest.mark.slow
 
 TEXT = """\
 # Tuned in a test.
@@ -50,9 +53,10 @@ class Tuned:
 
 def tune(file: Path, root: Path, *rates: float, **options: Any) -> TuneOutcome:
     quiet = Console(file=io.StringIO())
-    return tune_study(
-        file, root=root, rates=rates, share=0.5, num_workers=1, console=quiet, **options
-    )
+    with forking():
+        return tune_study(
+            file, root=root, rates=rates, share=0.5, num_workers=1, console=quiet, **options
+        )
 
 
 @pytest.fixture(scope="module")

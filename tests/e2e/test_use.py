@@ -14,6 +14,8 @@ import pytest
 
 from tiny_use import read_jsonl, write_jsonl, write_model
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ["--set", "max_steps=12", "--set", "batch_size=16", "--set", "max_epochs=5"]
 REVIEWS = {"good": "the cat sat on the mat", "bad": "the dog ran to Paris"}
 

@@ -15,6 +15,8 @@ from biphasic.tasks.folder import read_description
 from biphasic.tasks.labels import read_labels
 from mini_study import copy_root, results, write_study
 
+pytestmark = pytest.mark.slow
+
 ADVICE = {
     "delete the folder": r"delete the folder (?P<folder>/\S+)",
     "delete its folder": r"delete th(?:e|is) folder and",

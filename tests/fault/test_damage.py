@@ -9,6 +9,8 @@ import pytest
 
 from mini_study import arms, copy_root, results, snapshot, write_study
 
+pytestmark = pytest.mark.slow
+
 
 def flip(path):
     content = bytearray(path.read_bytes())

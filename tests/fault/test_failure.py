@@ -9,6 +9,8 @@ import pytest
 from biphasic.files import is_complete
 from mini_study import STUDY, copy_root, results, run_command, write_study
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_job_that_fails_stops_only_those_that_need_it(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root", data_only=True)
@@ -39,6 +41,7 @@ def test_a_job_that_fails_stops_only_those_that_need_it(finished, tmp_path, cli)
     assert "Diverged" in page
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on file sizes")
 def test_a_full_disk_leaves_nothing_half_written(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root", data_only=True)

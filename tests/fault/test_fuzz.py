@@ -44,6 +44,8 @@ from mini_study import STUDY
 from own_tasks import jsonl, write_beir, write_splits
 from tiny_use import write_model, write_task
 
+pytestmark = pytest.mark.slow
+
 COUNT = int(os.environ.get("BIPHASIC_FUZZ", "6"))
 LONGEST = 2000
 DIGITS = "9" * 5000

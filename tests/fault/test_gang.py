@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from biphasic.data.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
@@ -23,39 +24,17 @@ from biphasic.study.prepare import DataPaths
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
+from biphasic.training.step_input import StepInputs
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("warm"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="forks its ranks, as CUDA cannot"),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc"),
 ]
 
 STEPS = 24
 PATIENCE = 240.0
-
-# Python runs this in every process that finds it: ranks take their time, note their process ids,
-# and meet with what `GANG_FAULT` says.
-SITE = """
-import os
-
-if "RANK" in os.environ and "GANG_FAULT" in os.environ:
-    import pathlib, signal, time
-    from biphasic.errors import DataError
-    from biphasic.training.step_input import StepInputs
-
-    rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
-    (pathlib.Path(__file__).parent / f"pid-{rank}").write_text(str(os.getpid()))
-    original = StepInputs.of
-
-    def of(inputs, step):
-        time.sleep(0.1 if fault == "slow" else 0.01)
-        if fault == "error" and rank == "1" and step == 3:
-            raise DataError("row 7: made up by a test")
-        if fault == "kill" and rank == "1" and step == 7:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(inputs, step)
-
-    StepInputs.of = of
-"""
 
 RUN = """
 import sys
@@ -66,12 +45,26 @@ TrainJob.model_validate_json(sys.argv[1]).run(lambda _: None)
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch) -> Path:
-    """A folder whose `sitecustomize.py` all processes run."""
-    folder = tmp_path / "site"
+def ranks(tmp_path, monkeypatch) -> Path:
+    """A folder in which ranks, which are forked, note their process ids.
+
+    They take their time, and meet with what `GANG_FAULT` says.
+    """
+    folder = tmp_path / "ranks"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(SITE)
-    monkeypatch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
+    original = StepInputs.of
+
+    def of(inputs, step):
+        rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
+        (folder / f"pid-{rank}").write_text(str(os.getpid()))
+        time.sleep(0.1 if fault == "slow" else 0.01)
+        if fault == "error" and rank == "1" and step == 3:
+            raise DataError("row 7: made up by a test")
+        if fault == "kill" and rank == "1" and step == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(inputs, step)
+
+    monkeypatch.setattr(StepInputs, "of", of)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return folder
 
@@ -149,7 +142,9 @@ def silent(_: Progress) -> None:
     pass
 
 
-def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp_path, monkeypatch):
+def test_interrupted_in_every_way_equals_uninterrupted(
+    make_job, text, ranks, tmp_path, monkeypatch
+):
     job, told = make_job(tmp_path / "store"), []
     monkeypatch.setenv("GANG_FAULT", "none")
     reference = pretrain(
@@ -167,7 +162,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp
     with pytest.raises(LostRankError):
         job.run(silent)
     assert checkpoint_of(job.store) == 6
-    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
 
     # The process that started the gang is killed: the ranks end at once.
     monkeypatch.setenv("GANG_FAULT", "slow")
@@ -178,7 +173,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp
             assert time.monotonic() < end
             time.sleep(0.02)
         parent.send_signal(signal.SIGKILL)
-    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=10) for rank in (0, 1))
+    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=10) for rank in (0, 1))
     reached = checkpoint_of(job.store)
     assert 10 <= reached < STEPS
 
@@ -186,7 +181,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp
     def terminate(progress: Progress) -> None:
         told.append(progress)
         if len(told) == 1:
-            os.kill(int((site / "pid-1").read_text()), signal.SIGTERM)
+            os.kill(int((ranks / "pid-1").read_text()), signal.SIGTERM)
 
     with pytest.raises(StoppedError):
         job.model_copy(update={"checkpoint_every": 0}).run(terminate)
@@ -208,11 +203,11 @@ def test_interrupted_in_every_way_equals_uninterrupted(make_job, text, site, tmp
     assert not list(job.store.rglob(".partial-*"))
 
 
-def test_the_error_of_any_rank_is_the_gang_s(make_job, site, tmp_path, monkeypatch):
+def test_the_error_of_any_rank_is_the_gang_s(make_job, ranks, tmp_path, monkeypatch):
     monkeypatch.setenv("GANG_FAULT", "error")
     job = make_job(tmp_path / "store")
     with pytest.raises(DataError, match=r"^row 7: made up by a test$"):
         job.run(silent)
     assert not (job.store / "states").exists()
     assert checkpoint_of(job.store) == 2
-    assert all(has_ended(int((site / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))

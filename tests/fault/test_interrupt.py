@@ -8,11 +8,26 @@ import time
 
 import pytest
 
+from biphasic.training.step_input import StepInputs
 from mini_study import children, command, copy_root, run_command, write_study
 
-STEPS = 800
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "slow_steps")]
+
+STEPS = 200
 # Processes that a shell starts in the background ignore Ctrl-C, and so do those that they start.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """Steps of forked processes take their time, so that few of them are enough."""
+    original = StepInputs.of
+
+    def of(inputs, step):
+        time.sleep(0.01)
+        return original(inputs, step)
+
+    monkeypatch.setattr(StepInputs, "of", of)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

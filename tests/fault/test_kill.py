@@ -11,6 +11,8 @@ import pytest
 
 from mini_study import Cli, children, command, scores, write_small_study
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+
 DEADLINE = 300.0
 
 # What appears on disk at a moment worth dying in, and how many of it; in the order in which a run
@@ -26,7 +28,6 @@ MOMENTS = {
 }
 
 
-@pytest.mark.slow
 def test_interrupted_equals_uninterrupted(finished, tmp_path, cli: Cli):
     root, study = tmp_path / "root", write_small_study(tmp_path)
     draw = random.Random(0)  # noqa: S311 - moments, not secrets

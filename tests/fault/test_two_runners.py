@@ -9,6 +9,8 @@ import pytest
 
 from mini_study import STUDY, command, copy_root, write_study
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+
 FIRST = ("untrained", "mlm", "clm", "clm-25-mlm-75")
 SECOND = ("clm-50-mlm-50", "clm", "mlm", "untrained")
 TASKS = {"pydocs-sc", "first-word"}
@@ -31,7 +33,6 @@ def started(folder, root, name, arms):
     )
 
 
-@pytest.mark.slow
 def test_no_job_is_done_twice_and_nothing_is_damaged(finished, tmp_path):
     root = copy_root(finished, tmp_path / "root", data_only=True)
     with (

@@ -27,6 +27,8 @@ from golden_runs import RUNS
 
 from biphasic.files import read_json
 
+pytestmark = pytest.mark.slow
+
 _RECORD_ANEW = ".venv/bin/python tests/golden/record.py"
 _PLACES = {
     "FINETUNING_VERSION": "src/biphasic/tasks/protocol.py",

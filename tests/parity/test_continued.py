@@ -21,6 +21,8 @@ from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
 from families import save_family
 
+pytestmark = pytest.mark.slow
+
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}
 

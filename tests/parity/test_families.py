@@ -31,6 +31,8 @@ from biphasic.training.optimizer import set_precision
 from biphasic.training.supervised import summed_loss
 from families import FAMILIES, REFUSED, record, save_family, tiny_config
 
+pytestmark = pytest.mark.slow
+
 Documents = list[NDArray[np.int64]]
 Folder = Callable[[str], Path]
 

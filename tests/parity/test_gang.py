@@ -25,6 +25,8 @@ from biphasic.training.step_input import StepInput, StepInputs
 from biphasic.training.step_rows import StepRows
 from gang_ranks import gang_outcomes
 
+pytestmark = pytest.mark.slow
+
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}
 SPARSE = {"objective": "mlm", "steps": 6, "mlm_probability": 0.015}
@@ -202,7 +204,6 @@ def assert_close(one: Path, other: Path, *, loss: float, weights: float) -> None
         assert difference <= weights, (name, difference)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp32", "sparse", "mix", "frozen", "twice"])
 def test_two_ranks_train_what_one_process_does(of_two, references, name):
     expected = references(name)
@@ -211,19 +212,16 @@ def test_two_ranks_train_what_one_process_does(of_two, references, name):
     assert read_json(found / "state.json")["compute"]["processes"] == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bf16", "passes"])
 def test_two_ranks_in_bf16_differ_by_its_rounding(of_two, references, name):
     assert_close(references(name), state_of(of_two[name]), loss=2e-3, weights=2e-2)
 
 
-@pytest.mark.slow
 def test_only_the_first_rank_reports(of_two):
     first, second = of_two["fp32"]
     assert (first["reported"], second["reported"]) == ([1, 2, 3, 4, 5, 6], [])
 
 
-@pytest.mark.slow
 def test_buckets_are_summed_during_the_backward_pass_and_change_nothing(of_two):
     assert_equal(state_of(of_two["fp32"]), state_of(of_two["buckets"]))
     for outcome in of_two["buckets"]:
@@ -233,14 +231,12 @@ def test_buckets_are_summed_during_the_backward_pass_and_change_nothing(of_two):
     assert any(outcome["early_sums"] < outcome["buckets"] for outcome in of_two["sparse"])
 
 
-@pytest.mark.slow
 def test_activations_computed_twice_are_exact_in_a_gang_too(of_two):
     one, other = (state_of(of_two[name]) for name in ("fp32", "twice"))
     names = ("model.safetensors", "optimizer.safetensors")
     assert all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
 
 
-@pytest.mark.slow
 def test_a_stopped_gang_goes_on_as_if_it_had_not_stopped(of_two, base):
     assert all(
         outcome["error"] == "StoppedError: stopped after 4 steps; it goes on from there"
@@ -251,7 +247,6 @@ def test_a_stopped_gang_goes_on_as_if_it_had_not_stopped(of_two, base):
     assert not list((base / "stopped/progress").iterdir())
 
 
-@pytest.mark.slow
 def test_one_process_goes_on_where_a_gang_stopped(
     of_two, base, references, make_recipe, training_data, tmp_path
 ):
@@ -268,21 +263,18 @@ def test_one_process_goes_on_where_a_gang_stopped(
     assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
 
 
-@pytest.mark.slow
 def test_a_gang_goes_on_where_one_process_stopped(of_two, references):
     outcomes = of_two["taken over"]
     assert outcomes[0]["reported"] == [4, 5, 6]
     assert_close(references("fp32"), state_of(outcomes), loss=1e-5, weights=1e-5)
 
 
-@pytest.mark.slow
 def test_a_finished_state_is_found(of_two):
     first, second = of_two["found"]
     assert first["reported"] == second["reported"] == []
     assert state_of(of_two["found"]) == state_of(of_two["fp32"])
 
 
-@pytest.mark.slow
 def test_all_ranks_stop_at_the_first_step_that_is_not_finite(of_two, base):
     first, second = of_two["wild"]
     assert first["error"] == second["error"]
@@ -291,14 +283,12 @@ def test_all_ranks_stop_at_the_first_step_that_is_not_finite(of_two, base):
     assert not (base / "wild/states").exists()
 
 
-@pytest.mark.slow
 def test_ranks_that_differ_do_not_begin(of_two, base):
     for outcome in of_two["other weights"]:
         assert outcome["error"].startswith("TrainingError: the weights after 0 steps differ ")
     assert not (base / "other/states").exists()
 
 
-@pytest.mark.slow
 def test_three_ranks_share_four_rows(of_three, references):
     assert_close(references("fp32"), state_of(of_three["whole"]), loss=1e-5, weights=1e-5)
     assert_equal(state_of(of_three["whole"]), state_of(of_three["resumed"]))

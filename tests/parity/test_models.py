@@ -27,6 +27,8 @@ from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.optimizer import MasterWeights, Precision, set_precision
 from biphasic.training.supervised import summed_loss
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[..., PreTrainedModel]
 Documents = list[NDArray[np.int64]]
 

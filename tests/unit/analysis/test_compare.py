@@ -10,6 +10,7 @@ from made_scores import DATASET, example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms, family_of, indistinguishable, ranked
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.multiple import holm
 from biphasic.analysis.pairs import all_pairs
 from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
 from biphasic.analysis.scores import paper_scores
@@ -91,6 +92,31 @@ def test_p_values_of_all_pairs_are_those_of_each():
     # One seed in common says nothing; none in common is judged unpaired.
     assert compare_arms(scores, "m0", "m2", "d").p_value is None
     assert compare_arms(scores, "m0", "m3", "d").kind == "unpaired"
+
+
+def test_every_pair_of_a_family_has_its_own_correction():
+    draw = np.random.default_rng(4)
+    scores = made_scores({f"m{n}": draw.normal(50 + 2 * n, 2, 5).tolist() for n in range(5)})
+    family = family_of(scores, "d")
+    pairs = list(combinations(family.order, 2))
+    expected = holm([compare_arms(scores, *pair, "d").p_value for pair in pairs])
+    assert len(set(expected)) > 5
+    assert [family.compare(*pair).p_adjusted for pair in pairs] == pytest.approx(expected)
+
+
+def test_a_chance_above_one_in_twenty_is_undecided():
+    # Mean 1.75, error 0.70711, t = 2.4749 with 4 degrees of freedom: p = 0.0686.
+    scores = made_scores({"a": HIGH, "b": shifted(HIGH, -0.25, 0.75, 1.75, 2.75, 3.75)})
+    found = compare_arms(scores, "a", "b", "d")
+    assert found.p_adjusted == pytest.approx(0.0686, abs=1e-4)
+    assert found.verdict == "undecided"
+
+
+def test_by_the_paper_s_convention_models_whose_intervals_overlap_are_alike():
+    # Half-widths are 1.96 * 2 / sqrt(3) = 2.26: 77 reaches up to 79.26 and 75 to 77.26, and the
+    # best one reaches down to 77.74.
+    by_model = {"a": [78.0, 80.0, 82.0], "b": [75.0, 77.0, 79.0], "c": [73.0, 75.0, 77.0]}
+    assert indistinguishable(made_scores(by_model, convention="paper"), "d") == {"b"}
 
 
 def test_a_model_without_a_score_is_not_compared():
@@ -239,9 +265,11 @@ def test_what_hinders_examples_is_told():
 def test_zero_shot_scores_are_judged_by_examples_alone():
     matrices = examples_of({"a": [0.8], "b": [0.6], "c": [0.59]}, num_examples=500)
     scores = scores_with_examples(matrices, datasets=(DatasetInfo("d", "ZS", "ndcg_at_10"),))
-    clear, *_ = family_of(scores, "d").with_best
+    family = family_of(scores, "d")
+    clear, *_ = family.with_best
     assert (clear.second, clear.verdict, clear.family_size) == ("b", "higher", 3)
-    assert clear.p_adjusted == pytest.approx(min(1.0, 3 * clear.examples.p_value))
+    for found in (clear, family.compare("b", "c")):  # by Bonferroni: each by 3
+        assert found.p_adjusted == pytest.approx(min(1.0, 3 * found.examples.p_value))
     # A single seed of a fine-tuned task says nothing of other seeds, whatever the examples say.
     tuned = dataclasses.replace(scores, datasets=(DATASET,))
     assert compare_arms(tuned, "a", "b", "d").verdict == "unknown"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from biphasic.analysis.crossed import CrossedErrors, example_interval, squared_errors
 from biphasic.analysis.examples import check_value, mean_examples, mean_of_runs, metric_examples
@@ -152,3 +152,11 @@ def test_an_interval_without_any_error_is_a_point():
     found = example_interval([1.0], errors(0.0))
     assert (found.low, found.high, found.p_value) == (1.0, 1.0, 0.0)
     assert example_interval([0.0], errors(0.0)).p_value == 1.0
+
+
+def test_the_error_is_never_below_that_of_examples_alone():
+    # 0 over seeds, 4 over examples, 1 of both: 3 is below 4. The degrees of freedom are
+    # 4 ** 2 / (4 ** 2 / 100 + 1 ** 2 / 100), by Satterthwaite.
+    errors = CrossedErrors(np.array([4.0]), np.array([1.0]), num_examples=101)
+    found = example_interval([5.0, 5.0], errors)
+    assert found.high - 5.0 == pytest.approx(2.0 * stdtrit(16 / 0.17, 0.975))

@@ -18,6 +18,8 @@ from biphasic.analysis.examples import CellInfluences
 from biphasic.analysis.power import LEVEL
 from biphasic.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 MODELS, SEEDS = 5, 5
 NUM_FAMILIES = 300
 MOST = 0.05 + 3 * (0.05 * 0.95 / NUM_FAMILIES) ** 0.5

@@ -16,6 +16,8 @@ from biphasic.analysis.plots.chart import Skipped
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[3] / "docs" / "figures.md"
 SIGNATURES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF-1"}
 

@@ -24,6 +24,8 @@ from biphasic.analysis.report import render as render_with_links
 from biphasic.analysis.report import write_report
 from biphasic.analysis.tables import format_table, results_csv, table_csv
 
+pytestmark = pytest.mark.slow
+
 LINKS = Links(states="../../store/states", finetunes="../../store/finetunes")
 KNOWN_TAGS = frozenset(
     """a abbr article b bdi body button circle clippath code dd defs details dialog div dl dt

@@ -26,9 +26,10 @@ Array.from(document.querySelectorAll("main *, header *, footer *")).filter((elem
   .map((element) => element.outerHTML.slice(0, 80))
 """
 
-pytestmark = pytest.mark.skipif(
-    find_browser() is None, reason="no Chromium here; apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium here; apt-get install chromium"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,9 @@ def test_h_is_help_of_every_command(cli):
     assert ["study", "run"] in listed
     for path in listed:
         code, out, _ = cli(*path, "-h")
-        assert (code, out) == (0, cli(*path, "--help")[1])
-        assert "-h, --help" in out
+        assert code == 0
+        assert "-h, --help" in out  # two names of one option
+    assert cli("study", "run", "-h") == cli("study", "run", "--help")
 
 
 @pytest.mark.parametrize(

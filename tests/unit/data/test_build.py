@@ -23,6 +23,8 @@ from biphasic.data.tokenize import ShardMaker
 from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
 
+pytestmark = pytest.mark.slow
+
 BLOCK_BYTES = 3000
 TEXT = "the array of rows holds tokens and their weights unless axis is given where value"
 

@@ -26,6 +26,8 @@ from biphasic.data.tokenizer import write_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import is_complete
 
+pytestmark = pytest.mark.slow
+
 ODD = [("a/ü", "grüße 🙂 you"), ("b", ""), ("c\n", "a\x00line\nand\r\nanother")]
 
 

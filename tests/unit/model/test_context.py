@@ -18,6 +18,8 @@ from biphasic.model.forward import hidden_states
 from biphasic.model.pretrained import load_pretrained
 from families import FAMILIES, save_family, tiny_config
 
+pytestmark = pytest.mark.slow
+
 ABSOLUTE = ("bert", "roberta")
 ROTARY = [family for family in FAMILIES if family not in ABSOLUTE]
 

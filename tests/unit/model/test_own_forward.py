@@ -23,6 +23,8 @@ from biphasic.model.own_forward import probe_tokens
 from biphasic.model.pretrained import load_pretrained
 from families import tiny_config, with_head
 
+pytestmark = pytest.mark.slow
+
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 SHARED: dict[str, Any] = {
     "vocab_size": 97,

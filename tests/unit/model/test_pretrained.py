@@ -20,6 +20,8 @@ from biphasic.model.forward import hidden_states
 from biphasic.model.pretrained import load_pretrained, load_weights
 from families import FAMILIES, save_family, tiny_config
 
+pytestmark = pytest.mark.slow
+
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 WEIGHTS = "model.safetensors"
 Save = Callable[..., Path]

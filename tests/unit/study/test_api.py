@@ -26,6 +26,8 @@ from biphasic.study.api import pretrain
 from biphasic.study.config import StudyConfig, TaskConfig
 from biphasic.study.evaluation import evaluate, evaluate_all, plan_evaluation
 
+pytestmark = pytest.mark.slow
+
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}
 RECIPE = {
@@ -320,6 +322,7 @@ def test_every_task_is_checked_before_the_first_begins(
     assert trainings == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_workers_of_their_own_give_the_same_numbers(plain_model, tmp_path, task, quiet):
     settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
     here = evaluate(plain_model, task, root=tmp_path / "here", **settings)

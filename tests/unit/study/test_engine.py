@@ -18,6 +18,8 @@ from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.slots import Slot
 from biphasic.tasks.protocol import FinetuneProtocol
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)
 
@@ -54,6 +56,7 @@ def failure(engine, job_id):
     return failed.value
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
     works = save(tmp_path, "a")
     with engine_on(tmp_path) as engine:
@@ -90,6 +93,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
     assert second.poll() is not None
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
     job_id = save(tmp_path, "a", runs=RUNS)
     with engine_on(tmp_path) as engine, lock_work(tmp_path, job_id):

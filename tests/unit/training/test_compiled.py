@@ -15,7 +15,10 @@ from biphasic.training import run
 from biphasic.training.loop import StepReport
 
 # torch hides this one itself, but not where tests turn warnings into errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from biphasic.errors import ModelError
 from biphasic.model import attention, memory_saving
 from biphasic.training import run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bit_equal(tmp_path, training_data, make_recipe, precision):

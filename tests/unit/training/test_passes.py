@@ -13,6 +13,8 @@ from biphasic.errors import ConfigError
 from biphasic.files import read_json
 from biphasic.training import loop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("phase", [MIX, MLM, CLM])
 def test_several_passes_train_the_same(tmp_path, training_data, make_recipe, phase):

@@ -12,6 +12,8 @@ from biphasic.errors import DataError
 from biphasic.training import loop
 from biphasic.training.loop import StepReport
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def ahead(monkeypatch):

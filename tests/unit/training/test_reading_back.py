@@ -15,6 +15,8 @@ from biphasic.training import loop, run
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("every", [2, 4, 100])
 def test_nothing_changes_but_when_it_is_known(tmp_path, training_data, make_recipe, every):

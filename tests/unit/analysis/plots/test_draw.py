@@ -23,6 +23,8 @@ from biphasic.analysis.plots.page import chart_svg
 from biphasic.analysis.plots.render import drawing, to_pdf, to_png, to_svg
 from biphasic.analysis.scores import paper_scores
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = (
     "<script>alert('x')</script>",
     r"\textbf{$\frac{1}{0}$} & 100 % #1 _x^y~z",

@@ -1,0 +1,136 @@
+"""Python processes that are forked from this one, which has imported torch and transformers.
+
+A fresh interpreter spends five to ten seconds of CPU on imports; a fork has them. All else is as
+with `subprocess.Popen`: a child of its own, with its own pipes, environment and signals, that can
+be killed and waited for. Processes that it starts are forked in turn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+_Popen = subprocess.Popen
+_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+_STANDARD = 3  # input, output, error
+_LIGHT = "biphasic.data.tokenize_worker"  # imports next to nothing
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Fork Python processes from this one, whoever starts them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", WarmPopen)
+        yield
+
+
+class WarmPopen(_Popen):  # type: ignore[type-arg]
+    """`subprocess.Popen` that forks where it is to start this Python, and else does as ever."""
+
+    def __init__(self, args: Any, *others: Any, **how: Any) -> None:
+        program = None if others or "pass_fds" in how else _program_of(args)
+        if program is not None and _is_ready():
+            how["preexec_fn"] = partial(_become, program, how.get("env"))
+        super().__init__(args, *others, **how)
+
+
+def _program_of(args: Any) -> Callable[[], object] | None:
+    """Return what `python [-u] (-m module | -c code | file) ...` would run."""
+    if isinstance(args, str) or not args or args[0] != sys.executable:
+        return None
+    kind, *rest = [str(each) for each in args[1:] if each != "-u"]
+    if kind == "-m" and rest[0] != _LIGHT:
+        return partial(_run, rest, lambda: runpy.run_module(rest[0], run_name="__main__"))
+    if kind == "-c":
+        code = compile(rest[0], "<string>", "exec")
+        return partial(_run, ["-c", *rest[1:]], lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102
+    if kind.endswith(".py"):
+        return partial(_run, [kind, *rest], lambda: runpy.run_path(kind, run_name="__main__"))
+    return None
+
+
+@cache
+def _is_ready() -> bool:
+    """Import all that forks need; tell whether they may be forked, which CUDA forbids."""
+    import torch
+
+    import biphasic
+
+    if torch.cuda.is_available():
+        return False
+    modules = [found.name for found in pkgutil.walk_packages(biphasic.__path__, "biphasic.")]
+    modules.remove("biphasic.export.reload")  # a program that stands alone
+    for name in (*modules, "torch.distributed.run"):
+        importlib.import_module(name)
+    return True
+
+
+def _run(argv: list[str], program: Callable[[], object]) -> None:
+    sys.argv = argv
+    program()
+
+
+def _become(program: Callable[[], None], environment: dict[str, str] | None) -> None:
+    """Run a program in place of what was to be executed; called in the forked child."""
+    code: object = 1
+    try:
+        _forget_parent(environment)
+        sys.modules[_TORCHRUN].Popen = WarmPopen  # type: ignore[attr-defined] - known there by name
+        program()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001 - as the interpreter does it
+        traceback.print_exc()
+    finally:
+        if isinstance(code, str):
+            sys.stderr.write(code + "\n")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else code is not None)
+
+
+def _forget_parent(environment: dict[str, str] | None) -> None:
+    """Let go of the parent's files, signals and warnings, as a fresh process has none of them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        # Not closed: an object of the parent may yet close the number, which must not be ours.
+        if number >= _STANDARD and number != nothing and _is_open(number):
+            os.dup2(nothing, number, inheritable=False)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+        for number, mode in enumerate(("r", "w", "w"))
+    )
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python does when it starts
+        signal.signal(number, signal.SIG_IGN)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
