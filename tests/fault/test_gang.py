@@ -17,7 +17,7 @@ import torch
 
 from biphasic.data.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
-from biphasic.files import complete_folder, read_json, write_json
+from biphasic.files import complete_folder, read_json, write_json, write_text
 from biphasic.study.api import pretrain
 from biphasic.study.jobs import Progress, TrainJob
 from biphasic.study.prepare import DataPaths
@@ -56,7 +56,7 @@ def ranks(tmp_path, monkeypatch) -> Path:
 
     def of(inputs, step):
         rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
-        (folder / f"pid-{rank}").write_text(str(os.getpid()))
+        write_text(folder / f"pid-{rank}", str(os.getpid()))  # whole at once: it may be read now
         time.sleep(0.1 if fault == "slow" else 0.01)
         if fault == "error" and rank == "1" and step == 3:
             raise DataError("row 7: made up by a test")
