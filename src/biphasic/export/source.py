@@ -13,12 +13,11 @@ from biphasic.files import expanded, is_complete, read_json, read_json_object
 from biphasic.model.footprint import check_memory
 from biphasic.model.hub import (
     LocalModel,
-    ModelLimits,
     check_claim,
     claimed_identity,
     fetch_model,
-    model_limits,
 )
+from biphasic.model.limits import ModelLimits, model_limits
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
