@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from biphasic.analysis.checked import NOTE, has_hashes, report_damage
-from biphasic.analysis.report import write_report
 from biphasic.errors import DataError
 from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
@@ -30,6 +29,8 @@ def write_study_report(study: PreparedStudy) -> Path:
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
     write_json(folder / STUDY, record)
+    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+
     return write_report(folder, store, made_from=made_from)
 
 
