@@ -24,12 +24,12 @@ from pretrain import measure_ceiling
 from setup_pretraining import MODELS, PRECISIONS, TRAINED_VOCABULARY, Setting, prepare
 from torch import Tensor, nn
 
-from biphasic.data.packing import PackedBatch
+from biphasic.data.packing import PackedBatch, TokenIds
 from biphasic.data.pydocs import load_documents
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.model.shape import architecture_shape
 from biphasic.tasks.builtin.write import build_tasks
-from biphasic.tasks.encoding import EncodedTask, Encoder, TokenIds, new_head
+from biphasic.tasks.encoding import EncodedTask, Encoder, new_head
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -21,7 +21,8 @@ from biphasic.export.output import find_made
 from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import expanded, read_json
 from biphasic.model.device import computing_on, parse_device
-from biphasic.model.hub import LocalModel, fetch_model, model_limits
+from biphasic.model.hub import LocalModel, fetch_model
+from biphasic.model.limits import model_limits
 from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, say_on
@@ -40,8 +41,7 @@ from biphasic.study.run import DEFAULT_ROOT
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
-from biphasic.training.optimizer import Precision
-from biphasic.training.recipe import Recipe
+from biphasic.training.recipe import Precision, Recipe
 from biphasic.training.timeline import check_phases
 from biphasic.training.wandb_view import viewed_in_wandb
 

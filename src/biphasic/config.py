@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import reprlib
 import sys
+import textwrap
 import types
 import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from biphasic.errors import ConfigError, reading
+
+if TYPE_CHECKING:
+    from pydantic_core.core_schema import ModelSchema
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -49,10 +58,46 @@ _NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's
 class Config(BaseModel):
     """A frozen record that refuses unknown keys."""
 
-    # Infinities are refused because canonical JSON, and so no identity, can hold them.
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    # Infinities are refused because canonical JSON, and so no identity, can hold them. Validators
+    # are built on first use: a command uses few of the classes that it imports.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the JSON schema; the docstring below a field describes it."""
+        return super().model_json_schema(*args, **{"schema_generator": _Described, **options})
+
+
+class _Described(GenerateJsonSchema):
+    """Reads the docstrings of fields when a schema is asked for.
+
+    pydantic's `use_attribute_docstrings` parses every class's source when it is imported, which
+    takes as long as all else that classes of settings need.
+    """
+
+    def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
+        described = super().model_schema(schema)
+        for name, text in _field_docstrings(schema["cls"]).items():
+            described["properties"][name].setdefault("description", text)
+        return described
+
+
+@cache
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class and of those it inherits from."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not (issubclass(owner, Config) and inspect.get_annotations(owner)):
+            continue
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        for field, below in pairwise([*ast.iter_child_nodes(definition), None]):
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    texts.pop(name, None)
+                    match below:
+                        case ast.Expr(ast.Constant(str(text))):
+                            texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 class _Loader(yaml.SafeLoader):

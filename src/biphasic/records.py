@@ -30,9 +30,8 @@ FEW_HELDOUT = 20
 class Record(BaseModel):
     """A frozen record whose numbers are all finite."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    # Validators are built on first use; most commands read few kinds of records.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class PhaseRecord(Record):

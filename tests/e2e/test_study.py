@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -271,3 +273,37 @@ def test_a_state_is_evaluated_on_tasks_of_one_s_own(finished, tmp_path, cli):
     assert f": {100 * sum(scores) / len(scores):.2f} " in accuracy
     [score] = [row["test"] for row in rows if (row["arm"], row["task"]) == ("mlm", "lookup")]
     assert zero_shot.endswith(f": {100 * float(score):.2f}")
+
+
+def test_commands_that_compute_nothing_import_no_torch(finished, tmp_path):
+    root, file = copy_root(finished, tmp_path / "root"), str(finished / "mini.yaml")
+    study, [corpus] = str(root / "mini"), map(str, (root / "store/data").iterdir())
+    commands = [
+        ["study", "schema"],
+        *(["study", *rest, "--root", str(root)] for rest in (
+            ["plan", file], ["diff", file, file], ["status", "mini"], ["run", file, "--quiet"],
+            ["jobs", file], ["clean"], ["cancel", "mini"], ["report", "mini"],
+        )),
+        ["analyze", study],
+        ["claims", study],
+        ["figures", study, "--out", str(tmp_path / "figures"), "--format", "csv"],
+        ["paper", "--out", str(tmp_path / "paper"), "--format", "md"],
+        ["corpus", "inspect", corpus],
+        ["corpus", "verify", corpus],
+    ]  # fmt: skip
+    program = f"""
+import sys
+from biphasic.cli.main import main
+for arguments in {commands!r}:
+    sys.argv = ["biphasic", *arguments]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, arguments
+    heavy = {{"torch", "transformers", "datasets"}} & set(sys.modules)
+    assert not heavy, (arguments, heavy)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.model.hub import model_limits
+from biphasic.model.limits import model_limits
 from biphasic.study.wanted import read_wishes, record_wish
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.fitted import read_head

@@ -34,7 +34,8 @@ from biphasic.data.text_files import read_text_files
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError
 from biphasic.model.build import load_encoder
-from biphasic.model.hub import fetch_model, model_limits
+from biphasic.model.hub import fetch_model
+from biphasic.model.limits import model_limits
 from biphasic.study.study_file import load_resolved, load_study, save_resolved
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.inputs import open_input

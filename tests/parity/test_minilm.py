@@ -19,9 +19,9 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 from transformers import AutoTokenizer
 
+from biphasic.data.packing import Batching
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.model.build import load_encoder
-from biphasic.model.forward import Batching
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -24,7 +24,8 @@ from biphasic.model.forward import hidden_states
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
-from biphasic.training.optimizer import MasterWeights, Precision, set_precision
+from biphasic.training.optimizer import MasterWeights, set_precision
+from biphasic.training.recipe import Precision
 from biphasic.training.supervised import summed_loss
 
 pytestmark = pytest.mark.slow

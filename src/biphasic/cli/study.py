@@ -58,7 +58,6 @@ def study_plan(
 
     from biphasic.errors import ConfigError
     from biphasic.files import write_text
-    from biphasic.study.graph import plan_svg
     from biphasic.study.outlook import look_ahead
     from biphasic.study.plan_text import plan_lines
     from biphasic.study.prepared import STORE
@@ -79,6 +78,8 @@ def study_plan(
         lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
         echo("\n".join(lines))
     if graph is not None:
+        from biphasic.study.graph import plan_svg
+
         write_text(graph, plan_svg(outlook.plan, title=config.title))
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 

@@ -1,4 +1,8 @@
-"""Datasets of the Hugging Face hub, or local copies of them, through the one `load_dataset`."""
+"""Datasets of the Hugging Face hub, or local copies of them, through the one `load_dataset`.
+
+The hub's libraries are imported when something is read or fetched: they take seconds, and most
+commands only look for local copies.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import datasets
-import datasets.config
-import datasets.utils
-import huggingface_hub.utils
-import pyarrow as pa
-from datasets.exceptions import DatasetsError
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
 from biphasic.data.text_files import files_fingerprint, is_hidden, list_files
 from biphasic.errors import DataError
 from biphasic.files import digest, expanded
 
+if TYPE_CHECKING:
+    import datasets
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ROWS_AT_ONCE = 256
-LIBRARY_ERRORS: tuple[type[Exception], ...] = (
-    *(DatasetsError, HTTPError, pa.ArrowException, OSError),
-    RuntimeError,  # for a dataset with code of its own
-)
-"""What the hub's libraries raise; wrong names are a ValueError."""
-
 _LOCAL = "or give a local copy"
 _OFFLINE = f"the hub is switched off (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
 _UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
@@ -47,11 +33,11 @@ _NEEDS_CODE = (
     "needs code of its own to be read, which the datasets library no longer runs; give a local "
     "copy in a common format (Parquet, JSON lines, CSV)"
 )
-# Narrow kinds before those that they are kinds of.
-_MEANINGS: Mapping[type[Exception], str] = {
-    GatedRepoError: "ask for access on its page of the hub, then log in with `hf auth login`",
-    RevisionNotFoundError: "the hub has no such revision",
-    RepositoryNotFoundError: (
+# By the names of errors of huggingface_hub; narrow kinds before those that they are kinds of.
+_MEANINGS: Mapping[str, str] = {
+    "GatedRepoError": "ask for access on its page of the hub, then log in with `hf auth login`",
+    "RevisionNotFoundError": "the hub has no such revision",
+    "RepositoryNotFoundError": (
         "not on the hub, or private; check the name, or log in with `hf auth login`"
     ),
 }
@@ -118,6 +104,8 @@ def open_hub(
     commit = None if local else resolve_revision(dataset, revision)
     origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
     place = str(local) if local else dataset
+    import datasets  # noqa: PLC0415
+
     try:
         with quiet():
             rows = datasets.load_dataset(
@@ -133,7 +121,7 @@ def open_hub(
         names = {"config": config, "split": split, "commit": commit}
         reason = _wrong_name(place, **names, streaming=streaming) or one_line(error)
         raise DataError(f"{describe(origin)}: {reason}") from None
-    except LIBRARY_ERRORS as error:
+    except library_errors() as error:
         raise DataError(f"{describe(origin)}: {explain(error)}") from None
     return HubTable(rows=rows, origin=origin)
 
@@ -197,6 +185,8 @@ def _cache_of(local: Path) -> str:
     By itself it would know a copy by the name of its folder alone, and give the old rows of one
     that was changed, or of another one of that name.
     """
+    import datasets.config  # noqa: PLC0415
+
     key = digest({"path": str(local.resolve()), "files": _copy_fingerprint(local)})[:32]
     return str(Path(datasets.config.HF_DATASETS_CACHE) / "local-copies" / key)
 
@@ -215,10 +205,12 @@ def resolve_revision(dataset: str, revision: str | None) -> str:
     """
     if revision and _COMMIT.fullmatch(revision):
         return revision
+    from huggingface_hub import HfApi  # noqa: PLC0415
+
     try:
         with quiet():
             commit = HfApi().dataset_info(dataset, revision=revision).sha
-    except LIBRARY_ERRORS as error:
+    except library_errors() as error:
         at = f" at revision '{revision}'" if revision else ""
         raise DataError(f"hf:{dataset}{at}: {explain(error)}") from None
     if not commit:
@@ -232,21 +224,33 @@ def describe(origin: dict[str, Any]) -> str:
     return f"hf:{origin['dataset']}{config}, split {origin['split']}"
 
 
+def library_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's libraries raise; wrong names are a ValueError."""
+    import pyarrow as pa  # noqa: PLC0415
+    from datasets.exceptions import DatasetsError  # noqa: PLC0415
+    from huggingface_hub.errors import HTTPError  # noqa: PLC0415  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
+
+    # RuntimeError is for a dataset with code of its own.
+    return DatasetsError, HTTPError, pa.ArrowException, OSError, RuntimeError
+
+
 def explain(error: BaseException) -> str:
     """Say in one line what an error of the hub's libraries means and what to do."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
     chain = list(_chain(error))
     # datasets cuts the chain of causes and leaves the name alone.
     if any("OfflineModeIsEnabled" in f"{type(part).__name__} {part}" for part in chain):
         return _OFFLINE
-    for kind, meaning in _MEANINGS.items():
-        if any(isinstance(part, kind) for part in chain):
+    for name, meaning in _MEANINGS.items():
+        if any(isinstance(part, getattr(errors, name)) for part in chain):
             return meaning
     if "scripts are no longer supported" in str(error):
         return _NEEDS_CODE
     # The first cause says what happened; those above it only that something did.
-    if isinstance(error, HfHubHTTPError):
+    if isinstance(error, errors.HfHubHTTPError):
         return f"the hub refuses to answer; try again later, {_LOCAL} ({one_line(chain[-1])})"
-    if isinstance(error, HTTPError | ConnectionError):
+    if isinstance(error, errors.HTTPError | ConnectionError):  # pyright: ignore[reportPrivateImportUsage]
         return f"{_UNREACHABLE} ({one_line(chain[-1])})"
     return f"cannot be read ({one_line(chain[-1])})"
 
@@ -259,6 +263,9 @@ def one_line(error: BaseException) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the hub's libraries from drawing bars and logging retries, for the block only."""
+    import datasets.utils  # noqa: PLC0415
+    import huggingface_hub.utils  # noqa: PLC0415
+
     with ExitStack() as undo:
         for name in ("datasets", "huggingface_hub"):
             logger = logging.getLogger(name)
@@ -288,6 +295,8 @@ def _wrong_name(
     place: str, *, config: str | None, split: str, commit: str | None, streaming: bool
 ) -> str:
     """Tell which of config and split the dataset lacks; empty when it lacks neither."""
+    import datasets  # noqa: PLC0415
+
     try:
         with quiet():
             configs = datasets.get_dataset_config_names(place, revision=commit)
@@ -298,7 +307,7 @@ def _wrong_name(
             elif config is not None and config not in configs:
                 return f"no config '{config}'{nearest(config, configs)}"
             splits = datasets.get_dataset_split_names(place, config, revision=commit)
-    except (*LIBRARY_ERRORS, ValueError):
+    except (*library_errors(), ValueError):
         return ""  # the first error says more
     name = split.partition("[")[0]
     if name not in splits:
@@ -309,7 +318,7 @@ def _wrong_name(
 def _next_batch(batches: Iterator[Any], where: str) -> Any | None:
     try:
         return next(batches, None)
-    except (*LIBRARY_ERRORS, ValueError) as error:
+    except (*library_errors(), ValueError) as error:
         raise DataError(f"{where}: {explain(error)}") from None
 
 

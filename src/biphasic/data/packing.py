@@ -10,11 +10,18 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.errors import DataError
+
+TokenIds = NDArray[np.int64]
+"""Token ids of a sequence, int64 [num_tokens]."""
+Batching = Literal["packed", "padded"]
+"""Several sequences in a row, kept apart by our attention function; or one in a row, padded to the
+longest, behind the attention that a model has of its own."""
 
 
 @dataclass(frozen=True)

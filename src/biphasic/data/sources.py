@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from pydantic import PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest
+from biphasic.data.hub import find_copy, hub_fingerprint, open_hub
 from biphasic.data.pydocs import (
     PYDOCS_VERSION,
     STANDARD_LIBRARY,
@@ -192,8 +193,6 @@ def source_origin(
         return {"source": BUILTIN, **_builtin_origin(libraries), **licensed}
     shared = {"license": source.license}
     if hub := source.hub:
-        from biphasic.data.hub import hub_fingerprint  # noqa: PLC0415 - datasets is slow to import
-
         names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
         found = hub_fingerprint(hub.dataset, **names, copies=copies)
         return {"source": "hub", "column": hub.column or source.column, **found, **shared}
@@ -216,8 +215,6 @@ def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path |
         DataError: A dataset is neither a folder nor a name that the hub could know.
     """
     if hub := source.hub:
-        from biphasic.data.hub import find_copy  # noqa: PLC0415 - datasets is slow to import
-
         return find_copy(hub.dataset, copies)
     return source.path if source.path and source.path.is_dir() else None
 
@@ -243,8 +240,6 @@ def _builtin_origin(libraries: Collection[str] | None) -> dict[str, Any]:
 def _read_hub(
     source: SourceConfig, hub: HubSource, copies: Path | None
 ) -> Iterator[SourceDocument]:
-    from biphasic.data.hub import open_hub  # noqa: PLC0415 - datasets is slow to import
-
     table = open_hub(
         hub.dataset,
         config=hub.config,

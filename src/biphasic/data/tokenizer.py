@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.data.framing import framed, own_part, unframed
+from biphasic.data.hub import explain, library_errors, quiet
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
 
@@ -256,8 +257,6 @@ def _download(name: str, revision: str | None) -> Path:
         RemoteEntryNotFoundError,
     )
 
-    from biphasic.data.hub import LIBRARY_ERRORS, explain, quiet  # noqa: PLC0415
-
     try:
         with quiet():
             if not is_offline_mode():
@@ -268,7 +267,7 @@ def _download(name: str, revision: str | None) -> Path:
                     hf_hub_download(name, optional, revision=revision)
     except RemoteEntryNotFoundError:
         raise DataError(_only_fast(name)) from None
-    except LIBRARY_ERRORS as error:
+    except library_errors() as error:
         raise DataError(f"{name}: {explain(error)}") from None
     except ValueError:
         raise DataError(f"{name}: no such folder, and not a hub id such as owner/name") from None

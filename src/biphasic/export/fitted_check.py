@@ -18,15 +18,16 @@ from transformers import (
     AutoTokenizer,
 )
 
+from biphasic.data.packing import Batching, TokenIds
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export.tokenizer import pair_ids, write_tokenizer
 from biphasic.model.build import load_encoder
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
-from biphasic.model.forward import Batching, padded_states
+from biphasic.model.forward import padded_states
 from biphasic.model.reading import loading
-from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.fitted import FittedModel, Form, load_fitted
 from biphasic.tasks.records import (
     ClassificationTask,

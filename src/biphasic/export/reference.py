@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
+from biphasic.data.packing import Batching
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.export.source import Source
 from biphasic.export.tokenizer import pair_ids
 from biphasic.model.contract import load_checked_encoder
-from biphasic.model.forward import Batching, batching_of
+from biphasic.model.forward import batching_of
 from biphasic.seeds import stream
 from biphasic.tasks.encoding import Encoder, encode_texts
 

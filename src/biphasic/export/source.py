@@ -13,13 +13,11 @@ from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.footprint import check_memory
 from biphasic.model.hub import (
     LocalModel,
-    ModelLimits,
     check_claim,
     claimed_identity,
     fetch_model,
-    model_limits,
-    tokenizer_limit,
 )
+from biphasic.model.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"

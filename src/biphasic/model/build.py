@@ -14,10 +14,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from biphasic.data.packing import Batching
 from biphasic.model.attention import register_attention
 from biphasic.model.directions import close_again, open_both_ways
 from biphasic.model.dropout import speed_up_dropout, switch_off_dropout
-from biphasic.model.forward import Batching
 from biphasic.model.linear import speed_up_linear_layers
 from biphasic.model.presets import PRESETS, Architecture
 from biphasic.model.reading import (

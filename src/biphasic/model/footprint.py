@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from biphasic.errors import ModelError
@@ -60,7 +59,7 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
         ModelError: The header is damaged.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:  # whose headers need no torch
             for name in file.keys():  # noqa: SIM118 - no mapping
                 yield name, file.get_slice(name)
     except (SafetensorError, OSError) as error:
@@ -86,6 +85,8 @@ def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
         ModelError: It needs more than is free, both named.
     """
     if use != "load" and compute_device().type == "cuda":
+        import torch  # noqa: PLC0415 - known by now; other checks need none
+
         free_on_gpu, _ = torch.cuda.mem_get_info()
         _refuse_larger(folder, use, free_on_gpu, "of the GPU's memory")
         use = "load"

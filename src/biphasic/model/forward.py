@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.packing import PackedBatch
+from biphasic.data.packing import Batching, PackedBatch, TokenIds
 from biphasic.errors import ModelError
 from biphasic.model.attention import ATTENTION_NAME, attention_arguments
-
-Batching = Literal["packed", "padded"]
-"""Several sequences in a row, kept apart by our attention function; or one in a row, padded to the
-longest, behind the attention that a model has of its own."""
 
 
 def batching_of(model: PreTrainedModel) -> Batching:
@@ -80,7 +76,7 @@ def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool
 
 
 def padded_states(
-    model: PreTrainedModel, sequences: Sequence[NDArray[np.int64]], *, pad_id: int
+    model: PreTrainedModel, sequences: Sequence[TokenIds], *, pad_id: int
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """Run the body of a model over sequences, one in a row, by its own attention.
 

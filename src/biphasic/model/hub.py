@@ -11,12 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HFValidationError,
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
-)
-
+from biphasic.data.hub import explain
 from biphasic.errors import (
     CheckpointError,
     ConfigError,
@@ -32,16 +27,9 @@ from biphasic.files import (
     file_sha256,
     is_folder,
     read_json,
-    read_json_object,
     verify_folder,
 )
-from biphasic.model.build import empty_body
-from biphasic.model.forward import first_position
 
-MAX_INPUT_TOKENS = 2048
-"""Longest input by default, however much more a model could read: the study's rows."""
-
-_LIMITS = "look at the numbers in its config.json and tokenizer_config.json"
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 # What decides a model's results, and nothing else: no other formats, no code, no other variants.
 _FILES = (
@@ -176,62 +164,6 @@ def check_model(folder: Path, identity: str, *, remedy: str) -> None:
     raise CheckpointError(f"{folder}: holds another model than {identity[:12]}; {remedy}")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """What a model can read.
-
-    Attributes:
-        longest_input: The longest input to give it, in tokens, special tokens included: the least
-            of what it has positions for, what its makers used for sentences
-            (`sentence_bert_config.json`), what its tokenizer states, and `MAX_INPUT_TOKENS`.
-        positions: The longest input that it has positions for; None where it states no limit.
-        num_embeddings: Tokens that it has embeddings for.
-    """
-
-    longest_input: int
-    positions: int | None
-    num_embeddings: int
-
-
-def model_limits(folder: Path) -> ModelLimits:
-    """Look at a model's shape, without its weights.
-
-    Raises:
-        DataError: A file is damaged.
-        ModelError: transformers does not know the model, or the model reads no tokens.
-    """
-    with reading(folder, ModelFilesError, remedy=_LIMITS):
-        return _limits(folder)
-
-
-def _limits(folder: Path) -> ModelLimits:
-    body = empty_body(folder)
-    num_embeddings = getattr(body.config, "vocab_size", None)
-    if num_embeddings is None:
-        raise ModelError(f"{folder}: config.json states no vocab_size")
-    positions = getattr(body.config, "max_position_embeddings", None)
-    # XLNet says -1: no limit.
-    positions = positions - first_position(body) if positions and positions > 0 else None
-    stated = [
-        positions,
-        _stated(folder / "sentence_bert_config.json", "max_seq_length"),
-        tokenizer_limit(folder),
-        MAX_INPUT_TOKENS,
-    ]
-    longest_input = min(int(limit) for limit in stated if limit)
-    return ModelLimits(longest_input, positions, num_embeddings)
-
-
-def tokenizer_limit(folder: Path) -> int | None:
-    """Return the longest input that a tokenizer states, in tokens; None where it states none."""
-    stated = _stated(folder / "tokenizer_config.json", "model_max_length")
-    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
-
-
-def _stated(path: Path, name: str) -> float | None:
-    return read_json_object(path).get(name) if path.is_file() else None
-
-
 def _once(name: Callable[[Path], str], folder: Path) -> str:
     """Return what `name` gives a folder, kept in this process until a file is touched."""
     files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
@@ -277,11 +209,16 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
 def _fetch(name: str, revision: str | None) -> Path:
     if not _HUB_ID.fullmatch(name) or name.startswith("."):
         raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
+    # Slow to import, and most models are folders.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
+    )
+
     try:
         snapshot = Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except (HTTPError, OSError, HFValidationError) as error:
-        from biphasic.data.hub import explain  # noqa: PLC0415 - datasets is slow to import
-
         at = f" at revision '{revision}'" if revision else ""
         raise DataError(
             f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"

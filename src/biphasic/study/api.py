@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from biphasic.analysis.report import write_report
 from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
@@ -108,6 +107,8 @@ def report_study(folder: Path | str) -> Path:
         >>> report_study("runs/mine").name
         'report.html'
     """
+    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+
     folder = Path(folder).resolve()
     return write_report(folder, folder.parent / STORE)
 

@@ -15,9 +15,9 @@ from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phase import MOST_TOKENS
 from biphasic.objectives.phases import Phase
-from biphasic.training.optimizer import Precision
 from biphasic.training.recipe import (
     OptimizerConfig,
+    Precision,
     PretrainedModel,
     Recipe,
     Seeds,

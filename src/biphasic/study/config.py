@@ -22,10 +22,9 @@ from biphasic.study.tuned_rates import (
     with_tuned_rate,
 )
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
-from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import TaskInfo
+from biphasic.tasks.records import METRICS_BY_KIND, TaskInfo
 from biphasic.tasks.source import split_source
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe

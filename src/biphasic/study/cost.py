@@ -15,8 +15,7 @@ import numpy as np
 
 from biphasic.data.packing import PackedBatch
 from biphasic.model.presets import Architecture
-from biphasic.model.reading import read_config
-from biphasic.model.shape import ModelShape, architecture_shape, config_shape
+from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
@@ -106,7 +105,13 @@ def _vectors(architecture: Architecture) -> int:
 
 @lru_cache(maxsize=16)
 def _local_shape(folder: str) -> ModelShape | None:
-    return config_shape(read_config(folder)) if Path(folder).is_dir() else None
+    if not Path(folder).is_dir():
+        return None
+    # Slow to import: models of presets are counted without torch and transformers.
+    from biphasic.model.matrices import config_shape  # noqa: PLC0415
+    from biphasic.model.reading import read_config  # noqa: PLC0415
+
+    return config_shape(read_config(folder))
 
 
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:

@@ -18,7 +18,8 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.files import expanded, read_json, verify_folder
 from biphasic.model.device import computing_on, parse_device
-from biphasic.model.hub import LocalModel, ModelLimits, fetch_model, model_limits
+from biphasic.model.hub import LocalModel, fetch_model
+from biphasic.model.limits import ModelLimits, model_limits
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_protocol

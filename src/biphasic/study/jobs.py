@@ -1,4 +1,7 @@
-"""Jobs: what a worker can do alone, given the store. Each is JSON, so it can travel anywhere."""
+"""Jobs: what a worker can do alone, given the store. Each is JSON, so it can travel anywhere.
+
+Plans and status name thousands of jobs and run none, so what computes is imported when one runs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -14,35 +17,26 @@ from biphasic.config import Config
 from biphasic.data.corpus import TEXTS
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.data.verify import read_tokenizer
-from biphasic.distributed import ALONE, Gang
 from biphasic.errors import StoppedError, StudyError
 from biphasic.files import PARTIAL, is_complete, remove_partials, write_json
 from biphasic.locks import Lock, lock_work
-from biphasic.model.build import load_encoder
-from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.model.hub import check_model
-from biphasic.study.gang import run_gang
 from biphasic.study.job_store import IDENTITY
-from biphasic.study.keep import BestModel
 from biphasic.study.prepare import DataPaths
-from biphasic.tasks.encoding import EncodedTask
-from biphasic.tasks.finetune import (
-    FinetuneResult,
-    FinetuneRun,
-    Keep,
-    encode_task,
-    finetune_group,
-)
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.results import write_result
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from biphasic.distributed import Gang
+    from biphasic.tasks.encoding import EncodedTask
+    from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, Keep
+    from biphasic.training.loop import StepReport
 
 
 @dataclass(frozen=True)
@@ -108,6 +102,8 @@ class TrainJob(Config):
             if self.num_slots == 1:
                 self.train(report, should_stop=should_stop)
             else:
+                from biphasic.study.gang import run_gang  # noqa: PLC0415
+
                 run_gang(self, lambda **told: report(Progress(**told)), should_stop=should_stop)
 
     def outputs(self) -> list[Path]:
@@ -128,8 +124,14 @@ class TrainJob(Config):
             data = _open(self.data.model_dump_json(), self.data.content())
             _check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
 
-    def train(self, report: Report, *, should_stop: ShouldStop = never, gang: Gang = ALONE) -> None:
+    def train(
+        self, report: Report, *, should_stop: ShouldStop = never, gang: Gang | None = None
+    ) -> None:
         """Train in this process, alone or as a rank of a gang; the caller holds the lock."""
+        from biphasic.distributed import ALONE  # noqa: PLC0415
+        from biphasic.training.loop import RunOptions, train_segment  # noqa: PLC0415
+
+        gang = gang or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
@@ -227,6 +229,8 @@ class FinetuneJob(Config):
             ]
             points = [(index, scored) for index, scored in enumerate(missing) if scored]
             if points:
+                from biphasic.study.keep import BestModel  # noqa: PLC0415
+
                 keep = None if self.keep is None else BestModel(self.keep / self.id).offer
                 for index, scored, results in self._fit(points, report, keep=keep):
                     for task, result in zip(scored, results, strict=True):
@@ -292,6 +296,10 @@ class FinetuneJob(Config):
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score the tasks that go with it."""
+        from biphasic.model.build import load_encoder  # noqa: PLC0415
+        from biphasic.model.contract import check_contract  # noqa: PLC0415
+        from biphasic.tasks.finetune import finetune_group  # noqa: PLC0415
+
         is_ours = self.encoder.is_relative_to(self.store)
         remedy = "delete the folder and run again" if is_ours else "run the command again"
         check_model(self.encoder, self.state, remedy=remedy)
@@ -315,6 +323,8 @@ class FinetuneJob(Config):
     def _plan_run(
         self, index: int, scored: list[ScoredTask], encode: Callable[[TaskInput], EncodedTask]
     ) -> FinetuneRun:
+        from biphasic.tasks.finetune import FinetuneRun  # noqa: PLC0415
+
         point = scored[0].runs[index]
         return FinetuneRun(
             task=encode(self.training),
@@ -337,6 +347,8 @@ class FinetuneJob(Config):
 
     def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult) -> None:
         """Write a result under the study's names."""
+        from biphasic.tasks.results import write_result  # noqa: PLC0415
+
         remove_partials(self.store / "finetunes", run.id)
         trained_on = None if result.trained_on is None else self.training.name
         named = replace(result, task=replace(result.task, name=task.name), trained_on=trained_on)
@@ -397,6 +409,8 @@ def _open(paths: str, _content: tuple[str, ...]) -> TrainingData:
 
 @lru_cache(maxsize=8)
 def _encoded(task: Path, tokenizer: Path, _tokenizer_sha256: str, protocol: str) -> EncodedTask:
+    from biphasic.tasks.finetune import encode_task  # noqa: PLC0415
+
     return encode_task(
         load_task(task),
         TextTokenizer.load(tokenizer),

@@ -21,7 +21,7 @@ from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.training_plan import PlannedArm, PlannedPoint, Segment, plan_training
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-from biphasic.tasks.qa import check_room
+from biphasic.tasks.windows import check_room
 from biphasic.training.lineage import Ground
 from biphasic.training.state import Progress, verify_state
 

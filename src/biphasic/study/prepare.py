@@ -28,10 +28,9 @@ from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete,
 from biphasic.locks import wait_for_work
 from biphasic.model.hub import LocalModel
 from biphasic.progress import say_on
-from biphasic.study.pretrained import locate_pretrained
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
-from biphasic.training.recipe import Recipe
+from biphasic.training.recipe import PretrainedModel, Recipe
 
 
 class DataPaths(Config):
@@ -95,7 +94,11 @@ class DataPaths(Config):
         vocabulary = vocabulary_of(tokenizer)
         for phase in (phase for recipe in recipes for phase in recipe.phases):
             phase.check_vocabulary(vocabulary)
-        pretrained = locate_pretrained(recipes, tokenizer)
+        pretrained = None
+        if any(isinstance(recipe.model, PretrainedModel) for recipe in recipes):
+            from biphasic.study.pretrained import locate_pretrained  # noqa: PLC0415 - reads models
+
+            pretrained = locate_pretrained(recipes, tokenizer)
         return self.model_copy(update={"corpora": tuple(sorted(corpora)), "pretrained": pretrained})
 
 

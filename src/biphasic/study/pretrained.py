@@ -9,7 +9,8 @@ from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
 from biphasic.model.contract import check_contract
 from biphasic.model.footprint import check_memory
-from biphasic.model.hub import LocalModel, fetch_model, model_limits
+from biphasic.model.hub import LocalModel, fetch_model
+from biphasic.model.limits import model_limits
 from biphasic.model.pretrained import load_pretrained
 from biphasic.training.recipe import PretrainedModel, Recipe
 

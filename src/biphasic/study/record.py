@@ -13,7 +13,6 @@ from biphasic.study.plan import Plan
 from biphasic.study.state_record import read_state_record
 from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
-from biphasic.training.environment import environment
 
 _STUDY_FORMAT = "biphasic.study/1"
 
@@ -21,7 +20,11 @@ _STUDY_FORMAT = "biphasic.study/1"
 def study_record(
     config: StudyConfig, plan: Plan, data: TrainingData, *, origin: dict[str, Any], store: Path
 ) -> dict[str, Any]:
-    """Return `study.json`: what was compared with what, for reports that need no torch."""
+    """Return `study.json` but for `provenance.environment`, which is of whoever writes it.
+
+    That is left to the writer because to look at the hardware takes torch, and a report that says
+    the same already is not written.
+    """
     runs = {
         (group.state, name): found for group in plan.groups for name, found in group.runs.items()
     }
@@ -82,7 +85,6 @@ def _provenance(
 ) -> dict[str, Any]:
     corpora = {"training corpus": data.corpus, "held-out corpus": data.heldout}
     return {
-        "environment": environment(),
         "data": {
             **{
                 name: {

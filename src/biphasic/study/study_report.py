@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from biphasic.analysis.checked import NOTE, has_hashes, report_damage
-from biphasic.analysis.report import write_report
 from biphasic.errors import DataError
 from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
 from biphasic.study.plan import missing_runs, missing_segments
 from biphasic.study.prepared import PreparedStudy
 from biphasic.study.record import settings_digest, study_record
+from biphasic.training.environment import environment
 
 
 def write_study_report(study: PreparedStudy) -> Path:
@@ -25,10 +24,13 @@ def write_study_report(study: PreparedStudy) -> Path:
     record = study_record(
         study.config, plan, study.data, origin=study.paths.origin(), store=store
     )  # fmt: skip
-    made_from = digest({"study": _lasting(record), "missing": _missing(study)})
+    made_from = digest({"study": record, "missing": _missing(study)})
     if _says(folder, made_from):
         return folder / "report" / "report.html"
+    record["provenance"] = {"environment": environment(), **record["provenance"]}
     write_json(folder / STUDY, record)
+    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+
     return write_report(folder, store, made_from=made_from)
 
 
@@ -55,12 +57,6 @@ def _says(folder: Path, made_from: str) -> bool:
     except (DataError, KeyError, TypeError):
         return False
     return is_same and has_hashes(folder) and not report_damage(folder, hashes=True)
-
-
-def _lasting(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what changes from machine to machine."""
-    provenance = {key: part for key, part in record["provenance"].items() if key != "environment"}
-    return {**record, "provenance": provenance}
 
 
 def _missing(study: PreparedStudy) -> list[str]:

@@ -24,10 +24,9 @@ from biphasic.study.task_inputs import PlannedTask
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.formats import load_task
-from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import SPLITS, Kind, TaskInfo, epoch_length
+from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, TaskInfo, epoch_length
 from biphasic.tasks.source import prepare_task, split_source
 
 BUILTIN_KINDS: dict[str, Kind] = {

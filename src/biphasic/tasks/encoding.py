@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.packing import pack_sequences
+from biphasic.data.packing import TokenIds, pack_sequences
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.model.forward import batching_of, hidden_states, padded_states
@@ -23,8 +23,6 @@ from biphasic.training.memory import release_excess
 # Rows of training are as long as the batch's longest sequence, rounded up to this many tokens.
 _ROW_MULTIPLE = 16
 _EVALUATION_TOKENS = 4096
-
-TokenIds = NDArray[np.int64]
 
 
 class EncodedTask(Protocol):

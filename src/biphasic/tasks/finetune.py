@@ -45,12 +45,12 @@ from biphasic.tasks.tagging import encode_tagging
 from biphasic.training.embedding_rows import short_table
 from biphasic.training.memory import release_excess
 from biphasic.training.optimizer import (
-    FinetunePrecision,
     MasterWeights,
     Optimizer,
     set_head_precision,
     set_precision,
 )
+from biphasic.training.recipe import FinetunePrecision
 
 Status = Literal["finished", "diverged"]
 

@@ -21,7 +21,8 @@ from biphasic.records import Record, parse_record
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Kind
-from biphasic.training.optimizer import FinetunePrecision, set_head_precision, set_precision
+from biphasic.training.optimizer import set_head_precision, set_precision
+from biphasic.training.recipe import FinetunePrecision
 
 HEAD_RECORD = "head.json"
 HEAD_FORMAT = "biphasic.head/1"

@@ -12,9 +12,15 @@ from pydantic import Field, model_validator
 from biphasic.config import Config, nearest, parse_config
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder, read_json, write_json
-from biphasic.tasks.metrics import METRICS_BY_KIND
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import KINDS, LABEL_KINDS, SPLITS, TEXT_KINDS, Kind
+from biphasic.tasks.records import (
+    KINDS,
+    LABEL_KINDS,
+    METRICS_BY_KIND,
+    SPLITS,
+    TEXT_KINDS,
+    Kind,
+)
 from biphasic.tasks.templates import check_retrieval_template, check_template
 
 DESCRIPTION = "task.json"

@@ -14,17 +14,6 @@ from seqeval.metrics.v1 import precision_recall_fscore_support
 from seqeval.scheme import IOB2, Entities
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
-# The first metric of each kind is its primary one unless a task names another.
-METRICS_BY_KIND = {
-    "sc": ("accuracy", "macro_f1", "matthews"),
-    "ml": ("micro_f1", "macro_f1", "subset_accuracy"),
-    "sr": ("spearman", "pearson"),
-    "tc": ("entity_f1", "sentence_token_f1"),
-    "qa": ("f1", "exact_match"),
-    "ir": _RETRIEVAL,
-    "zs": _RETRIEVAL,
-}
 RANKING_DEPTH = 100
 NO_PREDICTION = -1
 """Stands for the label of a word for which the model could not predict any."""

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
-from biphasic.model.forward import Batching
+from biphasic.data.packing import Batching
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.training.optimizer import FinetunePrecision
+from biphasic.training.recipe import FinetunePrecision
 
 _ADDED = ("batching",)
 """Fields that came later: they name a fine-tuning only where they differ from their defaults."""

@@ -11,8 +11,9 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, TokenIds
+from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, Question, QuestionTask, TaskInfo
 from biphasic.tasks.scores import SplitScores

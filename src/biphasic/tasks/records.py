@@ -15,6 +15,17 @@ TEXT_KINDS: tuple[Kind, ...] = ("sc", "ml", "sr")
 LABEL_KINDS: tuple[Kind, ...] = ("sc", "ml", "tc")
 """Those whose outputs have names."""
 SPLITS = ("train", "validation", "test")
+_RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
+# The first metric of each kind is its primary one unless a task names another.
+METRICS_BY_KIND = {
+    "sc": ("accuracy", "macro_f1", "matthews"),
+    "ml": ("micro_f1", "macro_f1", "subset_accuracy"),
+    "sr": ("spearman", "pearson"),
+    "tc": ("entity_f1", "sentence_token_f1"),
+    "qa": ("f1", "exact_match"),
+    "ir": _RETRIEVAL,
+    "zs": _RETRIEVAL,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
-from biphasic.tasks.metrics import METRICS_BY_KIND, retrieval_scores, top_documents
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.metrics import retrieval_scores, top_documents
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import SPLITS, RetrievalTask, TaskInfo
+from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, RetrievalTask, TaskInfo
 from biphasic.tasks.scores import SplitScores
 
 # Similarities computed at once: 64 MiB. A split's against millions of documents would not fit.

@@ -11,8 +11,9 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, TokenIds, frame
+from biphasic.tasks.encoding import Encoder, frame
 from biphasic.tasks.metrics import NO_PREDICTION, entity_scores, sentence_token_f1
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, TaggingTask, TaskInfo

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokenizer import TextTokenizer
-from biphasic.tasks.encoding import Encoder, TokenIds, encode_texts, mean_pool
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from biphasic.data.packing import TokenIds
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.tasks.encoding import TokenIds
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Question
 

@@ -8,13 +8,16 @@ beside the hardware.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
 from pydantic import PositiveInt
 
 from biphasic.config import Config
 from biphasic.errors import ConfigError
 from biphasic.training.timeline import PlacedPhase
+
+if TYPE_CHECKING:
+    import torch
 
 READ_BACK_EVERY_ON_CUDA = 10
 """Updates between two readings of losses where waiting for the device would cost time."""

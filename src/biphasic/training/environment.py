@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from biphasic import __version__
 from biphasic.model.device import compute_device
 from biphasic.training.lineage import NUMERICS_VERSION
@@ -19,6 +17,8 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "s
 
 def environment() -> dict[str, Any]:
     """Return versions, hardware and thread count as JSON; no names of hosts or people."""
+    import torch  # noqa: PLC0415 - commands that only read studies ask for no environment
+
     device = compute_device()
     return {
         "biphasic": __version__,

@@ -13,18 +13,14 @@ precision `paper`, for fine-tuning alone.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.errors import TrainingError
-
-Precision = Literal["bf16", "fp32"]
-"""What a model computes in; its weights are kept in fp32."""
-FinetunePrecision = Literal["bf16", "fp32", "paper"]
-"""`paper`: bf16 without fp32 weights behind it."""
+from biphasic.training.recipe import FinetunePrecision
 
 
 class MasterWeights:

@@ -15,6 +15,11 @@ from biphasic.objectives.phase import MOST_TOKENS
 from biphasic.objectives.phases import Phase
 from biphasic.training.timeline import PlacedPhase, place_phases
 
+Precision = Literal["bf16", "fp32"]
+"""What a model computes in; its weights are kept in fp32."""
+FinetunePrecision = Literal["bf16", "fp32", "paper"]
+"""`paper`: bf16 without fp32 weights behind it."""
+
 
 class PretrainedModel(Config):
     """A finished model to go on from: any decoder or encoder that transformers loads."""
@@ -82,7 +87,7 @@ class Recipe(Config):
     """Rows of the global batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW's constants."""
-    precision: Literal["bf16", "fp32"] = "bf16"
+    precision: Precision = "bf16"
     """Of the computation; weights are kept in fp32 either way."""
     seeds: Seeds = Seeds()
     """One per stream."""

@@ -23,10 +23,11 @@ from biphasic.model.context import extend_config, extend_context
 from biphasic.model.contract import check_contract
 from biphasic.model.device import on_compute_device
 from biphasic.model.hub import check_model
+from biphasic.model.matrices import model_shape
 from biphasic.model.memory_saving import recompute_activations
 from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.reading import read_config
-from biphasic.model.shape import ModelShape, model_shape
+from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData

@@ -15,11 +15,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError
@@ -31,6 +29,9 @@ from biphasic.files import (
     verify_folder,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STATE_FORMAT = "biphasic.state/1"
 _REMEDY = "delete the folder and run again"
@@ -76,6 +77,8 @@ def save_tensors(
     Raises:
         OSError: The file cannot be written; the disk is full, say.
     """
+    from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
+
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(contiguous, path, metadata)
@@ -93,6 +96,8 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
+    from safetensors.torch import load_file  # noqa: PLC0415
+
     verify_state(folder, identity=identity)
     return Snapshot(
         weights=load_file(folder / "model.safetensors"),

@@ -271,7 +271,7 @@ class FakeHub:
 @pytest.fixture
 def fake_hub(monkeypatch) -> FakeHub:
     fake = FakeHub()
-    monkeypatch.setattr(module, "HfApi", lambda: fake)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: fake)
     monkeypatch.setattr(datasets, "load_dataset", fake.load_dataset)
     return fake
 
@@ -349,7 +349,8 @@ def test_the_hub_s_refusals_are_one_line_each(monkeypatch, answers, revision, me
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(module, "HfApi", lambda: huggingface_hub.HfApi(endpoint=endpoint))
+        here = huggingface_hub.HfApi(endpoint=endpoint)
+        monkeypatch.setattr(huggingface_hub, "HfApi", lambda: here)
         told = refusal(open_hub, "a/b", revision=revision)
         server.shutdown()
     assert told.startswith(message)
@@ -357,7 +358,7 @@ def test_the_hub_s_refusals_are_one_line_each(monkeypatch, answers, revision, me
 
 def test_no_hub_at_all(monkeypatch):
     nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")  # the port that discards
-    monkeypatch.setattr(module, "HfApi", lambda: nowhere)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: nowhere)
     told = refusal(hub_fingerprint, "a/b")
     assert told.startswith("hf:a/b: the hub cannot be reached; check the connection, or give a")
 

@@ -15,7 +15,8 @@ from huggingface_hub import constants
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
 from biphasic.model.build import load_encoder
-from biphasic.model.hub import check_claim, check_model, fetch_model, model_limits
+from biphasic.model.hub import check_claim, check_model, fetch_model
+from biphasic.model.limits import model_limits
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]

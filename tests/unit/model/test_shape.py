@@ -18,8 +18,9 @@ from biphasic.model import attention
 from biphasic.model.attention import register_attention
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.forward import hidden_states
+from biphasic.model.matrices import config_shape, model_shape
 from biphasic.model.presets import PRESETS
-from biphasic.model.shape import ModelShape, architecture_shape, config_shape, model_shape
+from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.supervised import summed_loss
 from families import FAMILIES, tiny_config

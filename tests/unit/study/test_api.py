@@ -243,7 +243,7 @@ def test_a_schedule_that_does_not_fit_is_refused(ready, tmp_path, quiet):
 @pytest.fixture
 def trainings(monkeypatch):
     """Record the fine-tunings that are done: task, scored tasks, rate, seed."""
-    from biphasic.study import jobs
+    from biphasic.tasks import finetune
 
     done = []
 
@@ -254,8 +254,8 @@ def trainings(monkeypatch):
         )
         return finetune_group(model, runs, **options)
 
-    finetune_group = jobs.finetune_group
-    monkeypatch.setattr(jobs, "finetune_group", record)
+    finetune_group = finetune.finetune_group
+    monkeypatch.setattr(finetune, "finetune_group", record)
     return done
 
 

@@ -13,7 +13,7 @@ from biphasic.errors import ConfigError, ModelError
 from biphasic.files import digest
 from biphasic.tasks.encoding import Encoder, mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
-from biphasic.tasks.metrics import METRICS_BY_KIND
+from biphasic.tasks.records import METRICS_BY_KIND
 from biphasic.training.embedding_rows import ShortTable
 
 KINDS = ("sc", "ml", "sr", "tc", "qa", "ir")

@@ -10,10 +10,10 @@ from torch import nn
 
 from biphasic.analysis.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
-from biphasic.tasks.metrics import METRICS_BY_KIND, multi_label_scores
+from biphasic.tasks.metrics import multi_label_scores
 from biphasic.tasks.multi_label import encode_multi_label
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import MultiLabelTask, MultiLabelText, TaskInfo
+from biphasic.tasks.records import METRICS_BY_KIND, MultiLabelTask, MultiLabelText, TaskInfo
 from own_tasks import jsonl, refused, write_splits
 
 INFO = TaskInfo("t", "ml", "T", "micro_f1", "0" * 64)

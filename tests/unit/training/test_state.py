@@ -16,7 +16,6 @@ from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.tokenizer import pair_ids
 from biphasic.files import is_complete
 from biphasic.tasks.encoding import frame
-from biphasic.training import state as module
 from biphasic.training.state import (
     Progress,
     Snapshot,
@@ -159,7 +158,7 @@ def test_a_full_disk_is_the_systems_word_and_not_a_librarys(tmp_path, monkeypatc
     def full(*_):
         raise SafetensorError('I/O error: No space left on device (os error 28) at path "/x"')
 
-    monkeypatch.setattr("biphasic.training.state.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         save_tensors({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     assert os_error_text(caught.value) == (
@@ -172,12 +171,14 @@ def test_what_is_no_word_of_the_system_stays_as_it_is(tmp_path, monkeypatch):
     def broken(*_):
         raise SafetensorError("invalid shape")
 
-    monkeypatch.setattr("biphasic.training.state.save_file", broken)
+    monkeypatch.setattr("safetensors.torch.save_file", broken)
     with pytest.raises(SafetensorError, match="invalid shape"):
         save_tensors({"a": torch.zeros(1)}, tmp_path / "x")
 
 
-@pytest.mark.parametrize("victim", ["save_file", "write_json"])
+@pytest.mark.parametrize(
+    "victim", ["safetensors.torch.save_file", "biphasic.training.state.write_json"]
+)
 def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, victim):
     calls = []
 
@@ -185,7 +186,7 @@ def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, vic
         calls.append(arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, victim, crash)
+    monkeypatch.setattr(victim, crash)
     with pytest.raises(KeyboardInterrupt):
         save_state(tmp_path / "s", snapshot(), config={}, tokenizer=tokenizer)
     assert calls
