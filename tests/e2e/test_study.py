@@ -232,7 +232,7 @@ def write_replication_data(folder):
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
 def test_every_shipped_study_loads_and_plans(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where relative paths begin
-    if path.stem == "replication":
+    if path.stem.startswith("replication"):
         write_replication_data(tmp_path / "data")
     config = load_config(StudyConfig, path)
     assert config.name == path.stem
