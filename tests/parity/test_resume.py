@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 
 from biphasic.errors import StoppedError
 from biphasic.files import read_json
@@ -122,7 +123,8 @@ def test_killed_after_every_update(runner, expected, tmp_path):
 )
 def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch, victim, call):
     calls: list[int] = []
-    original = getattr(state_module, victim)
+    module = safetensors.torch if victim == "save_file" else state_module
+    original = getattr(module, victim)
 
     def kill(*arguments, **options):
         calls.append(1)
@@ -131,7 +133,7 @@ def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch, vic
         return original(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(state_module, victim, kill)
+        patch.setattr(module, victim, kill)
         runner.killed(tmp_path)
     assert content(runner(tmp_path)) == expected
 

@@ -17,7 +17,6 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from biphasic.data.framing import framed, own_part, unframed
-from biphasic.data.hub import explain, library_errors, quiet
 from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
 
@@ -256,6 +255,8 @@ def _download(name: str, revision: str | None) -> Path:
         EntryNotFoundError,
         RemoteEntryNotFoundError,
     )
+
+    from biphasic.data.hub import explain, library_errors, quiet  # noqa: PLC0415 - slow
 
     try:
         with quiet():

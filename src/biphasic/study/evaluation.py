@@ -40,8 +40,7 @@ from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.schedule import RetryPolicy, Scheduler
 from biphasic.study.slots import check_cores, local_slots
-from biphasic.study.task_inputs import PlannedTask, TaskLocator
-from biphasic.study.task_outlook import task_outline
+from biphasic.study.task_inputs import PlannedTask, TaskResolver, task_outline
 from biphasic.study.wanted import record_wish
 from biphasic.study.work import WorkItem
 from biphasic.tasks.folder import DESCRIPTION, read_description
@@ -289,7 +288,7 @@ def plan_evaluation(
             longest=limits.longest_input,
         )
 
-    locator = TaskLocator(
+    resolver = TaskResolver(
         store=store,
         libraries=None if libraries is None else tuple(libraries),
         protocol_of=protocol_of,
@@ -310,7 +309,7 @@ def plan_evaluation(
         tokenizer,
         positions=limits.positions,
     )
-    planned = locator.plan(chosen)
+    planned = resolver.build(chosen)
     every = (*planned, *(task.training for task in planned))
     refuse_lengths(
         ((task.info.name, task.info.kind, task.protocol) for task in every),

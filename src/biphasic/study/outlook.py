@@ -8,7 +8,7 @@ asks the hub.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from biphasic.study.config import StudyConfig
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan, plan_study
 from biphasic.study.prepare import locate_corpus
-from biphasic.study.task_outlook import TaskOutlook
+from biphasic.study.task_inputs import TaskResolver
 from biphasic.training.lineage import Ground
 from biphasic.training.recipe import PretrainedModel, Recipe
 
@@ -68,12 +68,25 @@ def look_ahead(config: StudyConfig, store: Path) -> Outlook:
         ground = _ground(config.corpus, recipes, store, assumed)
     except (ConfigError, DataError) as error:
         problems.append(str(error))
-    tasks = TaskOutlook(config, store).plan(assumed=assumed, problems=problems)
+    tasks = task_resolver(config, store).look(config.tasks, assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
     plan = plan_study(config, ground, tasks, known=complete_names(store / "states"))
     return Outlook(
         plan, ground, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
+    )
+
+
+def task_resolver(
+    config: StudyConfig, store: Path, *, say: Callable[[str], None] = lambda _: None
+) -> TaskResolver:
+    """Return what finds the tasks of a study."""
+    return TaskResolver(
+        store=store,
+        libraries=config.corpus.libraries,
+        protocol_of=config.protocol_of,
+        is_paper=config.finetuning.is_paper,
+        say=say,
     )
 
 

@@ -18,10 +18,10 @@ from biphasic.study.cost import state_bytes
 from biphasic.study.job_store import save_job
 from biphasic.study.missing import missing_work
 from biphasic.study.outdated import outdated_arms
+from biphasic.study.outlook import task_resolver
 from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
 from biphasic.study.prepare import DataPaths, is_built, locate_corpus, prepare_corpus
-from biphasic.study.task_inputs import PlannedTask, TaskLocator
-from biphasic.study.task_outlook import TaskOutlook
+from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData
 
@@ -81,12 +81,8 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
     # Before the tasks, which take time: a source that is missing is known at once.
     corpus = locate_corpus(config.corpus, store)
-    try:
-        with progress_bar(console, "finding the tasks"):
-            tasks = locate_tasks(config, store, say=say)
-    except (ConfigError, DataError):
-        refuse_missing_tasks(config, store)
-        raise
+    with progress_bar(console, "finding the tasks"):
+        tasks = locate_tasks(config, store, say=say)
     if config.corpus.folder is None and not is_built(corpus):
         # Known by its identity too: should this be interrupted, 'job run' can go on with it.
         save_job(CorpusJob.of(config.corpus, corpus, store))
@@ -104,34 +100,24 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
     return PreparedStudy(config, folder, store, paths, data, plan)
 
 
-def refuse_missing_tasks(config: StudyConfig, store: Path) -> None:
-    """Where several tasks cannot be had, say so of all at once.
-
-    Raises:
-        DataError: There are several; all of them are listed.
-    """
-    problems: list[str] = []
-    TaskOutlook(config, store).plan(assumed=[], problems=problems)
-    if len(problems) > 1:
-        raise DataError("; ".join(problems))
-
-
 def locate_tasks(
     config: StudyConfig, store: Path, *, say: Callable[[str], None]
 ) -> tuple[PlannedTask, ...]:
     """Find a study's tasks, and make those that are not in the store yet.
 
     Raises:
-        DataError: A task's data are missing, damaged, or cannot be used.
+        DataError: A task's data are missing, damaged, or cannot be used; several such tasks are
+            listed together.
     """
-    locator = TaskLocator(
-        store=store,
-        libraries=config.corpus.libraries,
-        protocol_of=config.protocol_of,
-        is_paper=config.finetuning.is_paper,
-        say=say,
-    )
-    return locator.plan(config.tasks)
+    resolver = task_resolver(config, store, say=say)
+    try:
+        return resolver.build(config.tasks)
+    except (ConfigError, DataError):
+        problems: list[str] = []
+        resolver.look(config.tasks, assumed=[], problems=problems)
+        if len(problems) > 1:
+            raise DataError("; ".join(problems)) from None
+        raise
 
 
 def check_disk(plan: Plan, store: Path, *, vocab_size: int) -> None:

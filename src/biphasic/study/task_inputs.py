@@ -1,26 +1,43 @@
-"""From a task as a study names it to a folder that jobs can read, with its protocol."""
+"""From a task as a study names it to a folder that jobs can read, with its protocol.
+
+What is to be built from the documentation or fetched from the hub can be stood in for, so that a
+study is planned before its data are there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError, DataError
-from biphasic.files import verify_folder
+from biphasic.files import digest, expanded, is_complete, verify_folder
+from biphasic.locks import LEASES
+from biphasic.records import ZERO_SHOT
 from biphasic.study.config import TaskConfig, deciding_metric
-from biphasic.study.prepare import prepare_builtin_tasks
+from biphasic.study.prepare import builtin_tasks_origin, prepare_builtin_tasks
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
-from biphasic.tasks.folder import read_description
+from biphasic.tasks.folder import DESCRIPTION, read_description
 from biphasic.tasks.formats import load_task
 from biphasic.tasks.overlap import count_overlaps
+from biphasic.tasks.own.task_file import load_task_file
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.published.catalog import PUBLISHED
-from biphasic.tasks.records import SPLITS, TaskInfo, epoch_length
-from biphasic.tasks.source import prepare_task
+from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, Kind, TaskInfo, epoch_length
+from biphasic.tasks.source import prepare_task, split_source
+
+BUILTIN_KINDS: dict[str, Kind] = {
+    "pydocs-sc": "sc",
+    "pydocs-tc": "tc",
+    "pydocs-qa": "qa",
+    "pydocs-ir": "ir",
+}
 
 ProtocolOf = Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
 
@@ -46,13 +63,21 @@ class PlannedTask:
     trainer: PlannedTask | None = None
 
     @property
+    def is_read(self) -> bool:
+        """Whether its data are there; False of a stand-in."""
+        return bool(self.num_examples)
+
+    @property
     def training(self) -> PlannedTask:
         """The task that encoders are fine-tuned on."""
         return self.trainer or self
 
 
-class TaskLocator:
-    """Finds the tasks of a study, and makes what is not there yet."""
+class TaskResolver:
+    """Finds the tasks of a study: `build` makes what is missing, `look` makes stand-ins for it.
+
+    Files of one's own are read and checked by both.
+    """
 
     def __init__(
         self,
@@ -61,7 +86,7 @@ class TaskLocator:
         libraries: tuple[str, ...] | None,
         protocol_of: ProtocolOf,
         is_paper: bool,
-        say: Callable[[str], None],
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Look for tasks in a store.
 
@@ -77,23 +102,89 @@ class TaskLocator:
         # Several tasks may be trained on one, whose training split can be large.
         self._load = lru_cache(maxsize=2)(load_task)
 
-    def plan(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
-        """Return the tasks, each with the one it is trained on.
+    def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
+        """Return the tasks, each with the one it is trained on; make those that are missing.
 
         Raises:
             DataError: A task's data are missing, damaged, or cannot be used.
             ConfigError: A setting does not fit a task.
         """
-        return tuple(self._plan(task, tasks) for task in tasks)
 
-    def _plan(
-        self, task: TaskConfig, others: tuple[TaskConfig, ...], chain: tuple[str, ...] = ()
+        def alone(task: TaskConfig) -> PlannedTask:
+            return self._read(task, self._made(task))
+
+        planned = (self._with_trainer(task, tasks, alone) for task in tasks)
+        return tuple(map(self._with_overlaps, planned))
+
+    def look(
+        self, tasks: tuple[TaskConfig, ...], *, assumed: list[str], problems: list[str]
+    ) -> tuple[PlannedTask, ...]:
+        """Return the tasks that can be planned, each with the one it is trained on.
+
+        Args:
+            tasks: The study's.
+            assumed: Is given a sentence for all that are stood in for.
+            problems: Is given a sentence for each that cannot be planned.
+        """
+        stood_in: dict[str, None] = {}
+        with _scratch_unless_writable(self._store) as scratch:
+
+            @cache
+            def alone_by_name(name: str) -> PlannedTask:
+                task = known[name]
+                folder = self._found(task, scratch)
+                if folder is None:
+                    stood_in[name] = None
+                    return self._stand_in(task)
+                return self._read(task, folder)
+
+            known = {task.name: task for task in tasks}
+
+            def alone(task: TaskConfig) -> PlannedTask:
+                known.setdefault(task.name, task)
+                return alone_by_name(task.name)
+
+            planned: list[PlannedTask] = []
+            for task in tasks:
+                try:
+                    planned.append(self._with_trainer(task, tasks, alone))
+                except (ConfigError, DataError) as error:
+                    problems.append(_named(task, str(error)))
+        if stood_in:
+            assumed.append(f"tasks: {', '.join(stood_in)}, not made here yet")
+        return tuple(planned)
+
+    def _with_trainer(
+        self,
+        task: TaskConfig,
+        others: tuple[TaskConfig, ...],
+        alone: Callable[[TaskConfig], PlannedTask],
+        chain: tuple[str, ...] = (),
     ) -> PlannedTask:
-        """Plan a task; `chain` has the tasks that are trained on it."""
-        folder = self._folder(task)
+        """Plan a task and the one it is trained on; `chain` has those that are trained on it."""
+        planned = alone(task)
+        name = planned.info.trained_on
+        if name is None:
+            return planned
+        chain = (*chain, task.name)
+        if name in chain:
+            raise ConfigError(f"a task is trained on itself: {' -> '.join((*chain, name))}")
+        trainer = self._with_trainer(_trainer_of(task, name, others), others, alone, chain)
+        if planned.is_read and trainer.is_read:
+            _check_trainer(task, planned, trainer)
+        return replace(planned, trainer=trainer)
+
+    def _with_overlaps(self, task: PlannedTask) -> PlannedTask:
+        """Count the examples that a task shares with the one it is trained on."""
+        if task.trainer is None:
+            return task
+        overlaps = count_overlaps(self._load(task.folder), self._load(task.trainer.folder))
+        return replace(task, info=replace(task.info, overlaps=overlaps))
+
+    def _read(self, task: TaskConfig, folder: Path) -> PlannedTask:
         verify_folder(folder, remedy=f"delete the folder {folder} and run again")
         description, loaded = read_description(folder), self._load(folder)
-        planned = PlannedTask(
+        return PlannedTask(
             info=replace(
                 loaded.info,
                 name=task.name,
@@ -105,38 +196,9 @@ class TaskLocator:
             num_examples={split: loaded.num_examples(split) for split in SPLITS},
             epoch=epoch_length(loaded),
         )
-        name = loaded.info.trained_on
-        if name is None:
-            return planned
-        chain = (*chain, task.name)
-        if name in chain:
-            raise ConfigError(f"a task is trained on itself: {' -> '.join((*chain, name))}")
-        trainer = self._trainer(task, name, others, chain)
-        _check_trainer(task, planned, trainer)
-        overlaps = count_overlaps(loaded, self._load(trainer.folder))
-        return replace(planned, trainer=trainer, info=replace(planned.info, overlaps=overlaps))
 
-    def _trainer(
-        self,
-        task: TaskConfig,
-        name: str,
-        others: tuple[TaskConfig, ...],
-        chain: tuple[str, ...],
-    ) -> PlannedTask:
-        """Plan the task that another is trained on: the study's of that name, or a published one.
-
-        The latter takes over what was set for the other by hand.
-        """
-        own = next((other for other in others if other.name == name), None)
-        if own is None and name not in PUBLISHED:
-            raise ConfigError(
-                f"task '{task.name}' is trained on '{name}', which is neither among the tasks nor "
-                f"a published dataset{nearest(name, [o.name for o in others if o != task])}"
-            )
-        own = own or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
-        return self._plan(own, others, chain)
-
-    def _folder(self, task: TaskConfig) -> Path:
+    def _made(self, task: TaskConfig, scratch: Path | None = None) -> Path:
+        """Return the folder of a task, made where it is missing."""
         if task.origin in BUILTIN_TASKS:
             if task.revision or task.copies:
                 raise ConfigError(
@@ -149,8 +211,125 @@ class TaskLocator:
             copies=task.copies,
             revision=task.revision,
             paper=self._is_paper,
+            scratch=scratch,
             say=self._say,
         )
+
+    def _found(self, task: TaskConfig, scratch: Path | None) -> Path | None:
+        """Return the folder of a task that is there, or made of files that are."""
+        if task.origin in BUILTIN_TASKS:
+            key = digest(builtin_tasks_origin(self._libraries))[:32]
+            folder = self._store / "tasks" / f"builtin-{key}" / task.origin
+            return folder if is_complete(folder) else None
+        kind, name = split_source(task.origin)
+        is_published = name in PUBLISHED and kind in {None, ZERO_SHOT}
+        if is_published and task.copies is None:
+            return self._fetched(task, name, is_zero_shot=kind == ZERO_SHOT)
+        return self._made(task, scratch)
+
+    def _fetched(self, task: TaskConfig, name: str, *, is_zero_shot: bool) -> Path | None:
+        """Return what was fetched of a published dataset earlier, if there is one of it."""
+        if task.revision is not None:
+            return None
+        is_paper = self._is_paper and PUBLISHED[name].kind == "ir"
+        found: list[Path] = []
+        for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
+            try:
+                described = read_description(path.parent)
+            except DataError:
+                remedy = f"delete the folder {path.parent} and run again"
+                raise DataError(f"{path}: damaged; {remedy}") from None
+            origin = described.origin
+            same = origin.get("published") == name and origin.get("paper") == is_paper
+            if same and (described.kind == ZERO_SHOT) == is_zero_shot:
+                found.append(path.parent)
+        return found[0] if len(found) == 1 and is_complete(found[0]) else None
+
+    def _stand_in(self, task: TaskConfig) -> PlannedTask:
+        described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
+        kind, name = split_source(task.origin)
+        published = PUBLISHED.get(name)
+        if published is None:
+            kind, trained_on = BUILTIN_KINDS[task.origin], None
+        else:
+            trained_on = None if kind == ZERO_SHOT else published.trained_on
+            kind = kind or published.kind
+        info = TaskInfo(
+            name=task.name,
+            kind=kind,
+            title=task.name if published is None else published.title,
+            metric=METRICS_BY_KIND[kind][0],
+            sha256=digest({"stand-in": "task", "described": described}),
+            trained_on=trained_on,
+        )
+        return PlannedTask(
+            info=replace(info, metric=deciding_metric(task, info, is_paper=self._is_paper)),
+            folder=self._store / "tasks",
+            protocol=self._protocol_of(task, {}),
+            num_examples={},
+        )
+
+
+def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
+    """Return the kind of a task and the settings that it needs, before any example is read.
+
+    No kind where the source is wrong; whoever reads the task says why.
+
+    Raises:
+        ConfigError: A setting of a task file is wrong.
+        DataError: `task.json` is damaged.
+    """
+    if source in BUILTIN_KINDS:
+        return BUILTIN_KINDS[source], {}
+    kind, rest = split_source(source)
+    if rest in PUBLISHED and kind in {None, ZERO_SHOT}:
+        return kind or PUBLISHED[rest].kind, {}
+    path = expanded(rest)
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        file = load_task_file(path)
+        return file.kind, file.protocol
+    if (path / DESCRIPTION).is_file():
+        description = read_description(path)
+        return kind or description.kind, description.protocol
+    return kind, {}
+
+
+@contextmanager
+def _scratch_unless_writable(store: Path) -> Iterator[Path | None]:
+    """Yield a folder that stands in for a store where nothing can be written, else None."""
+    if _can_write(store / "tasks") and _can_write(store / LEASES):
+        yield None
+        return
+    with TemporaryDirectory(prefix="biphasic-plan-") as scratch:
+        yield Path(scratch)
+
+
+def _can_write(folder: Path) -> bool:
+    """Tell whether something can be put into a folder, made where it is missing."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    return os.access(there, os.W_OK)
+
+
+def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> TaskConfig:
+    """Return the task that another is trained on: the study's of that name, or a published one.
+
+    The latter takes over what was set for the other by hand.
+    """
+    own = next((other for other in others if other.name == name), None)
+    if own is None and name not in PUBLISHED:
+        raise ConfigError(
+            f"task '{task.name}' is trained on '{name}', which is neither among the tasks nor "
+            f"a published dataset{nearest(name, [o.name for o in others if o != task])}"
+        )
+    return own or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
+
+
+def _named(task: TaskConfig, error: str) -> str:
+    """Return an error with the name that the study has for the task, unless it says that itself."""
+    if f"task '{task.name}'" in error:
+        return error
+    by_source = f"task '{task.origin}': "
+    return f"task '{task.name}' ({task.origin}): {error.removeprefix(by_source)}"
 
 
 def _title(task: TaskConfig, info: TaskInfo) -> str:

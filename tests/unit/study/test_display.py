@@ -31,8 +31,8 @@ def shown(tmp_path, *, is_terminal):
     one, two = item("one [red]"), item("two")
     with StudyDisplay(console, [one, two], num_slots=1) as display:
         display.progress("one [red]", Progress(3, 8, "loss 6.100"))
-        display.delayed(one, TakenError("taken", holder="host a"))
-        display.delayed(one, TakenError("taken", holder="host a"))
+        display.delayed(one, TakenError("taken", owner="host a"))
+        display.delayed(one, TakenError("taken", owner="host a"))
         display.ended(one, None, elsewhere=True)
         display.progress("two", Progress(1, 8, "loss 5.900"))
         display.delayed(two, StudyError("[bold] broke"))

@@ -23,7 +23,7 @@ class FakeJob:
 
 
 def taken(_):
-    raise TakenError("taken", holder="host a, process 7")
+    raise TakenError("taken", owner="host a, process 7")
 
 
 def printed(job):

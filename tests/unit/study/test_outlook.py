@@ -99,7 +99,7 @@ def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkey
     looked(root / "store", tasks=tasks[:1])  # the store has one of them
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     # Permissions stop nobody who runs tests as root.
-    monkeypatch.setattr("biphasic.study.task_outlook.os.access", lambda *_: False)
+    monkeypatch.setattr("biphasic.study.task_inputs.os.access", lambda *_: False)
     found = looked(root / "store", tasks=tasks)
     assert [task.num_examples["train"] for task in found.plan.tasks] == [12, 12]
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before

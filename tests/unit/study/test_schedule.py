@@ -166,7 +166,7 @@ def test_waits_grow_with_the_tries():
 
 def test_a_job_of_another_process_is_left_to_it_and_found_done():
     there = []
-    taken = TakenError("taken", holder="host a")
+    taken = TakenError("taken", owner="host a")
     engine = FakeEngine(outcomes={"shared": [taken]})
 
     def is_done():
