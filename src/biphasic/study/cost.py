@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from biphasic.study.expansion import is_steady
 from biphasic.training.ledger import step_flops
 from biphasic.training.recipe import PretrainedModel, Recipe
 from biphasic.training.timeline import PlacedPhase
+
+if TYPE_CHECKING:
+    from biphasic.study.training_plan import Segment
 
 _BYTES_PER_WEIGHT = 4 * 3
 """The weight and AdamW's two moments, in fp32."""
@@ -65,6 +69,13 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
         flops = None if shape is None else rows * _row_flops(shape, placed, first, last)
         total += Cost(steps, tokens, flops)
     return total
+
+
+def segment_cost(segment: Segment, vocab_size: int) -> Cost:
+    """Return what training a segment costs."""
+    return training_cost(
+        segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
+    )
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:

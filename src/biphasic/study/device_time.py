@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.errors import DataError, reading
-from biphasic.files import complete_names, read_json_object
-from biphasic.study.cost import training_cost
+from biphasic.files import read_json_object
+from biphasic.study.cost import segment_cost
+from biphasic.study.finished import Finished
 from biphasic.study.plan import FinetuneGroup, Plan
 from biphasic.study.state_record import read_state_record
 from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, group_flops
@@ -44,21 +45,23 @@ def device_time(plan: Plan, store: Path, *, vocab_size: int) -> tuple[float, flo
     Raises:
         DataError: A record is damaged; it is named.
     """
-    kinds = (_training(plan, store, vocab_size), _finetuning(plan, store, vocab_size))
+    finished = Finished.of(store)
+    kinds = (
+        _training(plan, store, vocab_size, finished),
+        _finetuning(plan, store, vocab_size, finished),
+    )
     left = [kind.seconds_left for kind in kinds]
     known = [seconds for seconds in left if seconds is not None]
     return sum(kind.seconds for kind in kinds), sum(known) if len(known) == len(left) else None
 
 
-def _training(plan: Plan, store: Path, vocab_size: int) -> _Kind:
-    kind, states = _Kind(), complete_names(store / "states")
+def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
+    kind = _Kind()
     for segment in plan.segments:
-        cost = training_cost(
-            segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
-        )
+        cost = segment_cost(segment, vocab_size)
         # Steps where operations are not known: those of one study are much alike.
         amount = float(cost.flops or cost.steps)
-        if segment.id in states:
+        if segment.id in finished.states:
             kind.seconds += _state_seconds(store / "states" / segment.id)
             kind.done += amount
         else:
@@ -66,14 +69,14 @@ def _training(plan: Plan, store: Path, vocab_size: int) -> _Kind:
     return kind
 
 
-def _finetuning(plan: Plan, store: Path, vocab_size: int) -> _Kind:
-    kind, results = _Kind(), complete_names(store / "finetunes")
+def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _Kind:
+    kind = _Kind()
     bodies = body_weights(plan, vocab_size)
     for group in plan.groups:
         amount = float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or len(group.grid))
         each = amount / len(group.grid)
         for names in _trainings(group):
-            if results.issuperset(names):
+            if finished.results.issuperset(names):
                 # Each result counts the training that it shares; scoring is short beside it.
                 kind.seconds += max(_result_seconds(store, name) for name in names)
                 kind.done += each

@@ -21,9 +21,9 @@ from biphasic.study.evaluation import (
     run_finetunings,
     summarise,
 )
+from biphasic.study.finished import Finished
 from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.keep import BestModel, KeptModel, find_kept
-from biphasic.study.plan import missing_runs
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.wanted import record_wish
 from biphasic.tasks.protocol import FinetuneProtocol
@@ -116,7 +116,7 @@ def score_grid(
     [task] = plan.tasks
     group = plan.group((task,))
     record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
-    runs, missing = group.runs[task.info.name], missing_runs(group, plan.store)
+    runs, missing = group.runs[task.info.name], Finished.of(plan.store).missing_runs(group)
     say_on(console)(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:
         job = plan.job(group).model_copy(update={"keep": scratch})

@@ -6,9 +6,10 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from biphasic.files import complete_names, is_complete
+from biphasic.files import is_complete
 from biphasic.study.config import StudyConfig
-from biphasic.study.cost import training_cost
+from biphasic.study.cost import segment_cost
+from biphasic.study.finished import Finished
 from biphasic.study.jobs import TrainJob
 from biphasic.study.plan import FinetuneGroup, Plan, finetune_job
 from biphasic.study.prepare import DataPaths
@@ -30,7 +31,7 @@ def missing_work(
         folder: The study's folder.
         vocab_size: Entries of the vocabulary.
     """
-    states, results = complete_names(store / "states"), complete_names(store / "finetunes")
+    finished = Finished.of(store)
     users = _arms_by_job(plan)
     items = [
         WorkItem(
@@ -38,14 +39,13 @@ def missing_work(
             label=segment.label,
             kind="train",
             needs=segment.parent,
-            cost=_segment_cost(segment, vocab_size),
+            cost=float(segment_cost(segment, vocab_size).flops or 0),
             num_slots=config.compute.processes,
             arms=users[segment.id],
             make=partial(_train_job, segment, config, paths, store, folder),
             is_done=partial(is_complete, store / "states" / segment.id),
         )
-        for segment in plan.segments
-        if segment.id not in states
+        for segment in finished.missing_segments(plan)
     ]
     bodies = body_weights(plan, vocab_size)
     items += [
@@ -66,8 +66,7 @@ def missing_work(
             ),
             is_done=partial(_has_results, group, store),
         )
-        for group in plan.groups
-        if not results.issuperset(group.run_ids())
+        for group in finished.missing_groups(plan)
     ]
     return items
 
@@ -79,13 +78,6 @@ def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
         for job in jobs:
             found[job].append(arm)
     return {job: tuple(arms) for job, arms in found.items()}
-
-
-def _segment_cost(segment: Segment, vocab_size: int) -> float:
-    cost = training_cost(
-        segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
-    )
-    return float(cost.flops or 0)
 
 
 def _has_results(group: FinetuneGroup, store: Path) -> bool:

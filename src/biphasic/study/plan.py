@@ -14,7 +14,7 @@ from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.files import digest, is_complete, verify_folder
+from biphasic.files import digest
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
 from biphasic.study.config import FinetuningConfig, StudyConfig
 from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
@@ -23,7 +23,6 @@ from biphasic.study.training_plan import PlannedArm, PlannedPoint, Segment, plan
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
 from biphasic.tasks.windows import check_room
 from biphasic.training.lineage import Ground
-from biphasic.training.state import Progress, verify_state
 
 
 @dataclass(frozen=True)
@@ -155,16 +154,6 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
     return [tuple(group) for group in groups.values()]
 
 
-def missing_segments(plan: Plan, store: Path) -> list[Segment]:
-    """Return the segments whose state the store does not have."""
-    return [s for s in plan.segments if not is_complete(store / "states" / s.id)]
-
-
-def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
-    """Return the identities of the fine-tunings of a group that have no result yet."""
-    return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
-
-
 def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
     """Check that tasks can be encoded as their protocols say.
 
@@ -204,38 +193,6 @@ def refuse_lengths(
                 problems.append(f"task '{name}': {error}")
     if problems:
         raise ConfigError("; ".join(dict.fromkeys(problems)))
-
-
-def check_inputs(plan: Plan, store: Path) -> None:
-    """Check every byte that missing jobs start from and that the report counts, before any runs.
-
-    Of other states only the sizes are checked; `study verify` reads them.
-
-    Raises:
-        CheckpointError: A state, a checkpoint or a result is damaged; it is named.
-    """
-    missing = missing_segments(plan, store)
-    needed = {segment.parent for segment in missing}
-    needed |= {group.state for group in plan.groups if missing_runs(group, store)}
-    planned = {segment.id for segment in plan.segments}
-    for identity in sorted(identity for identity in needed | planned if identity):
-        folder = store / "states" / identity
-        if is_complete(folder):
-            verify_state(
-                folder,
-                identity=identity,
-                remedy="delete this folder and run again",
-                hashes=identity in needed,
-            )
-    for segment in missing:
-        progress = Progress.of(store, segment.id, start=segment.start)
-        latest = progress.latest_step()
-        if latest is not None:
-            verify_folder(progress.path(latest), remedy="delete this folder and run again")
-    for name in (name for group in plan.groups for name in group.run_ids()):
-        folder = store / "finetunes" / name
-        if is_complete(folder):
-            verify_folder(folder, remedy="delete this folder and run again")
 
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:

@@ -10,20 +10,22 @@ from pathlib import Path
 from rich.console import Console
 
 from biphasic.errors import ConfigError, DataError, StudyError
-from biphasic.files import complete_names
+from biphasic.files import complete_names, verify_folder
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.config import StudyConfig
 from biphasic.study.corpus_job import CorpusJob
 from biphasic.study.cost import state_bytes
+from biphasic.study.finished import Finished
 from biphasic.study.job_store import save_job
 from biphasic.study.missing import missing_work
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.outlook import task_resolver
-from biphasic.study.plan import Plan, check_inputs, check_tasks, missing_segments, plan_study
+from biphasic.study.plan import Plan, check_tasks, plan_study
 from biphasic.study.prepare import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData
+from biphasic.training.state import Progress, verify_state
 
 STORE = "store"
 
@@ -120,13 +122,43 @@ def locate_tasks(
         raise
 
 
+def check_inputs(plan: Plan, store: Path) -> None:
+    """Check every byte that missing jobs start from and that the report counts, before any runs.
+
+    Of other states only the sizes are checked; `study verify` reads them.
+
+    Raises:
+        CheckpointError: A state, a checkpoint or a result is damaged; it is named.
+    """
+    finished = Finished.of(store)
+    missing = finished.missing_segments(plan)
+    needed = {segment.parent for segment in missing}
+    needed |= {group.state for group in finished.missing_groups(plan)}
+    planned = {segment.id for segment in plan.segments}
+    for identity in sorted(identity for identity in needed | planned if identity):
+        if identity in finished.states:
+            verify_state(
+                store / "states" / identity,
+                identity=identity,
+                remedy="delete this folder and run again",
+                hashes=identity in needed,
+            )
+    for segment in missing:
+        progress = Progress.of(store, segment.id, start=segment.start)
+        latest = progress.latest_step()
+        if latest is not None:
+            verify_folder(progress.path(latest), remedy="delete this folder and run again")
+    for name in finished.results_of(plan):
+        verify_folder(store / "finetunes" / name, remedy="delete this folder and run again")
+
+
 def check_disk(plan: Plan, store: Path, *, vocab_size: int) -> None:
     """Check that there is room for the states that are still to be trained.
 
     Raises:
         StudyError: There is not; the message says how much is missing.
     """
-    missing = missing_segments(plan, store)
+    missing = Finished.of(store).missing_segments(plan)
     sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
     needed, free = sum(sizes), shutil.disk_usage(store).free
     if needed > free:

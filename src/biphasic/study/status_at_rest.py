@@ -7,9 +7,10 @@ from pathlib import Path
 
 from biphasic.analysis.checked import report_damage
 from biphasic.errors import CheckpointError
-from biphasic.files import complete_names, verify_folder
+from biphasic.files import verify_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.device_time import device_time
+from biphasic.study.finished import Finished
 from biphasic.study.monitor import progress_by_arm
 from biphasic.study.outlook import look_ahead
 from biphasic.study.plan import Plan
@@ -35,7 +36,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     store = folder.parent / STORE
     outlook = look_ahead(config, store)
     plan = outlook.plan
-    done = _done_jobs(plan, store)
+    done = Finished.of(store).jobs(plan)
     last = read_progress(folder)
     failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
     counts = _counts(plan, done, [each.id for each in failures])
@@ -53,13 +54,6 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         device_seconds_left=left,
         notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),
     )
-
-
-def _done_jobs(plan: Plan, store: Path) -> set[str]:
-    states, results = complete_names(store / "states"), complete_names(store / "finetunes")
-    done = {segment.id for segment in plan.segments if segment.id in states}
-    done.update(group.id for group in plan.groups if results.issuperset(group.run_ids()))
-    return done
 
 
 def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ from biphasic.analysis.checked import NOTE, has_hashes, report_damage
 from biphasic.errors import DataError
 from biphasic.files import digest, read_json, write_json
 from biphasic.records import STUDY
-from biphasic.study.plan import missing_runs, missing_segments
+from biphasic.study.finished import Finished
 from biphasic.study.prepared import PreparedStudy
 from biphasic.study.record import settings_digest, study_record
 from biphasic.training.environment import environment
@@ -60,7 +60,6 @@ def _says(folder: Path, made_from: str) -> bool:
 
 
 def _missing(study: PreparedStudy) -> list[str]:
-    segments = [segment.id for segment in missing_segments(study.plan, study.store)]
-    return segments + [
-        run for group in study.plan.groups for run in missing_runs(group, study.store)
-    ]
+    finished = Finished.of(study.store)
+    segments = [segment.id for segment in finished.missing_segments(study.plan)]
+    return segments + [run for group in study.plan.groups for run in finished.missing_runs(group)]

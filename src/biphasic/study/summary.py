@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from biphasic.files import complete_names
-from biphasic.study.cost import Cost, shape_of, state_bytes, training_cost
+from biphasic.study.cost import Cost, segment_cost, shape_of, state_bytes, training_cost
+from biphasic.study.finished import Finished
 from biphasic.study.outlook import Outlook
 from biphasic.study.plan import FinetuneGroup, Plan
 from biphasic.study.training_plan import PlannedPoint, Segment
@@ -123,10 +123,11 @@ def summarise_plan(
         example_tokens: Tokens of an example in fine-tuning, on average.
     """
     plan, vocab_size = outlook.plan, outlook.ground.vocab_size
-    costs = {s.id: _segment_cost(s, vocab_size) for s in plan.segments}
+    costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
     groups = _groups(plan, costs, vocab_size)
-    states = complete_names(store / "states")
-    finished = [segment for segment in plan.segments if segment.id in states]
+    finished = Finished.of(store)
+    missing = finished.missing_segments(plan)
+    trained = [segment for segment in plan.segments if segment.id in finished.states]
     return PlanSummary(
         name=name,
         groups=groups,
@@ -143,11 +144,11 @@ def summarise_plan(
         finetuning_flops=_finetuning_flops(plan, vocab_size, example_tokens),
         state_bytes=_all_bytes(plan.segments, vocab_size),
         done=Done(
-            states=len(finished),
-            steps=sum(segment.steps for segment in finished),
-            results=_num_results(plan, store),
+            states=len(trained),
+            steps=sum(segment.steps for segment in trained),
+            results=sum(1 for _ in finished.results_of(plan)),
         ),
-        left=_sum(costs[s.id] for s in plan.segments if s.id not in states),
+        left=_sum(costs[segment.id] for segment in missing),
         assumed=outlook.assumed,
         notes=outlook.notes,
     )
@@ -182,12 +183,6 @@ def _point_json(point: PlannedPoint) -> dict[str, Any]:
         "state": point.state,
         "final": point.is_final,
     }
-
-
-def _segment_cost(segment: Segment, vocab_size: int) -> Cost:
-    return training_cost(
-        segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
-    )
 
 
 def _groups(plan: Plan, costs: dict[str, Cost], vocab_size: int) -> tuple[GroupSummary, ...]:
@@ -279,13 +274,6 @@ def _all_bytes(segments: Iterable[Segment], vocab_size: int) -> int | None:
             return None
         total += size
     return total
-
-
-def _num_results(plan: Plan, store: Path) -> int:
-    finished = complete_names(store / "finetunes")
-    if not finished:
-        return 0
-    return sum(name in finished for group in plan.groups for name in group.run_ids())
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

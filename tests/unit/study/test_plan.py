@@ -11,13 +11,12 @@ from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
 from biphasic.study.config import StudyConfig
+from biphasic.study.finished import Finished
 from biphasic.study.plan import (
-    check_inputs,
     check_tasks,
-    missing_runs,
-    missing_segments,
     plan_study,
 )
+from biphasic.study.prepared import check_inputs
 from biphasic.study.training_plan import plan_training
 from biphasic.training.lineage import Ground
 
@@ -190,14 +189,14 @@ def test_only_what_is_incomplete_is_missing(plan, tmp_path):
         {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]},
         tasks=TASK,
     )
-    assert missing_segments(made, tmp_path) == list(made.segments)
+    assert Finished.of(tmp_path).missing_segments(made) == list(made.segments)
     trunk, *rest = made.segments
     finish(tmp_path / "states" / trunk.id)
     (tmp_path / "states" / rest[0].id).mkdir()  # no manifest: not believed
-    assert missing_segments(made, tmp_path) == rest
+    assert Finished.of(tmp_path).missing_segments(made) == rest
     group = made.groups[0]
     finish(tmp_path / "finetunes" / group.all_runs[1].id)
-    assert missing_runs(group, tmp_path) == [group.all_runs[0].id]
+    assert Finished.of(tmp_path).missing_runs(group) == [group.all_runs[0].id]
 
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])

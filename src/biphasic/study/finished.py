@@ -1,0 +1,52 @@
+"""What a store has of a plan: every command that asks what is finished asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.files import complete_names
+from biphasic.study.plan import FinetuneGroup, Plan
+from biphasic.study.training_plan import Segment
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The finished work of a store, as of one look.
+
+    Attributes:
+        states: Identities of its states.
+        results: Identities of its fine-tunings.
+    """
+
+    states: frozenset[str]
+    results: frozenset[str]
+
+    @classmethod
+    def of(cls, store: Path) -> Finished:
+        """Look at a store."""
+        return cls(*(frozenset(complete_names(store / kind)) for kind in ("states", "finetunes")))
+
+    def missing_segments(self, plan: Plan) -> list[Segment]:
+        """Return the segments whose state is not there."""
+        return [segment for segment in plan.segments if segment.id not in self.states]
+
+    def missing_groups(self, plan: Plan) -> list[FinetuneGroup]:
+        """Return the groups of fine-tunings of which a result is not there."""
+        return [group for group in plan.groups if not self.results.issuperset(group.run_ids())]
+
+    def missing_runs(self, group: FinetuneGroup) -> list[str]:
+        """Return the identities of the fine-tunings of a group that have no result."""
+        return [name for name in group.run_ids() if name not in self.results]
+
+    def jobs(self, plan: Plan) -> set[str]:
+        """Return the identities of the jobs that have nothing left to do."""
+        left = {job.id for job in (*self.missing_segments(plan), *self.missing_groups(plan))}
+        return {job.id for job in (*plan.segments, *plan.groups)} - left
+
+    def results_of(self, plan: Plan) -> Iterator[str]:
+        """Yield the identities of a plan's fine-tunings that are there."""
+        if self.results:
+            names = (name for group in plan.groups for name in group.run_ids())
+            yield from (name for name in names if name in self.results)
