@@ -17,6 +17,7 @@ import shutil
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pathlib import Path
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from biphasic.errors import DataError, LockedError, StudyError, TakenError
+from biphasic.files import PARTIAL
 
 HEARTBEAT_SECONDS = 20.0
 """Between two heartbeats of an owner."""
@@ -98,8 +100,8 @@ class Lock:
 def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
     """Hold a lock while the block runs, or fail if another process holds it.
 
-    An owner on another machine, or one here that is silent, is watched until its next heartbeat or
-    until its lease has expired.
+    An owner that has missed some heartbeats is watched until the next one, or until its lease has
+    expired.
 
     Args:
         path: File of the lock; its folder is made where it is missing.
@@ -113,7 +115,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
     watched: list[tuple[Owner, float]] = []
 
     def watch_or_refuse(owner: Owner) -> None:
-        is_fresh = owner.is_here and time.time() - owner.heartbeat < 3 * HEARTBEAT_SECONDS
+        is_fresh = _now(path.parent) - owner.heartbeat < 3 * HEARTBEAT_SECONDS
         seen, since = watched[0] if watched else (owner, time.monotonic())
         is_expired = time.monotonic() - since > LEASE_SECONDS + HEARTBEAT_SECONDS
         if is_fresh or owner != seen or is_expired:
@@ -283,7 +285,8 @@ def running_work(store: Path) -> dict[str, Owner]:
     leases = store / LEASES
     if not leases.is_dir():
         return {}
-    owners = ((path.name, find_owner(path)) for path in sorted(leases.iterdir()))
+    paths = (path for path in sorted(leases.iterdir()) if not path.name.startswith(PARTIAL))
+    owners = ((path.name, find_owner(path)) for path in paths)
     return {name: owner for name, owner in owners if owner is not None}
 
 
@@ -311,6 +314,16 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
         yield lease
     finally:
         _release(lease, path)
+
+
+def _now(folder: Path) -> float:
+    """Return the time on the clock of a folder's file system, in seconds."""
+    probe = folder / f"{PARTIAL}{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _release(lease: SoftFileLease, path: Path) -> None:

@@ -205,6 +205,9 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     owner = find_owner(path)
     assert owner is not None  # its pid says nothing here
     assert not owner.is_here
+    with pytest.raises(TakenError), lock(path):
+        pytest.fail("its last heartbeat was just now")
+    os.utime(path, (0, 0))
     begin, said = time.monotonic(), []
     with lock(path, say=said.append) as held:
         held.check()
@@ -214,6 +217,7 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
 
 def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_lease):
     edit(path, host="far-away")
+    os.utime(path, (0, 0))
     beat = threading.Timer(0.2, lambda: os.utime(path))
     beat.start()
     with pytest.raises(TakenError, match="host far-away"), lock(path):
@@ -247,6 +251,7 @@ def test_heartbeats_come_by_themselves(path, monkeypatch):
 def test_a_file_that_names_no_owner_is_replaced(path, content):
     path.parent.mkdir()
     path.write_text(content)
+    os.utime(path, (0, 0))
     assert str(find_owner(path)) == "an unknown process"
     with lock(path) as held:
         held.check()
@@ -255,6 +260,7 @@ def test_a_file_that_names_no_owner_is_replaced(path, content):
 def test_an_empty_file_is_named(path, short_lease):
     path.parent.mkdir()
     path.touch()
+    os.utime(path, (0, 0))
     with pytest.raises(TakenError, match=f"if no process works here, delete {path}"), lock(path):
         pytest.fail("nobody can tell whose it is")
 
