@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from biphasic.files import digest, is_complete
+from biphasic.records import RunRecord, StudyRecord, TaskRecord
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
@@ -14,12 +15,10 @@ from biphasic.study.state_record import read_state_record
 from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
 
-_STUDY_FORMAT = "biphasic.study/1"
-
 
 def study_record(
     config: StudyConfig, plan: Plan, data: TrainingData, *, origin: dict[str, Any], store: Path
-) -> dict[str, Any]:
+) -> StudyRecord:
     """Return `study.json` but for `provenance.environment`, which is of whoever writes it.
 
     That is left to the writer because to look at the hardware takes torch, and a report that says
@@ -29,55 +28,52 @@ def study_record(
         (group.state, name): found for group in plan.groups for name, found in group.runs.items()
     }
     planned = {segment.id: segment for segment in plan.segments}
-    return {
-        "format": _STUDY_FORMAT,
-        "name": config.name,
-        "title": config.title,
-        "description": config.description,
-        "convention": config.convention,
-        "arms": [
-            {
-                "name": point.name,
-                "label": point.label,
-                "family": point.family,
-                "state": point.state,
-                "steps": point.step,
-                "segments": _segments_of(point, planned, store),
-                **arm_record(
-                    point, config.recipe_of(point.arm), vocab_size=data.tokenizer.vocab_size
-                ),
-            }
+    return StudyRecord(
+        format="biphasic.study/1",
+        name=config.name,
+        title=config.title,
+        description=config.description,
+        convention=config.convention,
+        arms=tuple(
+            arm_record(
+                point,
+                config.recipe_of(point.arm),
+                segments=tuple(_segments_of(point, planned, store)),
+                vocab_size=data.tokenizer.vocab_size,
+            )
             for point in plan.points
-        ],
-        "tasks": [
-            {
-                "name": task.info.name,
-                "kind": task.info.kind,
-                "title": task.info.title,
-                "metric": task.info.metric,
-                **{f"num_{split}": count for split, count in task.num_examples.items()},
-                "trained_on": None if task.trainer is None else task.trainer.info.name,
-                "overlaps": dict(task.info.overlaps),
-            }
+        ),
+        tasks=tuple(
+            TaskRecord(
+                name=task.info.name,
+                kind=task.info.kind,
+                title=task.info.title,
+                metric=task.info.metric,
+                num_train=task.num_examples["train"],
+                num_validation=task.num_examples["validation"],
+                num_test=task.num_examples["test"],
+                trained_on=None if task.trainer is None else task.trainer.info.name,
+                overlaps=dict(task.info.overlaps),
+            )
             for task in plan.tasks
-        ],
-        "learning_rates": list(config.finetuning.learning_rates),
-        "seeds": list(config.finetuning.seeds),
-        "runs": [
-            {
-                "id": run.id,
-                "arm": point.name,
-                "task": task.info.name,
-                "learning_rate": run.learning_rate,
-                "seed": run.seed,
-            }
+        ),
+        learning_rates=config.finetuning.learning_rates,
+        seeds=config.finetuning.seeds,
+        runs=tuple(
+            RunRecord(
+                id=run.id,
+                arm=point.name,
+                task=task.info.name,
+                learning_rate=run.learning_rate,
+                seed=run.seed,
+            )
             for point in plan.points
             for task in plan.tasks
             for run in runs[point.state, task.info.name]
-        ],
-        "heldout_sha256": data.heldout.content_hash,
-        "provenance": _provenance(config, plan, data, origin),
-    }
+        ),
+        heldout_sha256=data.heldout.content_hash,
+        provenance=_provenance(config, plan, data, origin),
+    )
 
 
 def _provenance(

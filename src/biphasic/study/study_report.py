@@ -23,7 +23,7 @@ def write_study_report(study: PreparedStudy) -> Path:
     folder, store, plan = study.folder, study.store, study.plan
     record = study_record(
         study.config, plan, study.data, origin=study.paths.origin(), store=store
-    )  # fmt: skip
+    ).model_dump(mode="json", exclude_unset=True)
     made_from = digest({"study": record, "missing": _missing(study)})
     if _says(folder, made_from):
         return folder / "report" / "report.html"

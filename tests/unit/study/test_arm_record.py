@@ -3,7 +3,6 @@
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.records import ArmRecord, parse_record
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.training_plan import plan_training
@@ -22,10 +21,8 @@ def records(*arms, **changes):
     config = parse_config(StudyConfig, raw, where="test")
     found = {}
     for point in plan_training(config, GROUND).points:
-        factors = arm_record(point, config.recipe_of(point.arm), vocab_size=320)
-        raw = {"name": point.name, "label": point.label, "family": point.family,
-               "state": point.state, "steps": point.step, **factors}  # fmt: skip
-        found[point.name] = parse_record(ArmRecord, raw, where="test")
+        recipe = config.recipe_of(point.arm)
+        found[point.name] = arm_record(point, recipe, segments=(), vocab_size=320)
     return found
 
 
