@@ -42,7 +42,11 @@ def decoder(gguf, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def text(tmp_path, documents) -> Path:
-    lines = [json.dumps({"id": name, "text": content}) for name, content in documents]
+    lines = [
+        json.dumps({"id": f"{name}/{number}", "text": f"{content} {number}"})
+        for name, content in documents
+        for number in range(8)
+    ]
     (tmp_path / "text.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return tmp_path / "text.jsonl"
 
