@@ -13,7 +13,6 @@ slept stops at its next report of progress (`Lock.is_lost`).
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import tempfile
 import time
@@ -112,20 +111,22 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
         TakenError: A living process holds it.
         StudyError: Nothing can be written there.
     """
-    watched: list[tuple[Owner, float]] = []
+    watched: Owner | None = None
+    deadline = 0.0
 
     def watch_or_refuse(owner: Owner) -> None:
+        nonlocal watched, deadline
         is_fresh = _now(path.parent) - owner.heartbeat < 3 * HEARTBEAT_SECONDS
-        seen, since = watched[0] if watched else (owner, time.monotonic())
-        is_expired = time.monotonic() - since > LEASE_SECONDS + HEARTBEAT_SECONDS
-        if is_fresh or owner != seen or is_expired:
+        is_alive = watched is not None and (owner != watched or time.monotonic() > deadline)
+        if is_fresh or is_alive:
             what = path.parent if path.name == LOCK else path
             wait = f"wait for it, or {remedy}" if remedy else "wait for it"
             if not owner.host:
                 wait = f"if no process works here, delete {path}"
             raise TakenError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
-        if not watched:
-            watched.append((owner, since))
+        if watched is None:
+            watched = owner
+            deadline = time.monotonic() + LEASE_SECONDS + HEARTBEAT_SECONDS
             if say is not None:
                 say(
                     f"{path}: held by {owner}; taking over if it gives no heartbeat for "
@@ -151,13 +152,14 @@ def wait_for(path: Path, *, doing: str, say: Say | None = None) -> Iterator[Lock
     Raises:
         StudyError: Nothing can be written there.
     """
-    pauses: list[float] = []
+    pause = 0.0
 
     def wait(owner: Owner) -> None:
-        if say is not None and not pauses:
+        nonlocal pause
+        if say is not None and not pause:
             say(f"waiting for {owner}, which is {doing}")
-        pauses.append(min(pauses[-1] * 1.5, _LONGEST_POLL) if pauses else 0.02)
-        time.sleep(pauses[-1])
+        pause = min(1.5 * pause or 0.02, _LONGEST_POLL)
+        time.sleep(pause)
 
     with _acquire(path, wait) as lease:
         yield Lock(lease)
@@ -168,16 +170,16 @@ def find_owner(path: Path) -> Owner | None:
 
     Writes nothing beside the lock, so it also works in a folder that is read-only.
     """
+    try:
+        content, heartbeat = path.read_bytes(), path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return Owner("", 0, "", is_here=False, heartbeat=time.time())
     # filelock judges whether an owner has ended only while it acquires: we let it acquire a copy.
     with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
         copy = Path(scratch, "copy")
-        try:
-            shutil.copyfile(path, copy)
-            heartbeat = path.stat().st_mtime
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError:
-            return Owner("", 0, "", is_here=False, heartbeat=time.time())
+        copy.write_bytes(content)
         lease = _lease(copy)
         record = lease.owner
         try:

@@ -31,7 +31,9 @@ class _Kind:
         return self.seconds / self.done * self.left if self.seconds and self.done else None
 
 
-def device_time(plan: Plan, store: Path, *, vocab_size: int) -> tuple[float, float | None]:
+def device_time(
+    plan: Plan, store: Path, finished: Finished, *, vocab_size: int
+) -> tuple[float, float | None]:
     """Return the device-seconds that were spent, and an estimate of those that are left.
 
     What is left is reckoned by operations, at the speed of the jobs of the same kind that are done;
@@ -40,12 +42,12 @@ def device_time(plan: Plan, store: Path, *, vocab_size: int) -> tuple[float, flo
     Args:
         plan: The study's plan.
         store: Where finished work is.
+        finished: What is there.
         vocab_size: Entries of the vocabulary.
 
     Raises:
         DataError: A record is damaged; it is named.
     """
-    finished = Finished.of(store)
     kinds = (
         _training(plan, store, vocab_size, finished),
         _finetuning(plan, store, vocab_size, finished),

@@ -26,7 +26,7 @@ from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_pro
 from biphasic.study.continuation import check_state
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import LocalEngine
-from biphasic.study.finished import Finished
+from biphasic.study.finished import missing_runs
 from biphasic.study.here import run_here
 from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.plan import (
@@ -193,7 +193,7 @@ def evaluate_all(
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
         record_wish(planned.store, group.id, made_by="evaluate", results=group.run_ids())
-        if Finished.of(planned.store).missing_runs(group):
+        if missing_runs(group, planned.store):
             with computing_on(chosen):
                 run_finetunings(
                     planned.job(group),

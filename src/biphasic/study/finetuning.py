@@ -21,7 +21,7 @@ from biphasic.study.evaluation import (
     run_finetunings,
     summarise,
 )
-from biphasic.study.finished import Finished
+from biphasic.study.finished import missing_runs
 from biphasic.study.jobs import FinetuneJob, GridRun
 from biphasic.study.keep import BestModel, KeptModel, find_kept
 from biphasic.study.task_inputs import PlannedTask
@@ -116,7 +116,7 @@ def score_grid(
     [task] = plan.tasks
     group = plan.group((task,))
     record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
-    runs, missing = group.runs[task.info.name], Finished.of(plan.store).missing_runs(group)
+    runs, missing = group.runs[task.info.name], missing_runs(group, plan.store)
     say_on(console)(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:
         job = plan.job(group).model_copy(update={"keep": scratch})

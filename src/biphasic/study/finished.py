@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.files import complete_names
+from biphasic.files import complete_names, is_complete
 from biphasic.study.plan import FinetuneGroup, Plan
 from biphasic.study.training_plan import Segment
+
+
+def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
+    """Return the fine-tunings of one group that have no result, without a look at all others."""
+    return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,16 @@ class Finished:
         """Return the groups of fine-tunings of which a result is not there."""
         return [group for group in plan.groups if not self.results.issuperset(group.run_ids())]
 
-    def missing_runs(self, group: FinetuneGroup) -> list[str]:
-        """Return the identities of the fine-tunings of a group that have no result."""
-        return [name for name in group.run_ids() if name not in self.results]
-
     def jobs(self, plan: Plan) -> set[str]:
         """Return the identities of the jobs that have nothing left to do."""
         left = {job.id for job in (*self.missing_segments(plan), *self.missing_groups(plan))}
         return {job.id for job in (*plan.segments, *plan.groups)} - left
+
+    def missing(self, plan: Plan) -> list[str]:
+        """Return the identities of the states and fine-tunings that are not there."""
+        runs = (name for group in plan.groups for name in group.run_ids())
+        segments = [segment.id for segment in self.missing_segments(plan)]
+        return segments + [name for name in runs if name not in self.results]
 
     def results_of(self, plan: Plan) -> Iterator[str]:
         """Yield the identities of a plan's fine-tunings that are there."""

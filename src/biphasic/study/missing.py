@@ -19,7 +19,14 @@ from biphasic.study.work import WorkItem
 
 
 def missing_work(
-    plan: Plan, config: StudyConfig, paths: DataPaths, store: Path, *, folder: Path, vocab_size: int
+    plan: Plan,
+    config: StudyConfig,
+    paths: DataPaths,
+    store: Path,
+    finished: Finished,
+    *,
+    folder: Path,
+    vocab_size: int,
 ) -> list[WorkItem]:
     """Return the jobs that the store has no results of, training first, in the study's order.
 
@@ -28,10 +35,10 @@ def missing_work(
         config: The study.
         paths: Its data.
         store: Content store.
+        finished: What it has.
         folder: The study's folder.
         vocab_size: Entries of the vocabulary.
     """
-    finished = Finished.of(store)
     users = _arms_by_job(plan)
     items = [
         WorkItem(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from biphasic.study.outlook import task_resolver
 from biphasic.study.plan import Plan, check_tasks, plan_study
 from biphasic.study.prepare import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.task_inputs import PlannedTask
+from biphasic.study.training_plan import Segment
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData
 from biphasic.training.state import Progress, verify_state
@@ -56,14 +57,16 @@ class PreparedStudy:
         Raises:
             StudyError: The disk has no room for their states.
         """
-        check_disk(self.plan, self.store, vocab_size=self.data.tokenizer.vocab_size)
+        finished, vocab_size = Finished.of(self.store), self.data.tokenizer.vocab_size
+        check_disk(finished.missing_segments(self.plan), self.store, vocab_size=vocab_size)
         return missing_work(
             self.plan,
             self.config,
             self.paths,
             self.store,
+            finished,
             folder=self.folder,
-            vocab_size=self.data.tokenizer.vocab_size,
+            vocab_size=vocab_size,
         )
 
 
@@ -152,13 +155,12 @@ def check_inputs(plan: Plan, store: Path) -> None:
         verify_folder(store / "finetunes" / name, remedy="delete this folder and run again")
 
 
-def check_disk(plan: Plan, store: Path, *, vocab_size: int) -> None:
+def check_disk(missing: Sequence[Segment], store: Path, *, vocab_size: int) -> None:
     """Check that there is room for the states that are still to be trained.
 
     Raises:
         StudyError: There is not; the message says how much is missing.
     """
-    missing = Finished.of(store).missing_segments(plan)
     sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
     needed, free = sum(sizes), shutil.disk_usage(store).free
     if needed > free:

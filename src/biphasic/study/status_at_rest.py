@@ -36,12 +36,13 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     store = folder.parent / STORE
     outlook = look_ahead(config, store)
     plan = outlook.plan
-    done = Finished.of(store).jobs(plan)
+    finished = Finished.of(store)
+    done = finished.jobs(plan)
     last = read_progress(folder)
     failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
     counts = _counts(plan, done, [each.id for each in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
-    spent, left = device_time(plan, store, vocab_size=outlook.ground.vocab_size)
+    spent, left = device_time(plan, store, finished, vocab_size=outlook.ground.vocab_size)
     return StudyStatus(
         study=config.name,
         folder=folder,

@@ -24,7 +24,7 @@ def write_study_report(study: PreparedStudy) -> Path:
     record = study_record(
         study.config, plan, study.data, origin=study.paths.origin(), store=store
     ).model_dump(mode="json", exclude_unset=True)
-    made_from = digest({"study": record, "missing": _missing(study)})
+    made_from = digest({"study": record, "missing": Finished.of(store).missing(plan)})
     if _says(folder, made_from):
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
@@ -57,9 +57,3 @@ def _says(folder: Path, made_from: str) -> bool:
     except (DataError, KeyError, TypeError):
         return False
     return is_same and has_hashes(folder) and not report_damage(folder, hashes=True)
-
-
-def _missing(study: PreparedStudy) -> list[str]:
-    finished = Finished.of(study.store)
-    segments = [segment.id for segment in finished.missing_segments(study.plan)]
-    return segments + [run for group in study.plan.groups for run in finished.missing_runs(group)]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -73,6 +73,20 @@ class PlannedTask:
         return self.trainer or self
 
 
+class _Memo:
+    """Plans a task by itself, once with the same settings: several may be trained on one."""
+
+    def __init__(self, plan: Callable[[TaskConfig], PlannedTask]) -> None:
+        self.tasks: dict[str, PlannedTask] = {}
+        self._plan = plan
+
+    def __call__(self, task: TaskConfig) -> PlannedTask:
+        settings = task.model_dump_json()
+        if settings not in self.tasks:
+            self.tasks[settings] = self._plan(task)
+        return self.tasks[settings]
+
+
 class TaskResolver:
     """Finds the tasks of a study: `build` makes what is missing, `look` makes stand-ins for it.
 
@@ -109,10 +123,7 @@ class TaskResolver:
             DataError: A task's data are missing, damaged, or cannot be used.
             ConfigError: A setting does not fit a task.
         """
-
-        def alone(task: TaskConfig) -> PlannedTask:
-            return self._read(task, self._made(task))
-
+        alone = _Memo(lambda task: self._read(task, self._made(task)))
         planned = (self._with_trainer(task, tasks, alone) for task in tasks)
         return tuple(map(self._with_overlaps, planned))
 
@@ -126,30 +137,20 @@ class TaskResolver:
             assumed: Is given a sentence for all that are stood in for.
             problems: Is given a sentence for each that cannot be planned.
         """
-        stood_in: dict[str, None] = {}
+        planned: list[PlannedTask] = []
         with _scratch_unless_writable(self._store) as scratch:
 
-            @cache
-            def alone_by_name(name: str) -> PlannedTask:
-                task = known[name]
+            def read_or_stand_in(task: TaskConfig) -> PlannedTask:
                 folder = self._found(task, scratch)
-                if folder is None:
-                    stood_in[name] = None
-                    return self._stand_in(task)
-                return self._read(task, folder)
+                return self._stand_in(task) if folder is None else self._read(task, folder)
 
-            known = {task.name: task for task in tasks}
-
-            def alone(task: TaskConfig) -> PlannedTask:
-                known.setdefault(task.name, task)
-                return alone_by_name(task.name)
-
-            planned: list[PlannedTask] = []
+            alone = _Memo(read_or_stand_in)
             for task in tasks:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
                     problems.append(_named(task, str(error)))
+        stood_in = dict.fromkeys(t.info.name for t in alone.tasks.values() if not t.is_read)
         if stood_in:
             assumed.append(f"tasks: {', '.join(stood_in)}, not made here yet")
         return tuple(planned)
@@ -158,7 +159,7 @@ class TaskResolver:
         self,
         task: TaskConfig,
         others: tuple[TaskConfig, ...],
-        alone: Callable[[TaskConfig], PlannedTask],
+        alone: _Memo,
         chain: tuple[str, ...] = (),
     ) -> PlannedTask:
         """Plan a task and the one it is trained on; `chain` has those that are trained on it."""

@@ -240,6 +240,15 @@ def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
     assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
 
 
+def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on(tmp_path):
+    tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
+             (("nq", 8), ("mldr", 16))]  # fmt: skip
+    outlook = look_ahead(study(tasks=tasks), tmp_path)
+    sizes = {task.info.name: task.training.protocol.batch_size for task in outlook.plan.tasks}
+    assert sizes == {"nq": 8, "mldr": 16}
+    assert "tasks: nq, msmarco, mldr, not made here yet" in outlook.assumed
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

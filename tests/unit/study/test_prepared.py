@@ -7,6 +7,7 @@ import pytest
 
 from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
+from biphasic.study.finished import Finished
 from biphasic.study.outdated import outdated_arms
 from biphasic.study.plan import Plan
 from biphasic.study.prepared import check_disk
@@ -53,16 +54,21 @@ def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
 
 def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch):
     plan = small_plan()
-    check_disk(plan, tmp_path, vocab_size=320)
+
+    def check():
+        missing = Finished.of(tmp_path).missing_segments(plan)
+        check_disk(missing, tmp_path, vocab_size=320)
+
+    check()
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
     missing = len(plan.segments)
     with pytest.raises(StudyError, match=rf"the study's {missing} missing states take .* MB, and"):
-        check_disk(plan, tmp_path, vocab_size=320)
+        check()
     for segment in plan.segments:
         with complete_folder(tmp_path / "states" / segment.id):
             pass
-    check_disk(plan, tmp_path, vocab_size=320)
+    check()
 
 
 def test_states_of_another_version_are_named_and_not_used(tmp_path):
