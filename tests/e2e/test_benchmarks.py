@@ -10,6 +10,7 @@ import importlib
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -130,6 +131,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
 
     read_documents = pydocs.load_documents
     monkeypatch.setattr(pydocs, "load_documents", few_documents)
+    # `Dataset.map` of several processes leaves a copy as os.environ, which rich does not look at.
+    monkeypatch.setattr(os, "environ", os.environ)
     before = set(sys.modules)
     monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.syspath_prepend(BENCHMARKS / "reference")
