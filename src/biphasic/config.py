@@ -136,16 +136,23 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
     return parse_config(kind, raw, where=str(path))
 
 
-def load_settings(path: Path | str) -> dict[str, Any]:
+def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
     """Read one YAML file as it is written.
+
+    Args:
+        path: The file; begins messages.
+        text: Read instead of the file, where it is not written yet.
 
     Raises:
         ConfigError: The file is missing, too large, or no YAML mapping.
     """
     with reading(path, ConfigError):
         try:
-            with Path(path).open("rb") as stream:
-                content = stream.read(MOST_BYTES + 1)
+            if text is None:
+                with Path(path).open("rb") as stream:
+                    content = stream.read(MOST_BYTES + 1)
+            else:
+                content = text.encode()
             if len(content) > MOST_BYTES:
                 raise ConfigError(
                     f"{path}: a file of settings has at most {MOST_BYTES >> 10} KiB; "

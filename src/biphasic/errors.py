@@ -6,7 +6,8 @@ BiphasicError
 ├── ModelError        a model breaks the attention contract or cannot be built
 │   └── ModelFilesError its files are missing or damaged; a DataError too
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
-├── TrainingError     training cannot go on (non-finite loss or gradient)
+├── TrainingError     training cannot go on
+│   ├── DivergedError a loss or gradient is not finite: it says which, and at which step
 │   └── LostRankError a process that trains together with others has lost one of them
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
@@ -29,7 +30,18 @@ REPAIR = "correct it or restore it"
 
 
 class BiphasicError(Exception):
-    """Base of all errors raised on purpose; its text is one line for people."""
+    """Base of all errors raised on purpose; its text is one line for people.
+
+    Attributes:
+        message: What was wrong, and what to do.
+        about: What it is about, such as a file or a task; begins the line. Empty where the message
+            says it.
+    """
+
+    def __init__(self, message: str = "", *, about: str = "") -> None:
+        super().__init__(f"{about}: {message}" if about else message)
+        self.message = message
+        self.about = about
 
     def __str__(self) -> str:
         """Return the text; names from files can neither break the line nor steer a terminal."""
@@ -61,6 +73,23 @@ class CheckpointError(BiphasicError):
 
 class TrainingError(BiphasicError):
     """Training cannot go on."""
+
+
+class DivergedError(TrainingError):
+    """A loss or gradient is not finite."""
+
+    def __init__(self, message: str, divergence: str = "") -> None:
+        """Say what to do; `divergence` says what was not finite at which step."""
+        super().__init__(message)
+        self.divergence = divergence
+
+    @classmethod
+    def at(cls, step: int, what: str) -> DivergedError:
+        """Return the error of a step, counted from 0, and a loss or gradient."""
+        return cls(
+            f"step {step}: the {what} is not finite; lower the learning rate",
+            f"the {what} was not finite at step {step}",
+        )
 
 
 class LostRankError(TrainingError):
@@ -124,7 +153,7 @@ def reading(
                 pass
             case _:
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise kind(f"{what}: {failure} ({reason}); {remedy}") from error
+        raise kind(f"{failure} ({reason}); {remedy}", about=str(what)) from error
 
 
 def visible(text: str, *, kept: str = "\n\t") -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import REPAIR, CheckpointError, ConfigError, DataError, reading
+from biphasic.errors import REPAIR, BiphasicError, CheckpointError, ConfigError, DataError, reading
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
@@ -66,23 +66,24 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_json(path: Path, *, remedy: str = REPAIR) -> Any:
+def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = DataError) -> Any:
     """Read a JSON file.
 
     Args:
         path: The file.
         remedy: What to do if it is missing or damaged; ends the message.
+        error: What is raised then.
 
     Raises:
-        DataError: It is missing or damaged.
+        BiphasicError: Of the type `error`. The file is missing or damaged.
     """
-    with reading(path, DataError, remedy=remedy):
+    with reading(path, error, remedy=remedy):
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise DataError(f"{path}: no such file; {remedy}") from None
-        except ValueError as error:  # damaged JSON or text, or a number of thousands of digits
-            raise DataError(f"{path}: damaged JSON ({error}); {remedy}") from None
+            raise error(f"no such file; {remedy}", about=str(path)) from None
+        except ValueError as invalid:  # damaged JSON or text, or a number of thousands of digits
+            raise error(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
 
 
 def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:

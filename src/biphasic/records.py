@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from biphasic.errors import REPAIR, DataError, reading
+from biphasic.errors import REPAIR, BiphasicError, DataError, reading
 
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
@@ -222,18 +222,23 @@ class ResultRecord(Record):
 
 
 def parse_record(
-    kind: type[RecordT], raw: Mapping[str, Any], *, where: str, remedy: str = REPAIR
+    kind: type[RecordT],
+    raw: Mapping[str, Any],
+    *,
+    where: str,
+    remedy: str = REPAIR,
+    error: type[BiphasicError] = DataError,
 ) -> RecordT:
     """Check a mapping against `kind`; `where` begins the message, and `remedy` ends it.
 
     Raises:
-        DataError: A field is missing or has a wrong value.
+        BiphasicError: Of the type `error`. A field is missing or has a wrong value.
     """
-    with reading(where, DataError, remedy=remedy):
+    with reading(where, error, remedy=remedy):
         try:
             return kind.model_validate(raw)
-        except ValidationError as error:
-            issue = error.errors()[0]
+        except ValidationError as invalid:
+            issue = invalid.errors()[0]
             path = ".".join(str(part) for part in issue["loc"]) or "record"
             message = issue["msg"].removeprefix("Value error, ")
-            raise DataError(f"{where}: damaged record ({path}: {message}); {remedy}") from None
+            raise error(f"damaged record ({path}: {message}); {remedy}", about=where) from None

@@ -159,11 +159,8 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
             becomes an entry of `problems`, and what it concerns is left out.
     """
     path = folder / STUDY
-    try:
-        raw = read_json(path, remedy=AGAIN)
-        study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN)
-    except DataError as error:
-        raise StudyError(str(error)) from None
+    raw = read_json(path, remedy=AGAIN, error=StudyError)
+    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)
     _check_names(study, path)
     problems: list[Problem] = []
     states = _StateReader(store / "states", problems, heldout_sha256=study.heldout_sha256)

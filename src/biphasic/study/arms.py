@@ -82,8 +82,8 @@ class ArmConfig(Config):
         """Objectives in order, without repeats: `CLM`, `MLM`, `CLM+MLM`, ... or `none`."""
         return family_of(self.phases)
 
-    def recipe_from(self, shared: RecipeConfig) -> Recipe:
-        """Return the arm's recipe.
+    def recipe_from(self, shared: RecipeConfig, *, where: str = "") -> Recipe:
+        """Return the arm's recipe; `where` begins messages in place of the arm's name.
 
         Raises:
             ConfigError: A setting does not exist or has a wrong value.
@@ -91,7 +91,7 @@ class ArmConfig(Config):
         try:
             settings = shared.changed(self.recipe)
         except ConfigError as error:
-            raise ConfigError(f"arm '{self.name}': {error}") from None
+            raise ConfigError(str(error), about=where or f"arm '{self.name}'") from None
         values = {name: getattr(settings, name) for name in RecipeConfig.model_fields}
         return Recipe(phases=self.phases, **values)
 

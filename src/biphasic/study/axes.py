@@ -207,10 +207,7 @@ def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> st
     single = parse_config(ArmConfig, {**raw, "name": _UNNAMED}, where=where)
     if shared is None:
         return _UNNAMED
-    try:
-        return arm_name(single.recipe_from(shared), shared)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(f"arm '{_UNNAMED}'", where)) from None
+    return arm_name(single.recipe_from(shared, where=where), shared)
 
 
 def _refuse_same_names(arms: list[Any]) -> None:

@@ -229,11 +229,12 @@ class StudyConfig(Config):
                 self.finetuning.protocol, needed, task.protocol, longest=longest
             )
         except ConfigError as error:
-            raise ConfigError(f"task '{task.name}': {error}") from None
+            raise ConfigError(str(error), about=f"task '{task.name}'") from None
         if protocol.max_seqlen > longest:
             raise ConfigError(
-                f"task '{task.name}': protocol.max_seqlen {protocol.max_seqlen} exceeds the "
-                f"model's {longest} (recipe.max_seqlen)"
+                f"protocol.max_seqlen {protocol.max_seqlen} exceeds the model's {longest} "
+                "(recipe.max_seqlen)",
+                about=f"task '{task.name}'",
             )
         return protocol
 
@@ -308,8 +309,8 @@ def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
     known = METRICS_BY_KIND[info.kind]
     if task.metric is not None and task.metric not in known:
         raise ConfigError(
-            f"task '{task.name}': no metric '{task.metric}' for kind '{info.kind}'"
-            f"{nearest(task.metric, known)}"
+            f"no metric '{task.metric}' for kind '{info.kind}'{nearest(task.metric, known)}",
+            about=f"task '{task.name}'",
         )
     is_given = task.origin in PUBLISHED or task.origin in BUILTIN_TASKS
     if is_paper and is_given and info.kind == "tc":

@@ -36,13 +36,18 @@ class JobFailedError(StudyError):
     Attributes:
         is_final: Whether it would fail in the same way again, as far as can be told.
         log: Where more of it is said; None where there is no more.
+        divergence: What of a training was not finite at which step; empty where it failed
+            otherwise.
     """
 
-    def __init__(self, message: str, *, is_final: bool, log: Path | None) -> None:
+    def __init__(
+        self, message: str, *, is_final: bool, log: Path | None, divergence: str = ""
+    ) -> None:
         # Of many lines, as some libraries write them, the first; the log has all.
         super().__init__(message.partition("\n")[0])
         self.is_final = is_final
         self.log = log
+        self.divergence = divergence
 
 
 class Engine(Protocol):
@@ -209,7 +214,10 @@ class _Worker:
             else:
                 has_log = log.is_file()
                 raise JobFailedError(
-                    event["error"], is_final=event["is_final"], log=log if has_log else None
+                    event["error"],
+                    is_final=event["is_final"],
+                    log=log if has_log else None,
+                    divergence=event.get("divergence", ""),
                 )
         raise self._died(process, log)
 

@@ -188,7 +188,7 @@ def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicEr
     first = told[0]
     kind = getattr(errors, first["kind"], None)
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
-        return kind(first["error"])
+        return kind(first["error"], **first.get("fields", {}))
     return LostRankError(
         f"process {first['rank']} of {processes} that trained together: {first['error']}"
     )

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from biphasic.errors import BiphasicError, StoppedError
+from biphasic.errors import BiphasicError, DivergedError, StoppedError
 
 if TYPE_CHECKING:
     from biphasic.study.jobs import Progress
@@ -108,6 +108,7 @@ def _failure(error: Exception) -> dict[str, Any]:
         "rank": int(os.environ.get("RANK", "0")),
         "kind": type(error).__name__ if foreseen else "",
         "error": str(error) if foreseen else f"{type(error).__name__}: {error}",
+        "fields": {"divergence": error.divergence} if isinstance(error, DivergedError) else {},
     }
 
 

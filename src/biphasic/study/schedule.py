@@ -52,6 +52,8 @@ class Failure:
         error: Why, in a line.
         tries: How often it was tried.
         log: Where more is said; None where there is no more.
+        divergence: What of a training was not finite at which step; empty where it failed
+            otherwise.
     """
 
     id: str
@@ -59,6 +61,7 @@ class Failure:
     error: str
     tries: int
     log: Path | None
+    divergence: str = ""
 
     def __str__(self) -> str:
         """Return a line for people."""
@@ -257,13 +260,19 @@ class Scheduler:
 
     def _fail(self, item: WorkItem, error: BaseException) -> None:
         tries = self._tries[item.id] = self._tries.get(item.id, 0) + 1
-        is_final = isinstance(error, JobFailedError) and error.is_final
+        failed = error if isinstance(error, JobFailedError) else None
+        is_final = failed is not None and failed.is_final
         if tries < self._policy.tries and not is_final:
             self._delay(item, error, self._policy.delay(tries))
             return
-        log = error.log if isinstance(error, JobFailedError) else None
-        text = str(error) or type(error).__name__
-        self._aside[item.id] = Failure(item.id, item.label, text, tries, log)
+        self._aside[item.id] = Failure(
+            id=item.id,
+            label=item.label,
+            error=str(error) or type(error).__name__,
+            tries=tries,
+            log=failed.log if failed else None,
+            divergence=failed.divergence if failed else "",
+        )
         self._watcher.ended(item, error, elsewhere=False)
 
     def _finish(self, item: WorkItem, *, elsewhere: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from biphasic.errors import CheckpointError, DataError
+from biphasic.errors import CheckpointError
 from biphasic.files import read_json
 from biphasic.records import StateRecord, parse_record
 
@@ -19,8 +19,5 @@ def read_state_record(folder: Path) -> StateRecord:
         CheckpointError: It is missing or damaged. The file alone cannot be made again.
     """
     path, remedy = folder / "state.json", f"delete the folder {folder} and run again"
-    try:
-        raw = read_json(path, remedy=remedy)
-        return parse_record(StateRecord, raw, where=str(path), remedy=remedy)
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
+    raw = read_json(path, remedy=remedy, error=CheckpointError)
+    return parse_record(StateRecord, raw, where=str(path), remedy=remedy, error=CheckpointError)

@@ -22,19 +22,22 @@ INCLUDE = "include"
 _FORMAT = "biphasic.config/1"
 
 
-def load_study(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
+def load_study(
+    path: Path | str, overrides: Iterable[str] = (), *, text: str | None = None
+) -> StudyConfig:
     """Read a study file; its relative paths begin where it lies.
 
     Args:
         path: YAML file.
         overrides: Settings on top of the file's, as `a.b=value`.
+        text: Read instead of the file, where it is not written yet.
 
     Raises:
         ConfigError: It is wrong; the message names the setting.
     """
     path = Path(path)
     with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
-        raw = _read(path, chain=(), known={})
+        raw = _read(path, chain=(), known={}, text=text)
     refuse_other_kind(StudyConfig, raw, path)
     for override in overrides:
         apply_override(raw, override)
@@ -77,7 +80,11 @@ def load_resolved(folder: Path) -> StudyConfig:
 
 
 def _read(
-    path: Path, *, chain: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+    path: Path,
+    *,
+    chain: tuple[Path, ...],
+    known: dict[Path, dict[str, Any]],
+    text: str | None = None,
 ) -> dict[str, Any]:
     """Return a file's settings on top of those it includes; each file is read once.
 
@@ -85,6 +92,7 @@ def _read(
         path: The file.
         chain: The files that include it, resolved.
         known: What was read before, by resolved path.
+        text: Read instead of the file.
     """
     place = path.resolve()
     if place in chain:
@@ -92,7 +100,7 @@ def _read(
         raise ConfigError(f"{path}: includes itself: {told}")
     if place in known:
         return known[place]
-    own = load_settings(path)
+    own = load_settings(path, text=text)
     named = own.pop(INCLUDE, [])
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from biphasic.config import nearest
-from biphasic.errors import ConfigError, DataError
+from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import digest, expanded, is_complete, verify_folder
 from biphasic.locks import LEASES
 from biphasic.records import ZERO_SHOT
@@ -149,7 +149,7 @@ class TaskResolver:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
-                    problems.append(_named(task, str(error)))
+                    problems.append(_named(task, error))
         stood_in = dict.fromkeys(t.info.name for t in alone.tasks.values() if not t.is_read)
         if stood_in:
             assumed.append(f"tasks: {', '.join(stood_in)}, not made here yet")
@@ -203,7 +203,8 @@ class TaskResolver:
         if task.origin in BUILTIN_TASKS:
             if task.revision or task.copies:
                 raise ConfigError(
-                    f"task '{task.name}': built-in tasks have neither revision nor copies"
+                    "built-in tasks have neither revision nor copies",
+                    about=f"task '{task.name}'",
                 )
             return prepare_builtin_tasks(self._libraries, self._store, say=self._say) / task.origin
         return prepare_task(
@@ -319,18 +320,20 @@ def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> 
     own = next((other for other in others if other.name == name), None)
     if own is None and name not in PUBLISHED:
         raise ConfigError(
-            f"task '{task.name}' is trained on '{name}', which is neither among the tasks nor "
-            f"a published dataset{nearest(name, [o.name for o in others if o != task])}"
+            f"is trained on '{name}', which is neither among the tasks nor a published dataset"
+            f"{nearest(name, [other.name for other in others if other != task])}",
+            about=f"task '{task.name}'",
         )
     return own or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
 
 
-def _named(task: TaskConfig, error: str) -> str:
-    """Return an error with the name that the study has for the task, unless it says that itself."""
-    if f"task '{task.name}'" in error:
-        return error
-    by_source = f"task '{task.origin}': "
-    return f"task '{task.name}' ({task.origin}): {error.removeprefix(by_source)}"
+def _named(task: TaskConfig, error: BiphasicError) -> str:
+    """Return the text of an error with the name that the study has for the task."""
+    name = f"task '{task.name}'"
+    if error.about == name:
+        return str(error)
+    text = error.message if error.about == f"task '{task.origin}'" else str(error)
+    return f"{name} ({task.origin}): {text}"
 
 
 def _title(task: TaskConfig, info: TaskInfo) -> str:
@@ -347,13 +350,15 @@ def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask)
     """
     if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
         raise DataError(
-            f"task '{task.name}': cannot be trained on '{trainer.info.name}', which is of kind "
-            f"'{trainer.info.kind}' with {trainer.num_examples['train']} training examples"
+            f"cannot be trained on '{trainer.info.name}', which is of kind "
+            f"'{trainer.info.kind}' with {trainer.num_examples['train']} training examples",
+            about=f"task '{task.name}'",
         )
     scoring = planned.protocol.scoring_determinants(is_zero_shot=False)
     for name in sorted(task.protocol.keys() - scoring.keys()):
         if getattr(planned.protocol, name) != getattr(trainer.protocol, name):
             raise ConfigError(
-                f"task '{task.name}': protocol.{name} is a setting of the training; give it to "
-                f"'{trainer.info.name}', which it is trained on"
+                f"protocol.{name} is a setting of the training; give it to "
+                f"'{trainer.info.name}', which it is trained on",
+                about=f"task '{task.name}'",
             )

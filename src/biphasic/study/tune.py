@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ from biphasic.study.tuned_rates import TunedRate
 DEFAULT_SHARE = 0.1
 """Of the longest budget: the reference study tuned on a tenth of its data."""
 _LOST = "lost.json"
-_NOT_FINITE = re.compile(r"step (\d+): the ([a-z -]+) is not finite")
 
 Rates = Mapping[str, Sequence[float]]
 
@@ -195,8 +193,8 @@ class _Trunks:
         Raises:
             StudyError: Something else failed.
         """
-        reasons = {failure.id: _divergence(failure) for failure in failures}
-        if None in reasons.values():
+        reasons = {failure.id: failure.divergence for failure in failures}
+        if not all(reasons.values()):
             told = "; ".join(map(str, failures))
             raise StudyError(f"trunks failed, so nothing was chosen; run again to go on: {told}")
         outlook, lost = look_ahead(config, self.store), self._lost()
@@ -248,12 +246,6 @@ class _Trunks:
 
 def _ends(outlook: Outlook) -> dict[str, PlannedArm]:
     return {arm.config.name: arm for arm in outlook.plan.arms}
-
-
-def _divergence(failure: Failure) -> str | None:
-    """Say how a trunk diverged; None where it failed otherwise."""
-    found = _NOT_FINITE.search(failure.error)
-    return f"the {found[2]} was not finite at step {found[1]}" if found else None
 
 
 def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:

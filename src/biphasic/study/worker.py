@@ -21,7 +21,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from biphasic.errors import BiphasicError, LostRankError, StoppedError, TakenError, os_error_text
+from biphasic.errors import (
+    BiphasicError,
+    DivergedError,
+    LostRankError,
+    StoppedError,
+    TakenError,
+    os_error_text,
+)
 
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
@@ -106,7 +113,8 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
         # Raised on purpose: settings and data are as they are, trying again is no use. But a rank
         # may be lost, and a disk full, by bad luck.
         is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
-        return {"event": "failed", "error": str(error), "is_final": not is_luck}
+        fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
+        return {"event": "failed", "error": str(error), "is_final": not is_luck, **fields}
     except OSError as error:
         traceback.print_exc()
         return {"event": "failed", "error": os_error_text(error), "is_final": False}

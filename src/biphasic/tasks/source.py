@@ -92,7 +92,7 @@ def prepare_task(
         )
         return _make(making, store, scratch, say=say)
     if revision is not None:
-        raise ConfigError(f"task '{source}': only published datasets have revisions")
+        raise ConfigError("only published datasets have revisions", about=f"task '{source}'")
     with reading(f"task '{source}'", DataError):
         making = _own(source)
     return _make(making, store, scratch, say=say)
@@ -115,7 +115,7 @@ def _own(source: str) -> _Making:
         return _task_folder(path)
     known = nearest(source, PUBLISHED)
     if path.exists():
-        raise ConfigError(f"task '{source}': of which kind? Write {_ACCEPTED}")
+        raise ConfigError(f"of which kind? Write {_ACCEPTED}", about=f"task '{source}'")
     raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
 
 
@@ -129,7 +129,7 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:
             remedy = f"for the published dataset write '{path}'"
-        raise DataError(f"task '{source}': {remedy}")
+        raise DataError(remedy, about=f"task '{source}'")
     name = path.resolve().name
     file = TaskFile(kind=kind, name=f"{name}-zs" if kind == "zs" else name, folder=path)
     return _files(file, kind_of_source="folder", where=str(path))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.errors import TrainingError
+from biphasic.errors import DivergedError
 from biphasic.training.recipe import FinetunePrecision
 
 
@@ -96,13 +96,13 @@ class Optimizer:
         """Apply the gathered gradients, clear them, and return their norm before clipping.
 
         Raises:
-            TrainingError: The gradient is not finite; the weights are as they were.
+            DivergedError: The gradient is not finite; the weights are as they were.
         """
         decay = self.decay
         norm = float(self.update(learning_rate))
         if not math.isfinite(norm):
             self.decay = decay
-            raise TrainingError("the gradient is not finite; lower the learning rate")
+            raise DivergedError("the gradient is not finite; lower the learning rate")
         return norm
 
     def update(self, learning_rate: float) -> Tensor:

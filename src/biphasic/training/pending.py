@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from biphasic.errors import TrainingError
+from biphasic.errors import DivergedError
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,11 @@ class MeasuredStep:
         """Stop where the update was not finite.
 
         Raises:
-            TrainingError: It was not; the step is named.
+            DivergedError: It was not; the step is named.
         """
         if self.fault is not None:
             step = self.record["step"] - 1  # counted from 0, as rows and schedules are
-            raise TrainingError(
-                f"step {step}: the {self.fault} is not finite; lower the learning rate"
-            )
+            raise DivergedError.at(step, self.fault)
 
 
 class PendingSteps:

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from biphasic.distributed import Gang, checksum
-from biphasic.errors import ConfigError, ModelError, TrainingError
+from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.build import architecture_config, new_model
 from biphasic.model.compiled import compile_layers, uncompiled
 from biphasic.model.context import extend_config, extend_context
@@ -97,7 +97,7 @@ class Run:
         """Write down updates that have been read back, as far as they are finite.
 
         Raises:
-            TrainingError: One is not; the first such step is named.
+            DivergedError: One is not; the first of these steps is named.
         """
         for each in steps:
             each.refuse_fault()
@@ -110,7 +110,7 @@ class Run:
         The first rank does, while the others wait where it is next needed.
 
         Raises:
-            TrainingError: One is not finite.
+            DivergedError: One is not finite.
         """
         if not self.gang.is_first:
             return
@@ -118,10 +118,7 @@ class Run:
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
             losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
         if not all(map(math.isfinite, losses.values())):
-            raise TrainingError(
-                f"step {self.step - 1}: the held-out loss after it is not finite; "
-                "lower the learning rate"
-            )
+            raise DivergedError.at(self.step - 1, "held-out loss after it")
         self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
 
     def save(self, folder: Path) -> None:

@@ -286,7 +286,7 @@ def test_tasks_trained_on_the_same_one_share_its_fine_tunings(
 
 def test_a_task_whose_trainer_is_unknown_is_refused(plain_model, tmp_path, make_retrieval, quiet):
     far = make_retrieval(tmp_path / "far", trained_on="nowhere")
-    with pytest.raises(ConfigError, match=r"'far' is trained on 'nowhere', which is neither"):
+    with pytest.raises(ConfigError, match=r"'far': is trained on 'nowhere', which is neither"):
         evaluate(plain_model, far, root=tmp_path / "root", console=quiet)
 
 

@@ -79,7 +79,12 @@ def test_a_mistake_is_named(write, text, overrides, message):
 def test_each_file_is_read_once_however_often_it_is_included(write, monkeypatch):
     read = []
     load = study_file.load_settings
-    monkeypatch.setattr(study_file, "load_settings", lambda path: read.append(path) or load(path))
+
+    def load_and_count(path, **options):
+        read.append(path)
+        return load(path, **options)
+
+    monkeypatch.setattr(study_file, "load_settings", load_and_count)
     below = "base.yaml"
     for level in range(30):  # read for each path to it, the lowest would be read 2^30 times
         for side in "ab":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from biphasic.errors import StoppedError, StudyError
+from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
 from biphasic.study import tune
 from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import look_ahead
@@ -46,11 +46,13 @@ class Outcome:
 def fail(monkeypatch, tmp_path):
     """Return what tunes where one segment of the trunks fails."""
 
-    def run(error: str, *, start: int) -> dict[str, str]:
+    def run(error: BiphasicError, *, start: int) -> dict[str, str]:
         def run_study(config: StudyConfig, **_: Any) -> Outcome:
             segments = look_ahead(config, tmp_path / "runs/store").plan.segments
             (failed,) = [s for s in segments if s.start == start and s.arm == "pico-clm-lr1000"]
-            return Outcome((Failure(failed.id, failed.label, error, 1, None),))
+            divergence = getattr(error, "divergence", "")
+            failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
+            return Outcome((failure,))
 
         monkeypatch.setattr(tune, "run_study", run_study)
         file = tmp_path / "shared.yaml"
@@ -69,22 +71,21 @@ def fail(monkeypatch, tmp_path):
 
 
 def test_all_that_share_the_step_are_lost(fail):
-    found = fail("step 2: the loss is not finite; lower the learning rate", start=0)
+    found = fail(DivergedError.at(2, "loss"), start=0)
     assert "every trunk of pico-clm, pico-alt4.clm.mlm40 was lost" in found["error"]
     assert found["lost"] == ["the loss was not finite at step 2"]
     assert found["count"] == 2
 
 
 def test_those_that_parted_before_are_not(fail):
-    error = "step 7: the held-out loss after it is not finite; lower the learning rate"
-    found = fail(error, start=4)
+    found = fail(DivergedError.at(7, "held-out loss after it"), start=4)
     assert "trunk 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
     assert found["lost"] == ["the held-out loss after it was not finite at step 7"]
     assert found["count"] == 1
 
 
 def test_another_failure_loses_nothing(fail):
-    found = fail("no space left on device", start=0)
+    found = fail(StudyError("no space left on device"), start=0)
     assert "nothing was chosen; run again to go on: pico-clm-lr1000 0-4: no space" in found["error"]
     assert found["lost"] == []
 
