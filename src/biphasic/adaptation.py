@@ -19,7 +19,7 @@ from biphasic.data.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made
 from biphasic.export.write import Format, check_format, export_inputs, export_model
-from biphasic.files import expanded, read_json
+from biphasic.files import expanded
 from biphasic.model.device import computing_on, parse_device
 from biphasic.model.hub import LocalModel, fetch_model
 from biphasic.model.limits import model_limits
@@ -42,6 +42,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Precision, Recipe
+from biphasic.training.state import read_state_record
 from biphasic.training.timeline import check_phases
 from biphasic.training.wandb_view import viewed_in_wandb
 
@@ -350,8 +351,8 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
 
 def _report(state: Path, say: Callable[[str], None]) -> None:
     """Say what was trained and where it led."""
-    details = read_json(state / "state.json")
-    tokens = sum(phase["tokens"] for phase in details["ledger"])
-    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in details["heldout"].items())
+    record = read_state_record(state)
+    tokens = sum(phase.tokens for phase in record.ledger)
+    losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())
     say(f"trained on {tokens:,} tokens; held-out loss in nats per token: {losses}")
     say(f"state: {state}")

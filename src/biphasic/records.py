@@ -142,7 +142,7 @@ class LedgerEntry(Record):
     documents: NonNegativeInt
     tokens: NonNegativeInt
     supervised_tokens: NonNegativeInt
-    flops: float
+    flops: int | float
 
 
 class StateRecord(Record):
@@ -152,6 +152,8 @@ class StateRecord(Record):
     identity: str
     step: NonNegativeInt
     parent: str | None = None
+    recipe: dict[str, Any] = {}
+    """What it was trained by, from step 0."""
     heldout: dict[str, float] = {}
     """Mean loss per supervised token on held-out text, in nats, by objective."""
     heldout_sha256: str | None = None
@@ -201,13 +203,14 @@ class ResultRecord(Record):
     steps: NonNegativeInt
     validation: dict[str, float] | None
     test: dict[str, float] | None
-    by_type: dict[str, dict[str, dict[str, float]]] = {}
+    by_type: dict[str, dict[str, dict[str, int | float]]] = {}
     """Entity F1's parts for each split and entity type; token classification only."""
     trained_on: str | None = None
     """The task that was trained on, where it is another."""
     num_truncated: dict[str, NonNegativeInt] = {}
     """Inputs that the length limit cut, by split."""
     seconds: float
+    device: str | None = None
 
     @model_validator(mode="after")
     def _finished_has_scores(self) -> ResultRecord:

@@ -68,7 +68,7 @@ class Export:
     def _has_learnt_masks(self) -> bool:
         if self.source.state is None:
             return not self.written.was_decoder
-        ledger = self.source.state.record.ledger
+        ledger = self.source.state.ledger
         return bool(ledger) and _MASKED in objectives_of(self.source.state.recipe, ledger[-1])
 
 
@@ -79,7 +79,7 @@ def write_export_card(folder: Path, export: Export) -> None:
     scores = []
     if source.state is not None:
         store = source.folder.resolve().parent.parent
-        found = scores_of_state(store / "finetunes", source.state.record.identity)
+        found = scores_of_state(store / "finetunes", source.state.identity)
         scores = [score.for_hub for score in found.scores]
         facts |= training_facts(source.state, found, store=store)
     write_card(

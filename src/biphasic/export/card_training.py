@@ -18,8 +18,7 @@ from biphasic.analysis.text import (
 )
 from biphasic.export.provenance import CorpusFacts, corpora_of
 from biphasic.export.results import StateScores, TaskScore
-from biphasic.export.source import TrainedState
-from biphasic.records import ZERO_SHOT, LedgerEntry
+from biphasic.records import ZERO_SHOT, LedgerEntry, StateRecord
 
 # Told elsewhere in the table, or of no account to a reader.
 _PHASE_COLUMNS = {"objective", "steps", "corpus"}
@@ -31,7 +30,7 @@ _SETTINGS = {
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
 
 
-def training_facts(state: TrainedState, found: StateScores, *, store: Path) -> dict[str, Any]:
+def training_facts(state: StateRecord, found: StateScores, *, store: Path) -> dict[str, Any]:
     """Return what the card's template says of training, text, losses and scores.
 
     Args:
@@ -39,8 +38,8 @@ def training_facts(state: TrainedState, found: StateScores, *, store: Path) -> d
         found: Its scores.
         store: Where the state lies.
     """
-    record, recipe = state.record, state.recipe
-    ledger = {entry.phase: entry for entry in record.ledger}
+    recipe = state.recipe
+    ledger = {entry.phase: entry for entry in state.ledger}
     phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
     if len(phases) > 1:
         phases.append(_total_row([*ledger.values()]))
@@ -56,11 +55,11 @@ def training_facts(state: TrainedState, found: StateScores, *, store: Path) -> d
         "count": count,
         "amount": amount,
         "heldout": [
-            (objective_name(n), f"{loss:.3f}") for n, loss in sorted(record.heldout.items())
+            (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
         ],
         "score_rows": [_score_row(score) for score in found.scores],
         "left_out": found.left_out,
-        "software": _software(record.environment),
+        "software": _software(state.environment),
     }
 
 

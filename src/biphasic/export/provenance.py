@@ -9,8 +9,8 @@ from typing import Any
 
 from biphasic.data.corpus import TEXTS
 from biphasic.errors import DataError
-from biphasic.export.source import TrainedState
 from biphasic.files import read_json
+from biphasic.records import StateRecord
 
 _CORPUS = "corpus.json"
 
@@ -49,7 +49,7 @@ class CorpusFacts:
     sources: tuple[TextSource, ...]
 
 
-def corpora_of(state: TrainedState, *, store: Path) -> tuple[CorpusFacts, ...]:
+def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
     """Return what is known of the corpora that a state's phases read, in order.
 
     Args:

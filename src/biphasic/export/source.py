@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import DataError
@@ -25,21 +23,6 @@ _REMEDY = "take another copy of the state, or delete the folder and train again"
 
 
 @dataclass(frozen=True)
-class TrainedState:
-    """What a state knows of its own making.
-
-    Attributes:
-        record: `state.json`, checked.
-        recipe: Settings of the training, as written.
-        ground: Hashes of the data that it stands on.
-    """
-
-    record: StateRecord
-    recipe: Mapping[str, Any]
-    ground: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Source:
     """A model to be exported.
 
@@ -50,7 +33,7 @@ class Source:
         tokenizer: With a mask token.
         limits: What the model can read.
         max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
-        state: Of states alone.
+        state: `state.json`, of states alone.
     """
 
     folder: Path
@@ -59,7 +42,7 @@ class Source:
     tokenizer: TextTokenizer
     limits: ModelLimits
     max_seqlen: int | None
-    state: TrainedState | None
+    state: StateRecord | None
 
 
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:
@@ -100,19 +83,14 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     )
 
 
-def _trained_state(model: LocalModel) -> TrainedState | None:
+def _trained_state(model: LocalModel) -> StateRecord | None:
     """Return what a state knows of itself; None where the folder is not what its records name."""
     path = model.folder / "state.json"
     if is_complete(model.folder):
         check_claim(model, remedy=_REMEDY)
     if claimed_identity(model.folder) != model.identity:
         return None
-    raw = read_json(path)
-    return TrainedState(
-        record=parse_record(StateRecord, raw, where=str(path), remedy=_REMEDY),
-        recipe=raw.get("recipe") or {},
-        ground=raw.get("ground") or {},
-    )
+    return parse_record(StateRecord, read_json(path), where=str(path), remedy=_REMEDY)
 
 
 def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimits) -> None:

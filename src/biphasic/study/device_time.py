@@ -11,8 +11,8 @@ from biphasic.files import read_json_object
 from biphasic.study.cost import segment_cost
 from biphasic.study.finished import Finished
 from biphasic.study.plan import FinetuneGroup, Plan
-from biphasic.study.state_record import read_state_record
 from biphasic.study.summary import EXAMPLE_TOKENS, body_weights, group_flops
+from biphasic.training.state import read_state_record
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 from biphasic.errors import CheckpointError, DataError, StudyError
 from biphasic.files import PARTIAL, is_complete, read_json
 from biphasic.study.needs import Needs, corpus_hash
-from biphasic.study.state_record import read_state_record
+from biphasic.training.state import read_state_record
 
 _OLD_LOCKS = ("claims", "locks")
 """Folders in which earlier versions kept their locks."""

@@ -14,10 +14,10 @@ from biphasic.study.config import StudyConfig
 from biphasic.study.find import RESOLVED
 from biphasic.study.outlook import Outlook, content_hash, look_ahead
 from biphasic.study.record import settings_digest
-from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_resolved
 from biphasic.study.task_inputs import PlannedTask
 from biphasic.study.wanted import Wish
+from biphasic.training.state import read_state_record
 
 
 @dataclass

@@ -11,9 +11,9 @@ from biphasic.records import RunRecord, StudyRecord, TaskRecord
 from biphasic.study.arm_record import arm_record
 from biphasic.study.config import StudyConfig
 from biphasic.study.plan import Plan
-from biphasic.study.state_record import read_state_record
 from biphasic.study.training_plan import PlannedPoint, Segment
 from biphasic.training.data import TrainingData
+from biphasic.training.state import read_state_record
 
 
 def study_record(

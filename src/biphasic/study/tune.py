@@ -17,7 +17,6 @@ from biphasic.study.config import StudyConfig
 from biphasic.study.outlook import Outlook, look_ahead
 from biphasic.study.prepared import STORE
 from biphasic.study.schedule import Failure
-from biphasic.study.state_record import read_state_record
 from biphasic.study.study_file import load_study
 from biphasic.study.training_plan import PlannedArm
 from biphasic.study.tune_choice import (
@@ -38,6 +37,7 @@ from biphasic.study.tune_trunks import (
     trunk_study,
 )
 from biphasic.study.tuned_rates import TunedRate
+from biphasic.training.state import read_state_record
 
 DEFAULT_SHARE = 0.1
 """Of the longest budget: the reference study tuned on a tenth of its data."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from biphasic.files import complete_folder, write_json
 from biphasic.model.device import compute_device
+from biphasic.records import ResultRecord
 from biphasic.tasks.finetune import FinetuneResult
 from biphasic.tasks.scores import Column, SplitScores
 
@@ -30,32 +30,33 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
         state: Identity of the state that was fine-tuned.
     """
     with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
-        write_json(partial / "result.json", _record(result, run_id=run_id, state=state))
+        record = _record(result, run_id=run_id, state=state)
+        write_json(partial / "result.json", record.model_dump(mode="json"))
         pq.write_table(_score_table(result), partial / "scores.parquet")
 
 
-def _record(result: FinetuneResult, *, run_id: str, state: str) -> dict[str, Any]:
+def _record(result: FinetuneResult, *, run_id: str, state: str) -> ResultRecord:
     splits = result.scores or {}
     metrics = {split: scores.metrics for split, scores in splits.items()}
-    return {
-        "format": RESULT_FORMAT,
-        "id": run_id,
-        "state": state,
-        "task": result.task.name,
-        "kind": result.task.kind,
-        "metric": result.task.metric,
-        "trained_on": result.trained_on,
-        "learning_rate": result.learning_rate,
-        "seed": result.seed,
-        "status": result.status,
-        "steps": result.steps,
-        "validation": metrics.get("validation"),
-        "test": metrics.get("test"),
-        "by_type": {split: scores.by_type for split, scores in splits.items() if scores.by_type},
-        "num_truncated": result.num_truncated,
-        "seconds": result.seconds,
-        "device": str(compute_device()),
-    }
+    return ResultRecord(
+        format=RESULT_FORMAT,
+        id=run_id,
+        state=state,
+        task=result.task.name,
+        kind=result.task.kind,
+        metric=result.task.metric,
+        trained_on=result.trained_on,
+        learning_rate=result.learning_rate,
+        seed=result.seed,
+        status=result.status,
+        steps=result.steps,
+        validation=metrics.get("validation"),
+        test=metrics.get("test"),
+        by_type={split: scores.by_type for split, scores in splits.items() if scores.by_type},
+        num_truncated=result.num_truncated,
+        seconds=result.seconds,
+        device=str(compute_device()),
+    )
 
 
 def _score_table(result: FinetuneResult) -> pa.Table:

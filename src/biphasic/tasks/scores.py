@@ -34,4 +34,4 @@ class SplitScores:
     ids: tuple[str, ...]
     scores: NDArray[np.float64]
     columns: Mapping[str, Column] = field(default_factory=dict)
-    by_type: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_type: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from biphasic.data.packing import PackedBatch
 from biphasic.data.rows import RowBatch
 from biphasic.model.shape import ModelShape
+from biphasic.records import LedgerEntry
 
 _FORWARD_AND_BACKWARD = 3  # the backward pass costs two forward passes
 
@@ -38,9 +39,9 @@ class PhaseCost:
 class Ledger:
     """Costs of all phases that a run has begun, in order."""
 
-    def __init__(self, entries: list[dict[str, Any]] | None = None) -> None:
-        """Continue from entries as `dump` returned them."""
-        self.phases = [PhaseCost(**entry) for entry in entries or []]
+    def __init__(self, entries: Sequence[LedgerEntry] = ()) -> None:
+        """Continue from entries of a record."""
+        self.phases = [PhaseCost(**entry.model_dump()) for entry in entries]
 
     def add(
         self, *, phase: int, objective: str, batch: RowBatch, supervised_tokens: int, flops: int
@@ -60,9 +61,9 @@ class Ledger:
         """Tokens read in all phases."""
         return sum(cost.tokens for cost in self.phases)
 
-    def dump(self) -> list[dict[str, Any]]:
-        """Return the entries as JSON."""
-        return [asdict(cost) for cost in self.phases]
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Return what is recorded of each phase."""
+        return tuple(LedgerEntry(**asdict(cost)) for cost in self.phases)
 
 
 def step_flops(

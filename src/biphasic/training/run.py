@@ -29,6 +29,7 @@ from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.reading import read_config
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.records import StateRecord
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.environment import environment
@@ -131,25 +132,25 @@ class Run:
         if not self.gang.is_first:
             return
         heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
-        details = {
-            "format": STATE_FORMAT,
-            "identity": self.lineage.identities[self.step],
-            "step": self.step,
-            "parent": self.parent,
-            "recipe": self.lineage.recipe.model_dump(mode="json"),
-            "ground": asdict(self.lineage.ground),
-            "heldout": heldout[-1]["heldout"] if heldout else None,
-            "heldout_sha256": self.data.heldout.content_hash,
-            "rows_sha256": self.rows_sha256,
-            "ledger": self.ledger.dump(),
-            "seconds": self.seconds,
-            "environment": environment(),
-            "compute": self.compute.model_dump(mode="json"),
-        }
+        record = StateRecord(
+            format=STATE_FORMAT,
+            identity=self.lineage.identities[self.step],
+            step=self.step,
+            parent=self.parent,
+            recipe=self.lineage.recipe.model_dump(mode="json"),
+            ground=asdict(self.lineage.ground),
+            heldout=heldout[-1]["heldout"] if heldout else {},
+            heldout_sha256=self.data.heldout.content_hash,
+            rows_sha256=self.rows_sha256,
+            ledger=self.ledger.entries(),
+            seconds=self.seconds,
+            environment=environment(),
+            compute=self.compute.model_dump(mode="json"),
+        )
         snapshot = Snapshot(
             weights=self.optimizer.weights.masters,
             moments=self.optimizer.state_tensors(),
-            details=details,
+            record=record,
             metrics=self.log.text(),
         )
         # Where it was loaded from is nobody's business, and would differ after a resume.
@@ -193,30 +194,30 @@ def resume_or_start(
         TrainingError: Ranks begin with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
-    folder, lines, latest = None, [], _latest_step(progress, gang)
+    latest = _latest_step(progress, gang)
+    folder = None if not start else store / "states" / identities[start]
     if latest is not None:
         folder = progress.path(latest)
-        snapshot = load_state(folder, identity=identities[latest])
-        lines = metrics_lines(snapshot.metrics)
-    elif start:
-        folder = store / "states" / identities[start]
-        snapshot = load_state(folder, identity=identities[start])
+    if folder is None:
+        snapshot, model = None, first_model(recipe, data)
     else:
-        snapshot = Snapshot(weights={}, moments={}, details={}, metrics="")
-    model = first_model(recipe, data) if folder is None else _saved_model(folder, snapshot)
+        snapshot = load_state(folder, identity=identities[start if latest is None else latest])
+        model = _saved_model(folder, snapshot)
+    lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
     _check_phases(model, recipe)
     _check_directions(on_compute_device(model), recipe)
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # other kernels serve it
         _check_directions(model, recipe)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
-    optimizer.load_state_tensors(snapshot.moments)
+    if snapshot is not None:
+        optimizer.load_state_tensors(snapshot.moments)
     if compute.activation_checkpointing:
         recompute_activations(model)
     if compute.compile:
         compile_layers(model)
-    details: dict[str, Any] = snapshot.details
-    step = details.get("step", 0)
+    record = None if snapshot is None else snapshot.record
+    step = 0 if record is None else record.step
     run = Run(
         lineage=lineage,
         data=data,
@@ -225,12 +226,12 @@ def resume_or_start(
         model=model.train(),
         optimizer=optimizer,
         sums=GradientSums(weights, gang),
-        ledger=Ledger(details.get("ledger")),
+        ledger=Ledger(() if record is None else record.ledger),
         log=MetricsLog(lines, tensorboard if gang.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
         step=step,
-        rows_sha256=details.get("rows_sha256", hashlib.sha256(b"").hexdigest()),
-        seconds=details["seconds"] if latest is not None else 0.0,
+        rows_sha256=hashlib.sha256(b"").hexdigest() if record is None else record.rows_sha256,
+        seconds=0.0 if record is None or latest is None else record.seconds,
     )
     run.require_agreement()
     return run

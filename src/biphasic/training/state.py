@@ -29,6 +29,7 @@ from biphasic.files import (
     verify_folder,
     write_json,
 )
+from biphasic.records import StateRecord, parse_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,13 +45,13 @@ class Snapshot:
     Attributes:
         weights: fp32 weights by name.
         moments: The optimizer's tensors by name; empty before the first update.
-        details: What `state.json` holds.
+        record: What `state.json` holds.
         metrics: Content of `metrics.jsonl`.
     """
 
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
-    details: dict[str, Any]
+    record: StateRecord
     metrics: str
 
 
@@ -58,13 +59,12 @@ def save_state(
     folder: Path, snapshot: Snapshot, *, config: dict[str, Any], tokenizer: TextTokenizer
 ) -> None:
     """Write a state; it appears whole or not at all."""
-    identity = snapshot.details["identity"]
-    with complete_folder(folder, identity=identity) as partial:
+    with complete_folder(folder, identity=snapshot.record.identity) as partial:
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(snapshot.weights, partial / "model.safetensors", {"format": "pt"})
         save_tensors(snapshot.moments, partial / "optimizer.safetensors")
         write_json(partial / "config.json", config)
-        write_json(partial / "state.json", snapshot.details)
+        write_json(partial / "state.json", snapshot.record.model_dump(mode="json"))
         (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
         tokenizer.save_with_model(partial)
 
@@ -102,9 +102,20 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     return Snapshot(
         weights=load_file(folder / "model.safetensors"),
         moments=load_file(folder / "optimizer.safetensors"),
-        details=read_json(folder / "state.json"),
+        record=read_state_record(folder),
         metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
     )
+
+
+def read_state_record(folder: Path) -> StateRecord:
+    """Read what a state says of itself.
+
+    Raises:
+        CheckpointError: `state.json` is missing or damaged. The file alone cannot be made again.
+    """
+    path, remedy = folder / "state.json", f"delete the folder {folder} and run again"
+    raw = read_json(path, remedy=remedy, error=CheckpointError)
+    return parse_record(StateRecord, raw, where=str(path), remedy=remedy, error=CheckpointError)
 
 
 def verify_state(

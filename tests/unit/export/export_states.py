@@ -41,6 +41,7 @@ def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
     """Write a state as training does, with random weights, and the corpus that it read."""
     from biphasic.model.build import architecture_config, new_model
     from biphasic.model.presets import PRESETS
+    from biphasic.records import StateRecord
     from biphasic.training.state import Snapshot, save_state
 
     config = architecture_config(
@@ -66,7 +67,10 @@ def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
         **details,
     }
     snapshot = Snapshot(
-        weights=dict(model.named_parameters()), moments={}, details=told, metrics=""
+        weights=dict(model.named_parameters()),
+        moments={},
+        record=StateRecord.model_validate(told),
+        metrics="",
     )
     folder = store / "states" / told["identity"]
     save_state(folder, snapshot, config=config.to_dict(), tokenizer=tokenizer)

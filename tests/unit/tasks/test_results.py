@@ -106,8 +106,9 @@ def test_a_diverged_run_has_no_scores(finetune, tmp_path):
 
 def test_a_split_that_was_not_scored_is_null_and_the_other_task_is_named(finetune, tmp_path):
     result = finetune("ir")
+    task = dataclasses.replace(result.task, kind="zs")
     scores = {"test": result.scores["test"]}
-    other = dataclasses.replace(result, scores=scores, trained_on="msmarco")
+    other = dataclasses.replace(result, task=task, scores=scores, trained_on="msmarco")
     write_result(tmp_path / "run", other, run_id="run", state="s")
     record = read_json(tmp_path / "run" / "result.json")
     assert (record["validation"], record["trained_on"]) == (None, "msmarco")

@@ -91,7 +91,7 @@ def test_counts_by_phase():
     ledger.add(phase=0, objective="clm", batch=first, supervised_tokens=6, flops=100)
     ledger.add(phase=0, objective="clm", batch=chunked, supervised_tokens=8, flops=50)
     ledger.add(phase=1, objective="mlm", batch=first, supervised_tokens=2, flops=7)
-    assert ledger.dump() == [
+    assert [entry.model_dump() for entry in ledger.entries()] == [
         {
             "phase": 0,
             "objective": "clm",
@@ -114,17 +114,17 @@ def test_counts_by_phase():
     assert ledger.tokens == 26
 
 
-def test_continues_from_a_dump():
+def test_continues_from_its_entries():
     batch = batch_of(5, 3, row_length=10)
     whole, half = Ledger(), Ledger()
     for ledger in (whole, half):
         ledger.add(phase=0, objective="clm", batch=batch, supervised_tokens=6, flops=1)
-    resumed = Ledger(half.dump())
+    resumed = Ledger(half.entries())
     for ledger in (whole, resumed):
         ledger.add(phase=0, objective="clm", batch=batch, supervised_tokens=6, flops=1)
         ledger.add(phase=1, objective="mlm", batch=batch, supervised_tokens=1, flops=1)
-    assert resumed.dump() == whole.dump()
-    assert half.tokens == 8  # the dump is a copy
+    assert resumed.entries() == whole.entries()
+    assert half.tokens == 8  # entries are copies
 
 
 def test_two_phases_of_one_objective_stay_apart():
@@ -132,4 +132,4 @@ def test_two_phases_of_one_objective_stay_apart():
     batch = batch_of(5, row_length=5)
     for phase in (0, 1):
         ledger.add(phase=phase, objective="mlm", batch=batch, supervised_tokens=1, flops=1)
-    assert [entry["phase"] for entry in ledger.dump()] == [0, 1]
+    assert [entry.phase for entry in ledger.entries()] == [0, 1]

@@ -15,8 +15,10 @@ from biphasic.data.tokenizer import BOS, EOS, TextTokenizer
 from biphasic.errors import CheckpointError, os_error_text
 from biphasic.export.tokenizer import pair_ids
 from biphasic.files import is_complete
+from biphasic.records import StateRecord
 from biphasic.tasks.encoding import frame
 from biphasic.training.state import (
+    STATE_FORMAT,
     Progress,
     Snapshot,
     load_state,
@@ -40,8 +42,8 @@ FILES = [
 def snapshot() -> Snapshot:
     weights = {"a": torch.randn(4, 3), "b": torch.arange(3.0)}
     moments = {"a.exp_avg": torch.randn(4, 3), "a.step": torch.tensor(2.0)}
-    details = {"identity": IDENTITY, "step": 2}
-    return Snapshot(weights, moments, details, '{"step": 1}\n{"step": 2}\n')
+    record = StateRecord(format=STATE_FORMAT, identity=IDENTITY, step=2, rows_sha256="cd" * 32)
+    return Snapshot(weights, moments, record, '{"step": 1}\n{"step": 2}\n')
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_round_trip_is_bitwise(tmp_path, tokenizer):
     assert loaded.weights.keys() == saved.weights.keys()
     assert all(torch.equal(loaded.weights[name], saved.weights[name]) for name in saved.weights)
     assert all(torch.equal(loaded.moments[name], saved.moments[name]) for name in saved.moments)
-    assert (loaded.details, loaded.metrics) == (saved.details, saved.metrics)
+    assert (loaded.record, loaded.metrics) == (saved.record, saved.metrics)
     assert loaded.moments["a.step"].shape == ()
 
 
