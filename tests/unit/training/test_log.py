@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from biphasic.training.log import MetricsLog
 
@@ -70,7 +71,9 @@ def test_tensorboard_shows_the_same_numbers(tmp_path):
     assert "train/step" not in found
 
 
-def test_a_resumed_run_replaces_what_its_checkpoint_did_not_know(tmp_path):
+def test_a_resumed_run_replaces_what_its_checkpoint_did_not_know(tmp_path, monkeypatch):
+    # Files of one second are read by name, and "10" would come before "9".
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     log = MetricsLog([], tmp_path, next_step=1)
     for step in (1, 2, 3):
         log.write({**TRAIN, "step": step, "loss": float(step)})
