@@ -28,13 +28,13 @@ from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.continuation import Continuation, check_state, find_continuation, is_state
+from biphasic.study.find import STORE
 from biphasic.study.prepare import (
     DataPaths,
     corpus_settings,
     locate_corpus,
     prepare_corpus,
 )
-from biphasic.study.prepared import STORE
 from biphasic.study.pretrained import check_model
 from biphasic.study.resolved import recipe_text
 from biphasic.study.run import DEFAULT_ROOT

@@ -24,8 +24,8 @@ def job_run(
     """Do one job in this process, or find it done; what it needs must be there."""
     from biphasic.study.all_jobs import load_job
     from biphasic.study.evaluation import compute_threads
+    from biphasic.study.find import STORE
     from biphasic.study.here import run_here
-    from biphasic.study.prepared import STORE
     from biphasic.study.slots import check_cores
     from biphasic.training.memory import tune_allocator
 
@@ -46,6 +46,6 @@ def job_run(
 def job_show(job: JobId, root: Root = Path("runs")) -> None:
     """Print what a job is given, as JSON."""
     from biphasic.study.all_jobs import load_job
-    from biphasic.study.prepared import STORE
+    from biphasic.study.find import STORE
 
     echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

@@ -58,9 +58,9 @@ def study_plan(
 
     from biphasic.errors import ConfigError
     from biphasic.files import write_text
+    from biphasic.study.find import STORE
     from biphasic.study.outlook import look_ahead
     from biphasic.study.plan_text import plan_lines
-    from biphasic.study.prepared import STORE
     from biphasic.study.study_file import load_study
     from biphasic.study.summary import summarise_plan, summary_json
 
@@ -91,8 +91,8 @@ def study_diff(
     root: Root = Path("runs"),
 ) -> None:
     """Say what each of two studies plans that the other does not, and why."""
+    from biphasic.study.find import STORE
     from biphasic.study.outlook import look_ahead
-    from biphasic.study.prepared import STORE
     from biphasic.study.study_diff import compare_studies, difference_lines
     from biphasic.study.study_file import load_study
 
@@ -222,7 +222,7 @@ def show_outcome(outcome: StudyOutcome) -> None:
 
     from biphasic.analysis.load import load_study
     from biphasic.analysis.tables import format_table
-    from biphasic.study.prepared import STORE
+    from biphasic.study.find import STORE
 
     if outcome.is_stopped:
         echo(f"report: {shown(outcome.report)}")

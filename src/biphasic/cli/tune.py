@@ -45,7 +45,7 @@ def study_tune(
     quiet: Quiet = False,
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
-    from biphasic.study.prepared import STORE
+    from biphasic.study.find import STORE
     from biphasic.study.study_file import load_study
     from biphasic.study.tune import first_rates, tune_study
     from biphasic.study.tune_choice import parse_rates

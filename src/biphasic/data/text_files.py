@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from biphasic.config import nearest
 from biphasic.data.lines import PACKING_ERRORS, read_lines
 from biphasic.errors import DataError, reading
 from biphasic.files import digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MOST_WHOLE_BYTES = 1 << 30
 _PARQUET_ROWS = 256
@@ -222,6 +222,9 @@ def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
 
 
 def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    import pyarrow as pa  # noqa: PLC0415 - commands that only name files start sooner
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     try:
         # Both keep memory flat: by default the whole file is fetched, and never let go.
         buffering = {"pre_buffer": False, "buffer_size": _PARQUET_BUFFER_BYTES}
@@ -245,10 +248,12 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     for name in (column, *extra):
         if schema.names.count(name) > 1:
             raise DataError(f"{file}: several columns '{name}'; rename all but one")
+    import pyarrow.types as kinds  # noqa: PLC0415
+
     kind = schema.field(column).type
-    if pa.types.is_dictionary(kind):
+    if kinds.is_dictionary(kind):
         kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
     return [column, *extra]
 

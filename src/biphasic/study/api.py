@@ -14,12 +14,12 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.device import computing_on, parse_device
 from biphasic.study.config import StudyConfig
+from biphasic.study.find import STORE
 from biphasic.study.here import run_here
 from biphasic.study.inventory import event_folder
 from biphasic.study.jobs import TrainJob
 from biphasic.study.naming import recipe_name
 from biphasic.study.prepare import DataPaths, corpus_settings, locate_corpus, prepare_corpus
-from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.schedule import RetryPolicy
 from biphasic.study.study_file import load_study

@@ -16,10 +16,9 @@ from pathlib import Path
 from biphasic.errors import LockedError, StudyError, TakenError
 from biphasic.files import PARTIAL
 from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
-from biphasic.study.find import study_folders
+from biphasic.study.find import STORE, study_folders
 from biphasic.study.inventory import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.needs import add_wishes, needs_of_studies
-from biphasic.study.prepared import STORE
 from biphasic.study.wanted import Wish, forget_wish, read_wishes
 
 Say = Callable[[str], None]

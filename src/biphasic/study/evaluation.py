@@ -26,6 +26,7 @@ from biphasic.study.config import PAPER, FinetuningConfig, TaskConfig, merge_pro
 from biphasic.study.continuation import check_state
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import LocalEngine
+from biphasic.study.find import STORE
 from biphasic.study.finished import missing_runs
 from biphasic.study.here import run_here
 from biphasic.study.jobs import FinetuneJob, GridRun
@@ -36,7 +37,6 @@ from biphasic.study.plan import (
     plan_group,
     refuse_lengths,
 )
-from biphasic.study.prepared import STORE
 from biphasic.study.run import DEFAULT_ROOT, default_workers
 from biphasic.study.schedule import RetryPolicy, Scheduler
 from biphasic.study.slots import check_cores, local_slots

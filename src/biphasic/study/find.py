@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 RESOLVED = "config.json"
 """A study's settings in its folder, as they are run."""
+STORE = "store"
+"""Holds the states, results and jobs of all studies of a root."""
 _YAML = frozenset({".yaml", ".yml"})
 
 

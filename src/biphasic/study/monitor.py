@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from biphasic.errors import StoppedError, TakenError
 from biphasic.locks import this_process
 from biphasic.study.display import StudyDisplay
 from biphasic.study.engine import JobFailedError
+from biphasic.study.finished import progress_by_arm
 from biphasic.study.jobs import Progress
 from biphasic.study.plan import Plan
 from biphasic.study.progress_record import (
@@ -205,19 +206,6 @@ def _running_job(running: _Running) -> RunningJob:
         text=progress.text if progress else "",
         started=running.started,
     )
-
-
-def progress_by_arm(plan: Plan, is_done: Callable[[str], bool]) -> dict[str, ArmProgress]:
-    """Return, by arm, how many of the jobs that it needs are done.
-
-    Args:
-        plan: The study's plan.
-        is_done: Tells of a job, by its identity, whether it is.
-    """
-    return {
-        arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
-        for arm, jobs in plan.jobs_by_arm().items()
-    }
 
 
 def _now() -> str:

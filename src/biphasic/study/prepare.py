@@ -6,14 +6,11 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from biphasic.config import Config, load_config, parse_config
 from biphasic.data.blend import Report
 from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
-from biphasic.data.build_display import build_bar
 from biphasic.data.corpus import Corpus
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import (
@@ -27,10 +24,12 @@ from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import wait_for_work
 from biphasic.model.hub import LocalModel
-from biphasic.progress import say_on
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class DataPaths(Config):
@@ -152,6 +151,10 @@ def prepare_corpus(
         DataError: There is no text, or it cannot be used.
     """
     if config.folder is None and not is_built(folder):
+        # Most commands only look whether the corpus is there, and start sooner without these.
+        from biphasic.data.build_display import build_bar  # noqa: PLC0415
+        from biphasic.progress import say_on  # noqa: PLC0415
+
         with build_bar(console) as report:
             build_missing_corpus(config, folder, store, say=say_on(console), progress=report)
     return DataPaths(

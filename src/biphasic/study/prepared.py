@@ -15,6 +15,7 @@ from biphasic.progress import progress_bar, say_on
 from biphasic.study.config import StudyConfig
 from biphasic.study.corpus_job import CorpusJob
 from biphasic.study.cost import state_bytes
+from biphasic.study.find import STORE
 from biphasic.study.finished import Finished
 from biphasic.study.job_store import save_job
 from biphasic.study.missing import missing_work
@@ -27,8 +28,6 @@ from biphasic.study.training_plan import Segment
 from biphasic.study.work import WorkItem
 from biphasic.training.data import TrainingData
 from biphasic.training.state import Progress, verify_state
-
-STORE = "store"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from biphasic.model.device import compute_device, parse_device
 from biphasic.progress import progress_bar
 from biphasic.study.config import StudyConfig
 from biphasic.study.engine import LocalEngine
+from biphasic.study.find import STORE
 from biphasic.study.monitor import Monitor
-from biphasic.study.prepared import STORE, PreparedStudy, prepare_study
+from biphasic.study.prepared import PreparedStudy, prepare_study
 from biphasic.study.requests import forget_requests, read_requests
 from biphasic.study.schedule import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.study.slots import Slot, local_slots

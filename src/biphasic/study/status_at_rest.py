@@ -10,11 +10,10 @@ from biphasic.errors import CheckpointError
 from biphasic.files import verify_folder
 from biphasic.study.config import StudyConfig
 from biphasic.study.device_time import device_time
-from biphasic.study.finished import Finished
-from biphasic.study.monitor import progress_by_arm
+from biphasic.study.find import STORE
+from biphasic.study.finished import Finished, progress_by_arm
 from biphasic.study.outlook import look_ahead
 from biphasic.study.plan import Plan
-from biphasic.study.prepared import STORE
 from biphasic.study.progress_record import FailedJob, JobCounts, read_progress
 from biphasic.study.status import StudyStatus
 from biphasic.study.work import with_dependents

@@ -14,8 +14,8 @@ from biphasic.errors import StoppedError, StudyError
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.study.api import run_study
 from biphasic.study.config import StudyConfig
+from biphasic.study.find import STORE
 from biphasic.study.outlook import Outlook, look_ahead
-from biphasic.study.prepared import STORE
 from biphasic.study.schedule import Failure
 from biphasic.study.study_file import load_study
 from biphasic.study.training_plan import PlannedArm

@@ -13,9 +13,9 @@ from biphasic.errors import BiphasicError, DataError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.records import StudyRecord
 from biphasic.study.config import StudyConfig
+from biphasic.study.find import STORE
 from biphasic.study.needs import corpus_hash, study_record_of
 from biphasic.study.outlook import Outlook, look_ahead
-from biphasic.study.prepared import STORE
 from biphasic.study.study_file import load_resolved
 
 Say = Callable[[str], None]
