@@ -20,14 +20,14 @@ from typing import Any
 from harness import write_records
 from rich.console import Console
 
+from biphasic.execution import scheduler as schedule
+from biphasic.execution.display import StudyDisplay
+from biphasic.execution.executor import LocalEngine
+from biphasic.execution.graph import WorkItem
+from biphasic.execution.scheduler import RetryPolicy, Scheduler
+from biphasic.execution.slots import Slot
 from biphasic.files import complete_folder
-from biphasic.study import schedule
-from biphasic.study.display import StudyDisplay
-from biphasic.study.engine import LocalEngine
-from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
-from biphasic.study.schedule import RetryPolicy, Scheduler
-from biphasic.study.slots import Slot
-from biphasic.study.work import WorkItem
+from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LIMIT_MS = 2.0

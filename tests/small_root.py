@@ -13,9 +13,9 @@ from rich.console import Console
 
 from biphasic.config import parse_config
 from biphasic.files import complete_folder, write_json
-from biphasic.study.config import StudyConfig
-from biphasic.study.prepared import PreparedStudy, prepare_study
-from biphasic.study.study_file import save_resolved
+from biphasic.study.run.prepare import PreparedStudy, prepare_study
+from biphasic.study.spec.load import save_resolved
+from biphasic.study.spec.study import StudyConfig
 
 QUIET = Console(quiet=True)
 CORPUS_HASH = "hash of no corpus here"

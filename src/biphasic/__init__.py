@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
+    from biphasic.evaluation.evaluate import evaluate, evaluate_all
     from biphasic.export.fitted import finetune
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
-    from biphasic.study.evaluation import evaluate, evaluate_all
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "adapt": "biphasic.adaptation",
-    "evaluate": "biphasic.study.evaluation",
-    "evaluate_all": "biphasic.study.evaluation",
+    "evaluate": "biphasic.evaluation.evaluate",
+    "evaluate_all": "biphasic.evaluation.evaluate",
     "export_model": "biphasic.export.write",
     "finetune": "biphasic.export.fitted",
     "pretrain": "biphasic.study.api",

@@ -27,17 +27,22 @@ from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.continuation import Continuation, check_state, find_continuation, is_state
 from biphasic.study.find import STORE
-from biphasic.study.prepare import (
+from biphasic.study.inputs.base_model import check_model
+from biphasic.study.inputs.continuation import (
+    Continuation,
+    check_state,
+    find_continuation,
+    is_state,
+)
+from biphasic.study.inputs.corpus import (
     DataPaths,
     corpus_settings,
     locate_corpus,
     prepare_corpus,
 )
-from biphasic.study.pretrained import check_model
-from biphasic.study.resolved import recipe_text
-from biphasic.study.run import DEFAULT_ROOT
+from biphasic.study.run.run import DEFAULT_ROOT
+from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator

@@ -196,7 +196,7 @@ def test_planning(bench, monkeypatch):
 
 
 def test_scheduling(bench, monkeypatch):
-    from biphasic.study import engine
+    from biphasic.execution import executor as engine
 
     def run_here(worker: Any, job_id: str, _slots: Any, watch: Any) -> None:
         engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)

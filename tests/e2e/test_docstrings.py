@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 import biphasic
+from biphasic.execution import executor as engine
 from biphasic.export import write
 from biphasic.export.check import Reloaded
-from biphasic.study import engine
 from tiny_use import write_jsonl, write_model
 
 CALLS = (

@@ -10,7 +10,7 @@ from biphasic.data.corpus_config import CorpusConfig
 from biphasic.files import read_json
 from biphasic.model.presets import PRESETS
 from biphasic.study.api import pretrain
-from biphasic.study.study_file import load_study
+from biphasic.study.spec.load import load_study
 from mini_study import run_command, write_own_tasks
 
 FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from biphasic.study.outlook import look_ahead
-from biphasic.study.study_file import load_study
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.spec.load import load_study
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import StudyError
-from biphasic.study import tune as tune_module
-from biphasic.study.outlook import look_ahead
-from biphasic.study.schedule import Failure
-from biphasic.study.study_file import load_study
-from biphasic.study.tune import TuneOutcome, tune_study
+from biphasic.execution.scheduler import Failure
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.spec.load import load_study
+from biphasic.study.tune.search import TuneOutcome, tune_study
+from biphasic.study.tune.search import search as tune_module
 from warm import forking
 
 pytestmark = pytest.mark.slow

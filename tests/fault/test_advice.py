@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.model.limits import model_limits
-from biphasic.study.wanted import read_wishes, record_wish
+from biphasic.study.gc.pins import read_wishes, record_wish
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.fitted import read_head
 from biphasic.tasks.folder import read_description
@@ -194,7 +194,7 @@ def test_an_edited_study_keeps_no_old_report_while_it_runs(finished, tmp_path, c
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("biphasic.study.run._run", stop)
+    monkeypatch.setattr("biphasic.study.run.run._run", stop)
     assert cli("study", "run", study, "--root", root)[0] == 130
     page = (root / "mini/report/report.html").read_text()
     assert "Another question" in page

@@ -36,7 +36,7 @@ from biphasic.errors import BiphasicError
 from biphasic.model.build import load_encoder
 from biphasic.model.hub import fetch_model
 from biphasic.model.limits import model_limits
-from biphasic.study.study_file import load_resolved, load_study, save_resolved
+from biphasic.study.spec.load import load_resolved, load_study, save_resolved
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.inputs import open_input
 from biphasic.tasks.source import prepare_task

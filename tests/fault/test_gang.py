@@ -19,8 +19,8 @@ from biphasic.data.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
 from biphasic.files import complete_folder, read_json, write_json, write_text
 from biphasic.study.api import pretrain
-from biphasic.study.jobs import Progress, TrainJob
-from biphasic.study.prepare import DataPaths
+from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.jobs.train import Progress, TrainJob
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -38,7 +38,7 @@ PATIENCE = 240.0
 
 RUN = """
 import sys
-from biphasic.study.jobs import TrainJob
+from biphasic.study.jobs.train import TrainJob
 
 TrainJob.model_validate_json(sys.argv[1]).run(lambda _: None)
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from biphasic.study.run import study_lock
+from biphasic.study.run.run import study_lock
 from mini_study import STUDY, copy_root, write_study
 
 ARMS = STUDY["arms"]

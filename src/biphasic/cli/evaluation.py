@@ -17,16 +17,16 @@ from biphasic.analysis.text import count, metric_name, points_cell, rate, trunca
 from biphasic.cli.options import echo
 from biphasic.config import parse_overrides
 from biphasic.errors import visible
-from biphasic.records import ZERO_SHOT, Convention
-from biphasic.study.config import PAPER, TaskConfig
-from biphasic.study.evaluation import (
+from biphasic.evaluation.evaluate import (
     Evaluation,
     evaluate_all,
     known_convention,
     task_from_text,
 )
-from biphasic.study.resolved import evaluation_text
-from biphasic.study.run import default_workers
+from biphasic.records import ZERO_SHOT, Convention
+from biphasic.study.run.run import default_workers
+from biphasic.study.spec.resolved import evaluation_text
+from biphasic.study.spec.study import PAPER, TaskConfig
 
 _ABSENT = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0.0}
 

@@ -22,11 +22,11 @@ def job_run(
     quiet: Quiet = False,
 ) -> None:
     """Do one job in this process, or find it done; what it needs must be there."""
-    from biphasic.study.all_jobs import load_job
-    from biphasic.study.evaluation import compute_threads
+    from biphasic.evaluation.evaluate import compute_threads
+    from biphasic.execution.inline import run_here
+    from biphasic.execution.slots import check_cores
     from biphasic.study.find import STORE
-    from biphasic.study.here import run_here
-    from biphasic.study.slots import check_cores
+    from biphasic.study.run.jobs import load_job
     from biphasic.training.memory import tune_allocator
 
     console = progress_console(quiet=quiet)
@@ -45,7 +45,7 @@ def job_run(
 @job_app.command("show")
 def job_show(job: JobId, root: Root = Path("runs")) -> None:
     """Print what a job is given, as JSON."""
-    from biphasic.study.all_jobs import load_job
     from biphasic.study.find import STORE
+    from biphasic.study.run.jobs import load_job
 
     echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

@@ -114,8 +114,8 @@ def pretrain_command(
     """Train one recipe on a corpus and print the folder of its final state."""
     from biphasic.config import load_config, parse_overrides
     from biphasic.study.api import parse_compute, pretrain
-    from biphasic.study.prepare import corpus_settings
-    from biphasic.study.resolved import recipe_text
+    from biphasic.study.inputs.corpus import corpus_settings
+    from biphasic.study.spec.resolved import recipe_text
     from biphasic.training.recipe import Recipe
 
     how = parse_overrides(compute or ())

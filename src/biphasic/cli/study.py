@@ -19,7 +19,7 @@ from biphasic.cli.study_upkeep import (
 from biphasic.cli.tune import study_tune
 
 if TYPE_CHECKING:
-    from biphasic.study.run import StudyOutcome
+    from biphasic.study.run.run import StudyOutcome
 
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 
@@ -59,10 +59,10 @@ def study_plan(
     from biphasic.errors import ConfigError
     from biphasic.files import write_text
     from biphasic.study.find import STORE
-    from biphasic.study.outlook import look_ahead
-    from biphasic.study.plan_text import plan_lines
-    from biphasic.study.study_file import load_study
-    from biphasic.study.summary import summarise_plan, summary_json
+    from biphasic.study.plan.preview import look_ahead
+    from biphasic.study.plan.summary import summarise_plan, summary_json
+    from biphasic.study.plan.text import plan_lines
+    from biphasic.study.spec.load import load_study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
         raise ConfigError(f"--graph {graph}: give a file NAME.svg in a folder that exists")
@@ -78,7 +78,7 @@ def study_plan(
         lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
         echo("\n".join(lines))
     if graph is not None:
-        from biphasic.study.graph import plan_svg
+        from biphasic.study.plan.svg import plan_svg
 
         write_text(graph, plan_svg(outlook.plan, title=config.title))
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
@@ -92,9 +92,9 @@ def study_diff(
 ) -> None:
     """Say what each of two studies plans that the other does not, and why."""
     from biphasic.study.find import STORE
-    from biphasic.study.outlook import look_ahead
-    from biphasic.study.study_diff import compare_studies, difference_lines
-    from biphasic.study.study_file import load_study
+    from biphasic.study.plan.diff import compare_studies, difference_lines
+    from biphasic.study.plan.preview import look_ahead
+    from biphasic.study.spec.load import load_study
 
     store = root.resolve() / STORE
     one, other = (look_ahead(load_study(file), store) for file in (first, second))
@@ -107,7 +107,7 @@ def study_schema_command() -> None:
     """Print the JSON schema of study files, for editors."""
     import json
 
-    from biphasic.study.schema import study_schema
+    from biphasic.study.spec.schema import study_schema
 
     echo(json.dumps(study_schema(), indent=1))
 
@@ -138,8 +138,8 @@ def study_run(
 ) -> None:
     """Run what a study still lacks, print its table and write its report."""
     from biphasic.study.api import run_study
-    from biphasic.study.resolved import study_text
-    from biphasic.study.study_file import load_study
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.spec.resolved import study_text
 
     if print_config:
         echo(study_text(load_study(file, overrides or ())), nl=False)
@@ -168,12 +168,12 @@ def study_jobs(
     One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
     label. Data are made first.
     """
-    from biphasic.study.job_store import save_job
-    from biphasic.study.prepared import prepare_study
-    from biphasic.study.report_job import ReportJob
-    from biphasic.study.run import study_lock
-    from biphasic.study.study_file import load_study, save_resolved
-    from biphasic.study.study_report import write_study_report
+    from biphasic.execution.job_store import save_job
+    from biphasic.study.run.prepare import prepare_study
+    from biphasic.study.run.report import write_study_report
+    from biphasic.study.run.report_job import ReportJob
+    from biphasic.study.run.run import study_lock
+    from biphasic.study.spec.load import load_study, save_resolved
 
     console = progress_console(quiet=quiet)
     config = load_study(file, overrides or ())

@@ -13,8 +13,8 @@ import typer
 from biphasic.cli.options import Quiet, Root, echo, progress_console
 
 if TYPE_CHECKING:
-    from biphasic.study.config import StudyConfig
-    from biphasic.study.status import StudyStatus
+    from biphasic.study.spec.study import StudyConfig
+    from biphasic.study.status.status import StudyStatus
 
 _REFRESH_SECONDS = 1.0
 
@@ -35,8 +35,8 @@ def study_status_command(
 ) -> None:
     """Say how far a study is: jobs, failures and why, arms, device-hours."""
     from biphasic.study.find import find_study
-    from biphasic.study.status import study_status
-    from biphasic.study.status_text import status_lines
+    from biphasic.study.status.status import study_status
+    from biphasic.study.status.text import status_lines
 
     folder, config = find_study(study, root)
     status = study_status(folder, config)
@@ -54,8 +54,8 @@ def study_cancel(
     root: Root = Path("runs"),
 ) -> None:
     """Stop a study, also one that runs on another machine; 'study run' goes on later."""
-    from biphasic.study.control import cancel_study
     from biphasic.study.find import find_study
+    from biphasic.study.run.control import cancel_study
 
     folder, _ = find_study(study, root)
     cancel_study(folder, say=echo)
@@ -80,8 +80,8 @@ def study_retry(
     from biphasic.cli.study import show_outcome
     from biphasic.errors import StudyError
     from biphasic.locks import LOCK, find_owner
-    from biphasic.study.control import retry_jobs
     from biphasic.study.find import find_study
+    from biphasic.study.run.control import retry_jobs
 
     folder, _ = find_study(study, root)
     runner = find_owner(folder / LOCK)
@@ -95,7 +95,7 @@ def study_retry(
             "away to run all that is missing, or run one with 'biphasic job run ID'"
         )
     from biphasic.study.api import run_study
-    from biphasic.study.study_file import load_resolved
+    from biphasic.study.spec.load import load_resolved
 
     outcome = run_study(
         load_resolved(folder),
@@ -116,7 +116,7 @@ def study_verify(
 ) -> None:
     """Read every byte that a study stands on; exit code 1 if something is damaged."""
     from biphasic.study.find import find_study
-    from biphasic.study.verify import verify_study
+    from biphasic.study.gc.verify import verify_study
 
     folder, _ = find_study(study, root)
     found = verify_study(folder, say=lambda told: echo(told, err=True))
@@ -146,8 +146,8 @@ def study_clean(
     ] = False,
 ) -> None:
     """List what no study of a root needs, with sizes; delete it with --delete."""
-    from biphasic.study.clean import clean
-    from biphasic.study.clean_text import cleaning_lines
+    from biphasic.study.gc.clean import clean
+    from biphasic.study.gc.text import cleaning_lines
 
     def say(sentence: str) -> None:
         echo(sentence, err=True)
@@ -161,7 +161,7 @@ def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
     import time
     from contextlib import suppress
 
-    from biphasic.study.status import study_status
+    from biphasic.study.status.status import study_status
 
     # Ctrl-C ends the watching alone: the study goes on.
     with suppress(KeyboardInterrupt), _screen() as show:
@@ -179,7 +179,7 @@ def _screen() -> Iterator[Callable[[StudyStatus], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    from biphasic.study.status_text import short_line, status_lines
+    from biphasic.study.status.text import short_line, status_lines
 
     console = Console()
     if console.is_terminal:

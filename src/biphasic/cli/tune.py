@@ -46,11 +46,11 @@ def study_tune(
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
     from biphasic.study.find import STORE
-    from biphasic.study.study_file import load_study
-    from biphasic.study.tune import first_rates, tune_study
-    from biphasic.study.tune_choice import parse_rates
-    from biphasic.study.tune_text import plan_lines, result_lines
-    from biphasic.study.tune_trunks import plan_tuning
+    from biphasic.study.spec.load import load_study
+    from biphasic.study.tune.choice import parse_rates
+    from biphasic.study.tune.search import first_rates, tune_study
+    from biphasic.study.tune.text import plan_lines, result_lines
+    from biphasic.study.tune.trials import plan_tuning
 
     console = progress_console(quiet=quiet)
     listed = None if rates is None else parse_rates(rates)

@@ -71,9 +71,9 @@ def finetune_command(
 ) -> None:
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
+    from biphasic.evaluation.evaluate import task_from_text
     from biphasic.export.fitted import finetune
-    from biphasic.study.evaluation import task_from_text
-    from biphasic.study.run import default_workers
+    from biphasic.study.run.run import default_workers
 
     console = progress_console(quiet=quiet)
     settings: dict[str, Any] = parse_overrides(overrides or ())

@@ -14,6 +14,16 @@ from rich.console import Console
 
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
+from biphasic.evaluation.best import (
+    LEARNING_RATES,
+    PROTOCOL,
+    SEEDS,
+    FinetunedModel,
+    finetune_grid,
+    score_grid,
+)
+from biphasic.evaluation.evaluate import Evaluation, plan_evaluation
+from biphasic.execution.slots import check_cores
 from biphasic.export.fitted_card import write_fitted_card
 from biphasic.export.fitted_check import (
     TOLERANCE,
@@ -29,18 +39,8 @@ from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded, write_json
 from biphasic.model.device import computing_on, parse_device
 from biphasic.progress import progress_bar, say_on
-from biphasic.study.config import TaskConfig
-from biphasic.study.evaluation import Evaluation, plan_evaluation
-from biphasic.study.finetuning import (
-    LEARNING_RATES,
-    PROTOCOL,
-    SEEDS,
-    FinetunedModel,
-    finetune_grid,
-    score_grid,
-)
-from biphasic.study.run import DEFAULT_ROOT, default_workers
-from biphasic.study.slots import check_cores
+from biphasic.study.run.run import DEFAULT_ROOT, default_workers
+from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.fitted import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
 from biphasic.tasks.folder import read_description
 from biphasic.tasks.formats import load_task, text_fields

@@ -11,19 +11,19 @@ from rich.console import Console
 from biphasic.config import load_config, parse_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import ConfigError
+from biphasic.execution.inline import run_here
+from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.device import computing_on, parse_device
-from biphasic.study.config import StudyConfig
 from biphasic.study.find import STORE
-from biphasic.study.here import run_here
-from biphasic.study.inventory import event_folder
-from biphasic.study.jobs import TrainJob
-from biphasic.study.naming import recipe_name
-from biphasic.study.prepare import DataPaths, corpus_settings, locate_corpus, prepare_corpus
-from biphasic.study.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
-from biphasic.study.schedule import RetryPolicy
-from biphasic.study.study_file import load_study
-from biphasic.study.wanted import record_wish
+from biphasic.study.gc.garbage import event_folder
+from biphasic.study.gc.pins import record_wish
+from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
+from biphasic.study.jobs.train import TrainJob
+from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.naming import recipe_name
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator

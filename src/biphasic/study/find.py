@@ -10,7 +10,7 @@ from biphasic.errors import DataError
 from biphasic.records import STUDY
 
 if TYPE_CHECKING:
-    from biphasic.study.config import StudyConfig
+    from biphasic.study.spec.study import StudyConfig
 
 RESOLVED = "config.json"
 """A study's settings in its folder, as they are run."""
@@ -48,7 +48,7 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
     path = Path(target)
     if path.suffix in _YAML:
         # Imports torch; who names a folder gets an answer at once.
-        from biphasic.study.study_file import load_study  # noqa: PLC0415
+        from biphasic.study.spec.load import load_study  # noqa: PLC0415
 
         config = load_study(path)
         return root.resolve() / config.name, config

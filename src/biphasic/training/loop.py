@@ -237,7 +237,7 @@ def _check_gang(recipe: Recipe, compute: ComputeConfig, gang: Gang) -> None:
     if compute.processes != gang.dp_world_size:
         raise ConfigError(
             f"compute.processes: {compute.processes} are to train together, but this process is "
-            f"one of {gang.dp_world_size}; biphasic.study.gang starts as many"
+            f"one of {gang.dp_world_size}; biphasic.execution.ranks starts as many"
         )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from biphasic.analysis.estimate import estimate
 from biphasic.cli.evaluation import print_evaluation
+from biphasic.evaluation.evaluate import Evaluation
 from biphasic.records import ResultRecord
-from biphasic.study.evaluation import Evaluation
 from biphasic.tasks.records import TaskInfo
 
 GRID = (1e-5, 1e-4, 5e-4, 1e-3)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from biphasic.errors import ConfigError
+from biphasic.execution.slots import local_slots
 from biphasic.model.device import (
     compute_device,
     computing_on,
@@ -17,7 +18,6 @@ from biphasic.model.device import (
     parse_device,
     visible_devices,
 )
-from biphasic.study.slots import local_slots
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from biphasic.files import complete_folder, write_json
 
 if TYPE_CHECKING:
-    from biphasic.study.config import StudyConfig
-    from biphasic.study.prepare import DataPaths
-    from biphasic.study.task_inputs import PlannedTask
+    from biphasic.study.inputs.corpus import DataPaths
+    from biphasic.study.inputs.tasks import PlannedTask
+    from biphasic.study.spec.study import StudyConfig
     from biphasic.training.data import TrainingData
 
 
@@ -56,8 +56,8 @@ def make_task() -> Callable[..., Path]:
 @pytest.fixture
 def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
     """Return what finds a study's tasks: `locate(config)`, those below `tasks_folder`."""
-    from biphasic.study import task_inputs
-    from biphasic.study.prepared import locate_tasks
+    from biphasic.study.inputs import tasks as task_inputs
+    from biphasic.study.run.prepare import locate_tasks
 
     def find(config: StudyConfig, folder: Path = tasks_folder) -> tuple[PlannedTask, ...]:
         with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
 def prepared(training_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     """The shared tiny data, as a study finds them."""
     from biphasic.data.tokenizer import write_tokenizer
-    from biphasic.study.prepare import DataPaths
+    from biphasic.study.inputs.corpus import DataPaths
 
     tokenizer = tmp_path_factory.mktemp("prepared") / "tokenizer"
     write_tokenizer(training_data.tokenizer, tokenizer)

@@ -3,9 +3,9 @@
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.study.arm_record import arm_record
-from biphasic.study.config import StudyConfig
-from biphasic.study.training_plan import plan_training
+from biphasic.study.plan.training import plan_training
+from biphasic.study.run.arm_record import arm_record
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Ground
 
 GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)

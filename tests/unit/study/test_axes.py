@@ -6,8 +6,8 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study import axes
-from biphasic.study.config import StudyConfig
+from biphasic.study.spec import axes
+from biphasic.study.spec.study import StudyConfig
 
 
 def study(*arms: dict, **recipe: object) -> StudyConfig:

@@ -6,7 +6,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.config import StudyConfig, TaskConfig, anchor_source, deciding_metric
+from biphasic.study.spec.study import StudyConfig, TaskConfig, anchor_source, deciding_metric
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 
@@ -155,7 +155,7 @@ def test_families_are_objectives_in_order(phases, family):
 
 
 def test_every_setting_of_a_recipe_is_one_of_the_study_or_the_arm():
-    from biphasic.study.config import RecipeConfig
+    from biphasic.study.spec.study import RecipeConfig
     from biphasic.training.recipe import Recipe
 
     assert set(Recipe.model_fields) == {*RecipeConfig.model_fields, "phases"}

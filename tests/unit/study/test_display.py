@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import StudyError, TakenError
-from biphasic.study.display import StudyDisplay, job_bar
-from biphasic.study.jobs import Progress
-from biphasic.study.work import WorkItem
+from biphasic.execution.display import StudyDisplay, job_bar
+from biphasic.execution.graph import WorkItem
+from biphasic.study.jobs.train import Progress
 
 
 def item(label):
@@ -61,7 +61,7 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
 
 def test_a_line_says_how_far_all_jobs_are(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("biphasic.study.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), width=100)
     items = [item(f"job {number}") for number in range(8)]
     display = StudyDisplay(console, items, num_slots=6)

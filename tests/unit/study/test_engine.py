@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from biphasic.errors import ConfigError, DataError, StudyError, TakenError
+from biphasic.execution.executor import JobFailedError, LocalEngine
+from biphasic.execution.job_store import save_job
+from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
-from biphasic.study.engine import JobFailedError, LocalEngine
-from biphasic.study.job_store import save_job
-from biphasic.study.jobs import FinetuneJob, GridRun, ScoredTask, TaskInput
-from biphasic.study.slots import Slot
+from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.tasks.protocol import FinetuneProtocol
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     order = []
     needed = {"one": 1, "both": 2, "last": 1}
     monkeypatch.setattr(
-        "biphasic.study.engine.load_job",
+        "biphasic.execution.executor.load_job",
         lambda _store, job_id: type("J", (), {"num_slots": needed[job_id]}),
     )
     engine = engine_on(tmp_path, slots=2)
@@ -184,7 +184,7 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
 
 def test_a_worker_ends_when_its_input_ends(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.study.worker", str(tmp_path), "1"],
+        [sys.executable, "-m", "biphasic.execution.worker", str(tmp_path), "1"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=PATIENCE,

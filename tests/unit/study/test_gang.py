@@ -9,8 +9,8 @@ import torch
 
 from biphasic.distributed import ALONE, check_devices, checksum, joined_gang
 from biphasic.errors import ConfigError, DataError, LostRankError
-from biphasic.study import gang
-from biphasic.study.jobs import TrainJob
+from biphasic.execution import ranks as gang
+from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig
 
 LOST = {"rank": 0, "kind": "LostRankError", "error": "a process that trains with this one ended"}

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import StoppedError, TakenError
-from biphasic.study import here
-from biphasic.study.here import run_here
+from biphasic.execution import inline as here
+from biphasic.execution.inline import run_here
 
 
 class FakeJob:

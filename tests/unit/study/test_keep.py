@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from biphasic.errors import CheckpointError
+from biphasic.evaluation.best import best_result
+from biphasic.evaluation.keep import BestModel, find_kept
 from biphasic.records import ResultRecord
-from biphasic.study.finetuning import best_result
-from biphasic.study.keep import BestModel, find_kept
 
 
 def fitted(score, *, learning_rate=1e-3, seed=0, number=0.0):

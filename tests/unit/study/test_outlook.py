@@ -14,13 +14,13 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
-from biphasic.study.config import StudyConfig
-from biphasic.study.graph import plan_svg
-from biphasic.study.outlook import look_ahead
-from biphasic.study.plan_text import plan_lines
-from biphasic.study.schema import study_schema
-from biphasic.study.study_diff import compare_studies, difference_lines
-from biphasic.study.summary import summarise_plan, summary_json
+from biphasic.study.plan.diff import compare_studies, difference_lines
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.summary import summarise_plan, summary_json
+from biphasic.study.plan.svg import plan_svg
+from biphasic.study.plan.text import plan_lines
+from biphasic.study.spec.schema import study_schema
+from biphasic.study.spec.study import StudyConfig
 
 ROOT = Path(__file__).parents[3]
 
@@ -99,7 +99,7 @@ def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkey
     looked(root / "store", tasks=tasks[:1])  # the store has one of them
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     # Permissions stop nobody who runs tests as root.
-    monkeypatch.setattr("biphasic.study.task_inputs.os.access", lambda *_: False)
+    monkeypatch.setattr("biphasic.study.inputs.tasks.os.access", lambda *_: False)
     found = looked(root / "store", tasks=tasks)
     assert [task.num_examples["train"] for task in found.plan.tasks] == [12, 12]
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before

@@ -2,14 +2,14 @@
 
 import pytest
 
-from biphasic.study.pace import Pace
-from biphasic.study.work import WorkItem
+from biphasic.execution.graph import WorkItem
+from biphasic.execution.pace import Pace
 
 
 @pytest.fixture
 def now(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("biphasic.study.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: clock[0])
     return clock
 
 

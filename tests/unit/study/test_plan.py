@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError
 from biphasic.files import complete_folder
-from biphasic.study.config import StudyConfig
-from biphasic.study.finished import Finished, missing_runs
-from biphasic.study.plan import (
+from biphasic.study.plan.finished import Finished, missing_runs
+from biphasic.study.plan.plan import (
     check_tasks,
     plan_study,
 )
-from biphasic.study.prepared import check_inputs
-from biphasic.study.training_plan import plan_training
+from biphasic.study.plan.training import plan_training
+from biphasic.study.run.prepare import check_inputs
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Ground
 
 GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)

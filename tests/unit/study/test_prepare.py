@@ -13,16 +13,16 @@ from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.pydocs import LIBRARIES, Document
 from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, DataError, StoppedError
-from biphasic.study import prepare as module
-from biphasic.study.all_jobs import load_job
-from biphasic.study.corpus_job import CorpusJob
-from biphasic.study.job_store import save_job
-from biphasic.study.prepare import (
+from biphasic.execution.job_store import save_job
+from biphasic.study.inputs import corpus as module
+from biphasic.study.inputs.corpus import (
     builtin_tasks_origin,
     locate_corpus,
     prepare_builtin_tasks,
     prepare_corpus,
 )
+from biphasic.study.jobs.corpus import CorpusJob
+from biphasic.study.run.jobs import load_job
 from biphasic.tasks.builtin.write import BUILTIN_TASKS
 
 CONFIG = CorpusConfig(libraries=("rich",), vocab_size=300)

@@ -7,13 +7,13 @@ import pytest
 
 from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
-from biphasic.study.finished import Finished
-from biphasic.study.outdated import outdated_arms
-from biphasic.study.plan import Plan
-from biphasic.study.prepared import check_disk
-from biphasic.study.record import _segments_of
-from biphasic.study.study_file import load_resolved, load_study, save_resolved
-from biphasic.study.training_plan import plan_training
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.training import plan_training
+from biphasic.study.run.prepare import check_disk
+from biphasic.study.run.record import _segments_of
+from biphasic.study.spec.load import load_resolved, load_study, save_resolved
 from biphasic.training.lineage import Ground
 
 STUDIES = Path(__file__).parents[3] / "studies"

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from biphasic.config import load_config
-from biphasic.study.evaluation import task_from_text
-from biphasic.study.resolved import evaluation_text, study_text
-from biphasic.study.study_file import load_study
+from biphasic.evaluation.evaluate import task_from_text
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.resolved import evaluation_text, study_text
 from biphasic.training.recipe import Recipe
 
 STUDIES = sorted((Path(__file__).parents[3] / "studies").glob("*.yaml"))

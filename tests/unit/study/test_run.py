@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from biphasic.study.run import default_workers
+from biphasic.study.run.run import default_workers
 
 
 @pytest.mark.parametrize(

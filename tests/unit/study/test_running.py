@@ -8,16 +8,22 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, StudyError, TakenError, os_error_text
+from biphasic.execution.executor import JobFailedError
+from biphasic.execution.graph import WorkItem
+from biphasic.execution.requests import (
+    Request,
+    Requests,
+    forget_requests,
+    read_requests,
+    write_request,
+)
+from biphasic.execution.slots import Slot, devices_environment, local_slots
 from biphasic.locks import this_process
-from biphasic.study.engine import JobFailedError
-from biphasic.study.jobs import Progress
-from biphasic.study.monitor import Monitor
-from biphasic.study.plan import Plan
-from biphasic.study.progress_record import read_progress
-from biphasic.study.requests import Request, Requests, forget_requests, read_requests, write_request
-from biphasic.study.slots import Slot, devices_environment, local_slots
-from biphasic.study.training_plan import Segment
-from biphasic.study.work import WorkItem
+from biphasic.study.jobs.train import Progress
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.training import Segment
+from biphasic.study.run.monitor import Monitor
+from biphasic.study.status.record import read_progress
 
 
 def on_gpus(monkeypatch, count, visible=None):
@@ -110,7 +116,7 @@ def plan(num_segments):
 
 def test_the_record_says_what_became_of_each_job(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("biphasic.study.monitor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
     trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
     other, leaf = item("other", cost=20, slots=2), item("leaf", needs="other")
     items = [trunk, branch, other, leaf]
@@ -177,7 +183,7 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("biphasic.study.monitor.write_progress", full)
+    monkeypatch.setattr("biphasic.study.run.monitor.write_progress", full)
     console = Console(file=io.StringIO(), width=120)
     only = item("only")
     with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:

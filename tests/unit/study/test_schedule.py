@@ -5,11 +5,11 @@ from concurrent.futures import Future
 import pytest
 
 from biphasic.errors import ConfigError, TakenError
-from biphasic.study import schedule
-from biphasic.study.engine import JobFailedError
-from biphasic.study.requests import Requests
-from biphasic.study.schedule import RetryPolicy, Scheduler
-from biphasic.study.work import WorkItem, dependents, longest_paths, with_dependents
+from biphasic.execution import scheduler as schedule
+from biphasic.execution.executor import JobFailedError
+from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
+from biphasic.execution.requests import Requests
+from biphasic.execution.scheduler import RetryPolicy, Scheduler
 
 
 class FakeEngine:

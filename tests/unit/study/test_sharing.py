@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.config import StudyConfig
-from biphasic.study.expansion import expand
-from biphasic.study.training_plan import plan_training
-from biphasic.study.tree import StateTree
+from biphasic.study.plan.expansion import expand
+from biphasic.study.plan.training import plan_training
+from biphasic.study.plan.tree import StateTree
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Ground, Lineage
 from biphasic.training.recipe import Recipe
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from biphasic.study.outlook import Outlook, look_ahead
-from biphasic.study.study_file import load_study
-from biphasic.study.summary import PlanSummary, summarise_plan
+from biphasic.study.plan.preview import Outlook, look_ahead
+from biphasic.study.plan.summary import PlanSummary, summarise_plan
+from biphasic.study.spec.load import load_study
 
 ROOT = Path(__file__).parents[3]
 ACCOUNTING = ROOT.parent / "shared" / "paper" / "accounting.json"

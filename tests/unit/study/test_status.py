@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError, DataError, StudyError
+from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
-from biphasic.study import control, status_text
-from biphasic.study.control import cancel_study, retry_jobs
 from biphasic.study.find import find_study
-from biphasic.study.progress_record import (
+from biphasic.study.run.control import cancel_study, retry_jobs
+from biphasic.study.run.run import control
+from biphasic.study.spec.load import load_resolved
+from biphasic.study.status.record import (
     ArmProgress,
     FailedJob,
     JobCounts,
@@ -29,10 +31,9 @@ from biphasic.study.progress_record import (
     RunningJob,
     write_progress,
 )
-from biphasic.study.requests import forget_requests, read_requests
-from biphasic.study.status import study_status
-from biphasic.study.status_text import status_lines
-from biphasic.study.study_file import load_resolved
+from biphasic.study.status.status import study_status
+from biphasic.study.status.status import text as status_text
+from biphasic.study.status.text import status_lines
 from small_root import make_root, prepare
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
@@ -426,8 +427,8 @@ def test_looking_at_a_running_study_imports_no_torch():
     import subprocess
 
     program = (
-        "import sys, biphasic.study.status, biphasic.study.status_text, biphasic.study.control, "
-        "biphasic.study.find, biphasic.cli.study_upkeep; print('torch' in sys.modules)"
+        "import sys, biphasic.study.status.status, biphasic.study.status.text, "
+        "biphasic.study.run.control, biphasic.study.find, biphasic.cli.study_upkeep; print('torch' in sys.modules)"
     )
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert found == "False\n"

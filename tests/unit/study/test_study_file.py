@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study import study_file
-from biphasic.study.study_file import load_study
+from biphasic.study.spec import load as study_file
+from biphasic.study.spec.load import load_study
 
 BASE = """
 name: base

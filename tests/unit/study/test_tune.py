@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
-from biphasic.study import tune
-from biphasic.study.config import StudyConfig
-from biphasic.study.outlook import look_ahead
-from biphasic.study.schedule import Failure
+from biphasic.execution.scheduler import Failure
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.spec.study import StudyConfig
+from biphasic.study.tune.search import search as tune
 
 TEXT = """\
 name: shared

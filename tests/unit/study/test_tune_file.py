@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.study.study_file import load_study
-from biphasic.study.tune_file import tuned_text, write_tuned
-from biphasic.study.tuned_rates import TunedRate
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.study.tune.file import tuned_text, write_tuned
 
 ROOT = Path(__file__).parents[3]
 

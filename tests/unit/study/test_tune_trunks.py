@@ -9,10 +9,10 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.config import StudyConfig
-from biphasic.study.study_file import load_study
-from biphasic.study.tune_text import differing_arms, plan_lines
-from biphasic.study.tune_trunks import plan_tuning, trunk_study
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.study import StudyConfig
+from biphasic.study.tune.text import differing_arms, plan_lines
+from biphasic.study.tune.trials import plan_tuning, trunk_study
 
 STUDIES = Path(__file__).parents[3] / "studies"
 CLM = {"objective": "clm"}

@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
-from biphasic.study.config import StudyConfig
+from biphasic.study.spec.study import StudyConfig
 from biphasic.training.lineage import Ground, Lineage
 
 GROUND = Ground("corpus", "tokenizer", 512)

@@ -1,0 +1,1 @@
+"""Encoders fine-tuned on tasks outside of any study: scored, or kept."""

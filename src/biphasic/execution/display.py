@@ -1,0 +1,156 @@
+"""What a person sees while jobs run: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import TaskID
+
+from biphasic.errors import StoppedError, TakenError, visible
+from biphasic.execution.graph import WorkItem
+from biphasic.execution.pace import Pace
+from biphasic.progress import (
+    Bars,
+    end_expected,
+    progress_bar,
+    rate_text,
+    say_on,
+    task_text,
+)
+from biphasic.study.jobs.train import Progress, Report
+
+_MOST_NAMED = 4
+"""Running jobs that a line describes."""
+
+
+class StudyDisplay:
+    """One bar for all jobs, one for each that runs; told what happens by a `Scheduler`."""
+
+    def __init__(self, console: Console, items: Iterable[WorkItem], *, num_slots: int) -> None:
+        """Prepare; bars and lines begin on entry.
+
+        Args:
+            console: Where to print.
+            items: The work that is left.
+            num_slots: Jobs at once.
+        """
+        self._say = say_on(console)
+        items = list(items)
+        self._labels = {item.id: visible(item.label) for item in items}
+        self.pace = Pace(items, num_slots=num_slots)
+        self._taken: set[str] = set()
+        self._failed: set[str] = set()
+        self._lock = threading.Lock()
+        self._bars = Bars(console, line=self.line)
+        self._all = self._bars.add_task("all jobs", total=len(items), text="", unit="jobs")
+        self._running: dict[str, TaskID] = {}
+        self._num_ended = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> StudyDisplay:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove the bars."""
+        self._bars.stop()
+
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Move a job's bar; called from threads of an engine."""
+        self.pace.progress(job_id, progress.done / max(progress.total, 1))
+        with self._lock:
+            if job_id not in self._running:
+                label = self._labels[job_id]
+                self._running[job_id] = self._bars.add_task(label, text="", unit="steps")
+            self._bars.update(
+                self._running[job_id],
+                completed=progress.done,
+                total=progress.total,
+                text=progress.text,
+            )
+
+    def started(self, item: WorkItem) -> None:
+        """Show nothing before there is progress."""
+        self.pace.started(item)
+
+    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
+        """Replace a job's bar by a line."""
+        seconds = self.pace.stopped(item)
+        if error is None:
+            self.pace.done(item, None if elsewhere else seconds)
+        with self._lock:
+            self._remove(item.id)
+            self._bars.advance(self._all)
+            self._num_ended += 1
+            if error is not None:
+                self._failed.add(item.id)
+                outcome = f"FAILED: {item.label}: {error}"
+            else:
+                outcome = f"{'done elsewhere' if elsewhere else 'done'}: {item.label}"
+            self._say(f"[{self._num_ended}/{len(self._labels)}] {outcome}")
+
+    def delayed(self, item: WorkItem, error: BaseException) -> None:
+        """Remove a job's bar, and say why it comes up again later."""
+        self.pace.stopped(item)
+        with self._lock:
+            self._remove(item.id)
+            if isinstance(error, TakenError):
+                if item.id not in self._taken:
+                    self._taken.add(item.id)
+                    self._say(f"waiting for {item.label}, done now by {error.owner}")
+            elif not isinstance(error, StoppedError):
+                self._say(f"will be tried again: {item.label}: {error}")
+
+    def revived(self, item: WorkItem) -> None:
+        """Count a job that was set aside as still to be done."""
+        with self._lock:
+            self._num_ended -= 1
+            self._failed.discard(item.id)
+            self._bars.advance(self._all, -1)
+            self._say(f"tried again on request: {item.label}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        with self._lock:
+            self._say(text)
+
+    def tick(self) -> None:
+        """Do nothing: bars move by themselves."""
+
+    def line(self) -> str:
+        """Return how far the jobs are, for where there are no bars."""
+        left = self.pace.seconds_left()
+        with self._lock:
+            _, *running = self._bars.tasks
+            failed, elapsed = len(self._failed), time.monotonic() - self._began
+            told = [
+                f"{self._num_ended - failed:,} of {len(self._labels):,} jobs done",
+                f"{failed:,} failed" if failed else "",
+                rate_text(self._num_ended / elapsed if elapsed else None),
+                end_expected(None if left is None else left[1]),
+            ]
+            named = [f"{each.description} ({task_text(each)})" for each in running[:_MOST_NAMED]]
+        if len(running) > _MOST_NAMED:
+            named.append(f"{len(running) - _MOST_NAMED:,} more")
+        return "; running: ".join(filter(None, (", ".join(filter(None, told)), ", ".join(named))))
+
+    def _remove(self, job_id: str) -> None:
+        if job_id in self._running:
+            self._bars.remove_task(self._running.pop(job_id))
+
+
+@contextmanager
+def job_bar(console: Console, label: str) -> Iterator[Report]:
+    """Show how far a job in this process is; yield what is told of it."""
+    with progress_bar(console, label) as report:
+        yield lambda progress: report(progress.done, progress.total, progress.text)

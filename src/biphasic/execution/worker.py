@@ -1,0 +1,174 @@
+"""A long-lived worker: jobs in, progress out, one JSON object a line.
+
+It reads identities of jobs from its standard input and writes events to what was its standard
+output. Anything else that a job's libraries print goes to the job's log. When its input ends, or on
+SIGTERM, a job in progress is asked to stop: training saves what it has, within some seconds. So a
+worker never outlives the process that started it by more than that, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any
+
+from biphasic.errors import (
+    BiphasicError,
+    DivergedError,
+    LostRankError,
+    StoppedError,
+    TakenError,
+    os_error_text,
+)
+
+_PROGRESS_SECONDS = 0.2
+_STOP_SECONDS = 15.0
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
+    # Ctrl-C is for the process that watches; it asks its workers to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    is_over = threading.Event()
+    threading.Thread(target=_read_jobs, args=(jobs, is_over), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
+    _prepare_process(num_threads=num_threads)
+    while (given := jobs.get()) is not None:
+        _serve(store, given, events, is_over)
+
+
+def _read_jobs(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    _stop(jobs, is_over)
+
+
+def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
+    """Let the job in progress save what it has, and end after it."""
+    is_over.set()
+    jobs.put(None)
+    # Whatever does not stop on request is ended: whoever comes next resumes it.
+    threading.Thread(target=_end, daemon=True).start()
+
+
+def _end() -> None:
+    time.sleep(_STOP_SECONDS)
+    os._exit(0)
+
+
+def _prepare_process(*, num_threads: int) -> None:
+    from biphasic.training.memory import tune_allocator  # noqa: PLC0415
+
+    tune_allocator()
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(num_threads)
+
+
+def _serve(
+    store: Path, given: Mapping[str, Any], events: IO[str], is_over: threading.Event
+) -> None:
+    from biphasic.study.run.jobs import load_job  # noqa: PLC0415 - after the allocator is tuned
+
+    last = 0.0
+
+    def report(progress: Any) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= _PROGRESS_SECONDS:
+            last = now
+            _send(events, event="progress", **vars(progress))
+
+    try:
+        with _logged(Path(given["log"])), _environment(given["environment"]):
+            outcome = _outcome(
+                lambda: load_job(store, given["job"]).run(report, should_stop=is_over.is_set)
+            )
+    except OSError as error:  # the log cannot be made
+        outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
+    _send(events, **outcome)
+
+
+def _outcome(work: Callable[[], None]) -> dict[str, Any]:
+    """Do some work; return the event that says what became of it."""
+    try:
+        work()
+    except (TakenError, StoppedError) as error:
+        if isinstance(error, TakenError):
+            return {"event": "taken", "error": str(error), "owner": error.owner}
+        return {"event": "stopped", "error": str(error)}
+    except BiphasicError as error:
+        # Raised on purpose: settings and data are as they are, trying again is no use. But a rank
+        # may be lost, and a disk full, by bad luck.
+        is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
+        fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
+        return {"event": "failed", "error": str(error), "is_final": not is_luck, **fields}
+    except OSError as error:
+        traceback.print_exc()
+        return {"event": "failed", "error": os_error_text(error), "is_final": False}
+    except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        return {"event": "failed", "error": text, "is_final": False}
+    return {"event": "finished"}
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Send what is printed to a file that is there only if something was printed."""
+    before = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stdout.flush()
+        is_empty = os.fstat(log).st_size == 0
+        for descriptor in (1, 2):
+            os.dup2(before, descriptor)
+        os.close(log)
+        os.close(before)
+        if is_empty:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that a job starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _send(events: IO[str], **event: Any) -> None:
+    try:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+    except BrokenPipeError:
+        # Nobody listens any more; what the job leaves in the store is all that counts.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

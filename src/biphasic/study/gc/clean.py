@@ -1,0 +1,161 @@
+"""`biphasic study clean`: delete from a store what no study needs, after saying what that is.
+
+Nothing is deleted while another process works in the store. Each item is renamed before it is
+deleted, so an interruption leaves nothing that looks finished and is not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.errors import LockedError, StudyError, TakenError
+from biphasic.files import PARTIAL
+from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
+from biphasic.study.find import STORE, study_folders
+from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
+from biphasic.study.gc.pins import Wish, forget_wish, read_wishes
+from biphasic.study.gc.reachable import add_wishes, needs_of_studies
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What could be, or was, deleted.
+
+    Attributes:
+        root: The root folder.
+        studies: Names of the studies that were asked what they need.
+        items: What nobody needs.
+        kept: What only calls outside of studies asked for, and which is left for that reason.
+        wishes: Those that go with what they asked for.
+        unsure: Why corpora and tasks are left out; empty where they are not.
+    """
+
+    root: Path
+    studies: tuple[str, ...]
+    items: tuple[Item, ...]
+    kept: tuple[Item, ...]
+    wishes: tuple[Wish, ...]
+    unsure: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all that could go."""
+        return sum(item.num_bytes for item in self.items)
+
+
+def clean(
+    root: Path, *, delete: bool = False, also_pretrained: bool = False, say: Say | None = None
+) -> Cleaning:
+    """Find what no study of a root needs, and delete it if told so.
+
+    Args:
+        root: Folder of studies and of the store that they share.
+        delete: Delete, not only look.
+        also_pretrained: Count what only `pretrain`, `adapt`, `evaluate` or `finetune` asked for as
+            not needed.
+        say: Told when a process on another machine must be watched.
+
+    Raises:
+        StudyError: There is no store, a link leads out of it, or a study cannot be read.
+        LockedError: Somebody works in the store.
+        DataError: A record is damaged.
+    """
+    root = root.resolve()
+    store = root / STORE
+    _check_store(store)
+    with ExitStack() as held:
+        cleaner = held.enter_context(lock_cleaning(store)) if delete else None
+        _refuse_running(root, store, say)
+        folders = study_folders(root)
+        cleaning = _look(root, folders, also_pretrained=also_pretrained)
+        if cleaner is not None:
+            _delete(cleaning, store, cleaner)
+    return cleaning
+
+
+def _delete(cleaning: Cleaning, store: Path, cleaner: Lock) -> None:
+    for item in cleaning.items:
+        cleaner.check()  # if this process slept for minutes, another one may work here by now
+        remove(item.path)
+    for wish in cleaning.wishes:
+        cleaner.check()
+        forget_wish(store, wish.id)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder; links are not followed."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
+    path.rename(leftover)  # from here on nothing takes it for finished
+    shutil.rmtree(leftover)
+
+
+def _check_store(store: Path) -> None:
+    if store.is_symlink():
+        raise StudyError(
+            f"{store}: a link; studies elsewhere may need what lies there; clean the root that it "
+            "leads to"
+        )
+    if not store.is_dir():
+        raise StudyError(f"{store}: no such folder, so there is nothing to clean; name a --root")
+
+
+def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
+    """Refuse while another process works.
+
+    Raises:
+        LockedError: One does.
+    """
+    # All folders: a study that begins has a lock before it has settings.
+    for folder in sorted(root.iterdir()):
+        if find_owner(folder / LOCK) is not None:
+            cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
+            _settle(folder / LOCK, f"{folder}: this study is running", cancel, say)
+    for name in running_work(store):
+        _settle(store / LEASES / name, f"{store}: somebody works here", "wait for it", say)
+
+
+def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
+    """Refuse if a lock is held; the lease of an owner elsewhere may turn out to have expired."""
+    try:
+        with lock(path, say=say):
+            return
+    except TakenError as error:
+        raise LockedError(f"{what} ({error.owner}); {remedy}") from None
+
+
+def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning:
+    store = root / STORE
+    needs = needs_of_studies(folders, store)
+    of_no_study = useless_items(store, folders, needs, also_foreign=True)
+    wishes = _wishes(store)
+    add_wishes(needs, wishes, store)
+    going = useless_items(store, folders, needs, also_foreign=False)
+    kept = {item.path: item for item in of_no_study}
+    for item in going:
+        kept.pop(item.path, None)
+    return Cleaning(
+        root=root,
+        studies=tuple(folder.name for folder in folders),
+        items=tuple(of_no_study if also_pretrained else going),
+        kept=() if also_pretrained else tuple(kept.values()),
+        wishes=wishes if also_pretrained else (),
+        unsure=tuple(needs.unsure),
+    )
+
+
+def _wishes(store: Path) -> tuple[Wish, ...]:
+    """Return all wishes, with those of earlier versions, which left event files alone."""
+    known = read_wishes(store)
+    states = {state for wish in known for state in wish.states}
+    earlier = (path.name for path in entries(store / EVENT_FILES) if not has_state(path, states))
+    return (*known, *(Wish(id=name, made_by="pretrain", states=(name,)) for name in earlier))

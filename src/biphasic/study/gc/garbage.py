@@ -1,0 +1,226 @@
+"""What a store holds that nobody needs, by kind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.errors import CheckpointError, DataError, StudyError
+from biphasic.files import PARTIAL, is_complete, read_json
+from biphasic.study.gc.reachable import Needs, corpus_hash
+from biphasic.training.state import read_state_record
+
+_OLD_LOCKS = ("claims", "locks")
+"""Folders in which earlier versions kept their locks."""
+_OLD_LOCK_DAYS = 1
+_BUILTIN = "builtin-"
+EVENT_FILES = "tensorboard"
+_SHORT_IDENTITY = 12
+_LONGEST_NAME = 80
+
+
+def event_folder(store: Path, identity: str, *, name: str) -> Path:
+    """Return where the event files of a run outside of studies lie, by a name people can read."""
+    return store / EVENT_FILES / f"{name[:_LONGEST_NAME]}-{identity[:_SHORT_IDENTITY]}"
+
+
+def has_state(folder: Path, states: Collection[str]) -> bool:
+    """Tell whether event files are of one of these states; old ones have its whole identity."""
+    short = folder.name.rpartition("-")[2]
+    return folder.name in states or any(
+        state.startswith(short) for state in states if len(short) == _SHORT_IDENTITY
+    )
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file or a folder that could go.
+
+    Attributes:
+        kind: Heading under which it is listed.
+        path: Where it is.
+        num_bytes: Of all its files.
+        about: What people would recognise it by; empty where nothing is known.
+    """
+
+    kind: str
+    path: Path
+    num_bytes: int
+    about: str = ""
+
+
+def useless_items(
+    store: Path, folders: Iterable[Path], needs: Needs, *, also_foreign: bool
+) -> list[Item]:
+    """Return what is in a store, and left over in the folders of its studies, that nobody needs.
+
+    Results come before the states that they are of: without its state, a result would seem to be
+    of a model elsewhere.
+
+    Args:
+        store: Content store.
+        folders: Of its studies.
+        needs: What is needed.
+        also_foreign: List results of models that are no states of the store, too.
+
+    Raises:
+        StudyError: A folder of the store is a link that leads out of it.
+    """
+    items = [
+        *_results(store, needs, also_foreign=also_foreign),
+        *_checkpoints(store, needs),
+        *_states(store, needs),
+        *_corpora(store, needs),
+        *_tasks(store, needs),
+        *_event_files(store, needs),
+        *_job_files(store, needs),
+        *_old_locks(store),
+    ]
+    going = {item.path for item in items}
+    return [*items, *_leftovers([store, *folders], going)]
+
+
+def size(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; links count as themselves."""
+    own = path.lstat().st_size
+    if path.is_symlink() or not path.is_dir():
+        return own
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            total += os.lstat(f"{folder}/{name}").st_size
+    return total
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder, in order; links are left alone, leftovers come elsewhere.
+
+    Raises:
+        StudyError: The folder itself is a link.
+    """
+    if folder.is_symlink():
+        raise StudyError(
+            f"{folder}: a link; what lies there may belong to others, so nothing is cleaned; put "
+            "the folder itself there, or clean the root that it leads to"
+        )
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if not path.is_symlink() and not path.name.startswith(PARTIAL):
+                yield path
+
+
+def _item(kind: str, path: Path, about: str = "") -> Item:
+    return Item(kind, path, size(path), about)
+
+
+def _states(store: Path, needs: Needs) -> Iterator[Item]:
+    for path in entries(store / "states"):
+        if path.name not in needs.states:
+            yield _item("states", path, _describe_state(path))
+
+
+def _describe_state(path: Path) -> str:
+    if not is_complete(path) or not (path / "state.json").is_file():
+        return "incomplete"
+    try:
+        state = read_state_record(path)
+    except CheckpointError:
+        return "damaged"
+    phases = (f"{entry.objective} {entry.steps:,}" for entry in state.ledger)
+    return f"step {state.step:,}: {', '.join(phases)}"
+
+
+def _checkpoints(store: Path, needs: Needs) -> Iterator[Item]:
+    for path in entries(store / "progress"):
+        state, _, _ = path.name.partition("-from-")
+        if state not in needs.states:
+            yield _item("checkpoints", path, "of a state that nobody needs")
+        elif is_complete(store / "states" / state):
+            yield _item("checkpoints", path, "of a state that is finished")
+
+
+def _results(store: Path, needs: Needs, *, also_foreign: bool) -> Iterator[Item]:
+    for path in entries(store / "finetunes"):
+        is_left = not also_foreign and _is_of_other_model(path, store)
+        if path.name not in needs.results and not is_left:
+            yield _item("fine-tunings", path)
+
+
+def _is_of_other_model(path: Path, store: Path) -> bool:
+    """Tell whether a result is of a model that is no state here: no study can have asked for it."""
+    record = path / "result.json"
+    if not is_complete(path) or not record.is_file():
+        return False
+    try:
+        state = read_json(record)["state"]
+    except (DataError, KeyError, TypeError):
+        return False
+    return not (store / "states" / str(state)).exists()
+
+
+def _corpora(store: Path, needs: Needs) -> Iterator[Item]:
+    for path in entries(store / "data"):
+        if not _is_corpus_needed(path, needs):
+            yield _item("corpora", path)
+
+
+def _is_corpus_needed(path: Path, needs: Needs) -> bool:
+    return bool(needs.unsure) or path.name in needs.data or corpus_hash(path) in needs.corpora
+
+
+def _tasks(store: Path, needs: Needs) -> Iterator[Item]:
+    if needs.unsure:
+        return
+    for path in entries(store / "tasks"):
+        if path.name not in needs.tasks:
+            yield _item("tasks", path, "built-in" if path.name.startswith(_BUILTIN) else "")
+
+
+def _event_files(store: Path, needs: Needs) -> Iterator[Item]:
+    for path in entries(store / EVENT_FILES):
+        if not has_state(path, needs.states):
+            yield _item("event files", path)
+
+
+def _job_files(store: Path, needs: Needs) -> Iterator[Item]:
+    for path in entries(store / "jobs"):
+        if not _is_job_needed(path, store, needs):
+            yield _item("job files", path)
+
+
+def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
+    """Tell whether a job is left to do, or may be asked for again as corpora and reports are."""
+    job = path.name.removesuffix(".json")
+    if job in needs.states:
+        return not is_complete(store / "states" / job)
+    if job in needs.groups:
+        return True
+    try:
+        described = read_json(path)
+        if described["kind"] == "tokenise":
+            return _is_corpus_needed(Path(described["folder"]), needs)
+        return described["kind"] == "report" and described["study"] in needs.studies
+    except (DataError, KeyError, TypeError):
+        return False  # of no version that we know; whoever plans writes jobs again
+
+
+def _old_locks(store: Path) -> Iterator[Item]:
+    for path in (path for folder in _OLD_LOCKS for path in entries(store / folder)):
+        # An earlier version that still runs touches its lock every twenty seconds.
+        files = path.iterdir() if path.is_dir() else (path,)
+        changed = max((file.lstat().st_mtime for file in files), default=0.0)
+        if time.time() - changed > _OLD_LOCK_DAYS * 86400:
+            yield _item("locks", path, "of an earlier version")
+
+
+def _leftovers(places: Iterable[Path], going: set[Path]) -> Iterator[Item]:
+    """Yield what interrupted writers left, two folders deep, unless it goes with its folder."""
+    for place in places:
+        for path in sorted({*place.glob(f"{PARTIAL}*"), *place.glob(f"*/{PARTIAL}*"),
+                            *place.glob(f"*/*/{PARTIAL}*")}):  # fmt: skip
+            is_linked = any(each.is_symlink() for each in (path, path.parent, path.parent.parent))
+            if not is_linked and not going & set(path.parents):
+                yield _item("leftovers", path, "of an interrupted writer")

@@ -1,0 +1,181 @@
+"""What the studies of a root folder need of their store: by their plans, and by their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biphasic.data.build import RECORD
+from biphasic.errors import BiphasicError, StudyError
+from biphasic.files import is_complete, read_json
+from biphasic.records import STUDY, StudyRecord, parse_record
+from biphasic.study.find import RESOLVED
+from biphasic.study.gc.pins import Wish
+from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.plan.preview import Outlook, content_hash, look_ahead
+from biphasic.study.run.record import settings_digest
+from biphasic.study.spec.load import load_resolved
+from biphasic.study.spec.study import StudyConfig
+from biphasic.training.state import read_state_record
+
+
+@dataclass
+class Needs:
+    """Names in a store that somebody needs.
+
+    Attributes:
+        states: Identities of states, finished or not.
+        results: Identities of fine-tunings.
+        groups: Identities of jobs of fine-tunings.
+        corpora: Content hashes of training text.
+        data: Folders of `data/`.
+        tasks: Folders of `tasks/`.
+        studies: Names of the studies.
+        unsure: Studies whose data cannot be told from their settings any more; as long as there
+            are some, no corpus and no task is known to be useless.
+    """
+
+    states: set[str] = field(default_factory=set[str])
+    results: set[str] = field(default_factory=set[str])
+    groups: set[str] = field(default_factory=set[str])
+    corpora: set[str] = field(default_factory=set[str])
+    data: set[str] = field(default_factory=set[str])
+    tasks: set[str] = field(default_factory=set[str])
+    studies: set[str] = field(default_factory=set[str])
+    unsure: list[str] = field(default_factory=list[str])
+
+
+def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
+    """Return what studies need, with all that led there.
+
+    Raises:
+        StudyError: What a study needs cannot be told; the message says what to do.
+        CheckpointError: The record of a state is damaged.
+    """
+    needs = Needs()
+    for folder in folders:
+        _add_study(needs, folder, store)
+    add_ancestors(needs, store)
+    return needs
+
+
+def add_wishes(needs: Needs, wishes: Iterable[Wish], store: Path) -> None:
+    """Add what was asked for outside of studies, with what led there and the text it read.
+
+    Raises:
+        CheckpointError: The record of a state is damaged.
+    """
+    wished: set[str] = set()
+    for wish in wishes:
+        wished.update(wish.states)
+        needs.results.update(wish.results)
+        needs.data.update(wish.data)
+    needs.states |= wished
+    add_ancestors(needs, store)
+    for identity in wished:
+        folder = store / "states" / identity
+        if is_complete(folder):
+            needs.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
+
+
+def add_ancestors(needs: Needs, store: Path) -> None:
+    """Add the states that needed ones began with.
+
+    Raises:
+        CheckpointError: The record of a state is damaged.
+    """
+    left = list(needs.states)
+    while left:
+        folder = store / "states" / left.pop()
+        if is_complete(folder):
+            parent = read_state_record(folder).parent
+            if parent and parent not in needs.states:
+                needs.states.add(parent)
+                left.append(parent)
+
+
+def corpus_hash(folder: Path) -> str | None:
+    """Return what a folder of `data/` holds: the hash of its training text; None if unfinished."""
+    if not (folder / RECORD).is_file() or not is_complete(folder / "train"):
+        return None
+    return content_hash(folder)
+
+
+def _add_study(needs: Needs, folder: Path, store: Path) -> None:
+    if not (folder / RESOLVED).is_file():
+        raise StudyError(
+            f"{folder}: run by an earlier version, which did not save its settings; run its study "
+            "file once more, which does only what is missing, or delete the folder"
+        )
+    config = load_resolved(folder)
+    needs.studies.add(config.name)
+    record = study_record_of(folder)
+    problem = _add_plan(needs, config, store)
+    if problem and (record is None or not _describes(record, config)):
+        raise StudyError(
+            f"{folder}: what it needs cannot be told ({problem}); run it once more, or delete the "
+            "folder"
+        )
+    if problem:
+        needs.unsure.append(f"{config.name}: {problem}")
+    if record is not None:
+        for arm in record.arms:
+            needs.states.update((arm.state, *arm.segments))
+        needs.results.update(run.id for run in record.runs)
+
+
+def study_record_of(folder: Path) -> StudyRecord | None:
+    """Read a study's record; None if there is none yet.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    path = folder / STUDY
+    if not path.is_file():
+        return None
+    remedy = (
+        "it tells what the study's report is of: run the study once more, which writes it anew, "
+        "or delete the study's folder if nobody wants it"
+    )
+    raw = read_json(path, remedy=remedy)
+    return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
+
+
+def _describes(record: StudyRecord, config: StudyConfig) -> bool:
+    """Tell whether a record was written by a run of just these settings."""
+    return record.provenance.get("settings_sha256") == settings_digest(config)
+
+
+def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
+    """Add what a study needs by its plan; return why there is no certain one, if so."""
+    try:
+        outlook = look_ahead(config, store)
+    except BiphasicError as error:
+        return str(error)
+    if outlook.assumed:
+        return "; ".join(outlook.assumed)
+    needs.states.update(_planned_states(outlook))
+    for group in outlook.plan.groups:
+        needs.groups.add(group.id)
+        needs.results.update(group.run_ids())
+    needs.corpora.update((outlook.ground.corpus_hash, *outlook.ground.corpora.values()))
+    for task in _with_trainers(outlook.plan.tasks):
+        if task.folder.is_relative_to(store / "tasks"):
+            needs.tasks.add(task.folder.relative_to(store / "tasks").parts[0])
+    return ""
+
+
+def _planned_states(outlook: Outlook) -> Iterator[str]:
+    """Yield the states of a plan, and those that are there and that it would go on from."""
+    for segment in outlook.plan.segments:
+        yield segment.id
+        if segment.parent:
+            yield segment.parent
+
+
+def _with_trainers(tasks: Iterable[PlannedTask]) -> Iterator[PlannedTask]:
+    for task in tasks:
+        yield task
+        if task.trainer is not None:
+            yield task.trainer

@@ -1,0 +1,159 @@
+"""`biphasic study verify`: every byte that a study stands on, against the hashes on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biphasic.analysis.checked import report_damage
+from biphasic.data.build import RECORD
+from biphasic.data.verify import verify_build
+from biphasic.errors import BiphasicError, DataError
+from biphasic.files import MANIFEST, verify_folder
+from biphasic.records import StudyRecord
+from biphasic.study.find import STORE
+from biphasic.study.gc.reachable import corpus_hash, study_record_of
+from biphasic.study.plan.preview import Outlook, look_ahead
+from biphasic.study.spec.load import load_resolved
+from biphasic.study.spec.study import StudyConfig
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Verification:
+    """What became of looking at all files of a study.
+
+    Attributes:
+        checked: How many of each kind were read.
+        missing: How many of each kind are not there; nobody has made them yet, or they were
+            deleted whole.
+        damage: What is wrong and what to do, a line each.
+    """
+
+    checked: dict[str, int] = field(default_factory=dict[str, int])
+    missing: dict[str, int] = field(default_factory=dict[str, int])
+    damage: list[str] = field(default_factory=list[str])
+
+    def check(self, kind: str, folders: Iterable[Path]) -> None:
+        """Read all files of complete folders; count those that are not there."""
+        for folder in folders:
+            if not folder.exists():
+                self.missing[kind] = self.missing.get(kind, 0) + 1
+                continue
+            self.checked[kind] = self.checked.get(kind, 0) + 1
+            remedy = f"delete the folder {folder} and run the study again"
+            self.note(verify_folder, folder, remedy=remedy)
+
+    def note(self, check: Callable[..., object], folder: Path, **options: str) -> None:
+        """Check a folder, and note what that raises."""
+        try:
+            check(folder, **options)
+        except BiphasicError as error:
+            self.damage.append(str(error))
+
+
+def verify_study(folder: Path, *, say: Say) -> Verification:
+    """Check every byte that a study stands on: text, tasks, states, fine-tunings, report.
+
+    Nothing is written.
+
+    Args:
+        folder: Of the study.
+        say: Told what is being read, one sentence at a time.
+
+    Raises:
+        StudyError: The study was never run, or another version wrote its settings.
+        DataError: Its settings are damaged.
+    """
+    store, found = folder.parent / STORE, Verification()
+    config, record = load_resolved(folder), None
+    try:
+        record = study_record_of(folder)
+    except DataError as error:
+        found.damage.append(str(error))
+    outlook, problem = _outlook(config, store)
+    states, results = _names(record, outlook)
+    say("reading corpora")
+    _check_corpora(config, record, outlook, store, found)
+    say("reading tasks")
+    found.check("tasks", _tasks(outlook, store))
+    say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
+    found.check("states", (store / "states" / name for name in states))
+    checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
+    found.check("checkpoints", sorted(checkpoints))
+    found.check("fine-tunings", (store / "finetunes" / name for name in results))
+    found.damage += [
+        f"{told}; run the study again, which writes its report anew"
+        for told in report_damage(folder, hashes=True)
+    ]
+    if problem and not found.damage:
+        found.damage.append(problem)
+    return found
+
+
+def _outlook(config: StudyConfig, store: Path) -> tuple[Outlook | None, str]:
+    """Return a study's plan, or why there is none."""
+    try:
+        return look_ahead(config, store), ""
+    except BiphasicError as error:
+        return None, str(error)
+
+
+def _names(record: StudyRecord | None, outlook: Outlook | None) -> tuple[list[str], list[str]]:
+    """Return the states and fine-tunings that a study's record and its plan name."""
+    states, results = set[str](), set[str]()
+    if record is not None:
+        states.update(name for arm in record.arms for name in (arm.state, *arm.segments))
+        results.update(run.id for run in record.runs)
+    if outlook is not None and not outlook.assumed:
+        states.update(segment.id for segment in outlook.plan.segments)
+        results.update(name for group in outlook.plan.groups for name in group.run_ids())
+    return sorted(states), sorted(results)
+
+
+def _tasks(outlook: Outlook | None, store: Path) -> list[Path]:
+    """Return the folders of a study's tasks; of all tasks where there is no plan."""
+    if outlook is None:
+        return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
+    planned = (task for each in outlook.plan.tasks for task in (each, each.training))
+    return sorted({task.folder for task in planned if (task.folder / MANIFEST).is_file()})
+
+
+def _check_corpora(
+    config: StudyConfig,
+    record: StudyRecord | None,
+    outlook: Outlook | None,
+    store: Path,
+    found: Verification,
+) -> None:
+    wanted = set[str]()
+    if record is not None:
+        text = record.provenance.get("data", {}).get("training corpus", {})
+        wanted.add(str(text.get("content hash")))
+    if outlook is not None:
+        wanted.add(outlook.ground.corpus_hash)
+    for path in sorted({*_own_corpora(config), *_stored_corpora(store, wanted, found)}):
+        found.checked["corpora"] = found.checked.get("corpora", 0) + 1
+        found.note(verify_build, path)
+
+
+def _own_corpora(config: StudyConfig) -> Iterator[Path]:
+    """Yield the finished corpora that a study names."""
+    if config.corpus.folder is not None:
+        yield config.corpus.folder
+    for recipe in map(config.recipe_of, config.arms):
+        yield from (phase.corpus for phase in recipe.placed_phases if phase.corpus)
+
+
+def _stored_corpora(store: Path, wanted: set[str], found: Verification) -> Iterator[Path]:
+    """Yield the corpora of a store with the wanted text, and all whose text cannot be told."""
+    for record in sorted((store / "data").glob(f"*/{RECORD}")):
+        try:
+            is_wanted = corpus_hash(record.parent) in wanted
+        except BiphasicError as error:
+            found.damage.append(str(error))
+            continue
+        if is_wanted:
+            yield record.parent

@@ -1,0 +1,1 @@
+"""What a study reads: text, tasks and finished models."""

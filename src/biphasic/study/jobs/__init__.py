@@ -1,0 +1,1 @@
+"""The jobs that compute: tokenise, train, fine-tune."""

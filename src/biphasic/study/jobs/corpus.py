@@ -1,0 +1,74 @@
+"""The job that makes text into a corpus; what a study trains is named only after that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from biphasic.config import Config
+from biphasic.data.blend import BuildProgress
+from biphasic.data.build_display import rates
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.errors import StoppedError
+from biphasic.study.inputs.corpus import build_missing_corpus, is_built
+from biphasic.study.jobs.train import Progress, Report, ShouldStop, never
+
+
+class CorpusJob(Config):
+    """Tokenise a corpus of a study."""
+
+    kind: Literal["tokenise"] = "tokenise"
+    id: str
+    """`data-` and the name of the folder."""
+    label: str
+    """What progress displays call it."""
+    store: Path
+    """Content store."""
+    folder: Path
+    """Where it is made."""
+    corpus: CorpusConfig
+    """What it is made from."""
+
+    @classmethod
+    def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:
+        """Return the job that makes a corpus in the folder that `locate_corpus` gives."""
+        return cls(
+            id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """One, although it uses all cores."""
+        return 1
+
+    def outputs(self) -> list[Path]:
+        """Return the folder that it writes."""
+        return [self.folder]
+
+    def is_done(self) -> bool:
+        """Tell whether it is there."""
+        return is_built(self.folder)
+
+    def check_needs(self) -> None:
+        """Need nothing."""
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
+        """Make it, or wait for whoever does.
+
+        Raises:
+            StoppedError: Somebody asked to stop; finished shards are kept.
+        """
+
+        def forward(told: BuildProgress) -> None:
+            total = told.total_tokens or told.tokens
+            report(Progress(told.tokens, total, rates(told)))
+            if should_stop():
+                raise StoppedError("stopped; what is tokenised is kept")
+
+        build_missing_corpus(
+            self.corpus, self.folder, self.store, say=_say_nothing, progress=forward
+        )
+
+
+def _say_nothing(_: str) -> None:
+    """Leave sentences out: a job has a bar."""

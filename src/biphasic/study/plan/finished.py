@@ -1,0 +1,73 @@
+"""What a store has of a plan: every command that asks what is finished asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.files import complete_names, is_complete
+from biphasic.study.plan.plan import FinetuneGroup, Plan
+from biphasic.study.plan.training import Segment
+from biphasic.study.status.record import ArmProgress
+
+
+def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
+    """Return the fine-tunings of one group that have no result, without a look at all others."""
+    return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
+
+
+def progress_by_arm(plan: Plan, is_done: Callable[[str], bool]) -> dict[str, ArmProgress]:
+    """Return, by arm, how many of the jobs that it needs are done.
+
+    Args:
+        plan: The study's plan.
+        is_done: Tells of a job, by its identity, whether it is.
+    """
+    return {
+        arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
+        for arm, jobs in plan.jobs_by_arm().items()
+    }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The finished work of a store, as of one look.
+
+    Attributes:
+        states: Identities of its states.
+        results: Identities of its fine-tunings.
+    """
+
+    states: frozenset[str]
+    results: frozenset[str]
+
+    @classmethod
+    def of(cls, store: Path) -> Finished:
+        """Look at a store."""
+        return cls(*(frozenset(complete_names(store / kind)) for kind in ("states", "finetunes")))
+
+    def missing_segments(self, plan: Plan) -> list[Segment]:
+        """Return the segments whose state is not there."""
+        return [segment for segment in plan.segments if segment.id not in self.states]
+
+    def missing_groups(self, plan: Plan) -> list[FinetuneGroup]:
+        """Return the groups of fine-tunings of which a result is not there."""
+        return [group for group in plan.groups if not self.results.issuperset(group.run_ids())]
+
+    def jobs(self, plan: Plan) -> set[str]:
+        """Return the identities of the jobs that have nothing left to do."""
+        left = {job.id for job in (*self.missing_segments(plan), *self.missing_groups(plan))}
+        return {job.id for job in (*plan.segments, *plan.groups)} - left
+
+    def missing(self, plan: Plan) -> list[str]:
+        """Return the identities of the states and fine-tunings that are not there."""
+        runs = (name for group in plan.groups for name in group.run_ids())
+        segments = [segment.id for segment in self.missing_segments(plan)]
+        return segments + [name for name in runs if name not in self.results]
+
+    def results_of(self, plan: Plan) -> Iterator[str]:
+        """Yield the identities of a plan's fine-tunings that are there."""
+        if self.results:
+            names = (name for group in plan.groups for name in group.run_ids())
+            yield from (name for name in names if name in self.results)

@@ -1,0 +1,294 @@
+"""From a study to jobs: segments to train and groups to fine-tune, named by identity.
+
+The states after each step of all arms form a tree by identity. A segment runs from one state that
+somebody needs to the next: the untrained model, a branching point, an arm's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError
+from biphasic.files import digest
+from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
+from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.plan.training import PlannedArm, PlannedPoint, Segment, plan_training
+from biphasic.study.spec.study import FinetuningConfig, StudyConfig
+from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
+from biphasic.tasks.windows import check_room
+from biphasic.training.lineage import Ground
+
+
+@dataclass(frozen=True)
+class FinetuneGroup:
+    """All fine-tunings of one state on one task.
+
+    Attributes:
+        id: Identity of the group.
+        state: Identity of the state they start from.
+        training: The task that is trained on.
+        evaluations: The tasks that are scored afterwards.
+        grid: Learning rates and seeds.
+        label: What progress displays call it.
+    """
+
+    id: str
+    state: str
+    training: PlannedTask
+    evaluations: tuple[PlannedTask, ...]
+    grid: tuple[tuple[float, int], ...]
+    label: str
+
+    @cached_property
+    def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
+        """By name of each scored task, its runs: the same grid, in the same order."""
+        return {
+            task.info.name: grid_runs(run_determinants(self.state, task), self.grid)
+            for task in self.evaluations
+        }
+
+    @property
+    def all_runs(self) -> tuple[GridRun, ...]:
+        """The runs of all scored tasks."""
+        return tuple(run for runs in self.runs.values() for run in runs)
+
+    def run_ids(self) -> Iterator[str]:
+        """Name the runs of all scored tasks, and keep nothing: plans have millions."""
+        for task in self.evaluations:
+            yield from grid_ids(run_determinants(self.state, task), self.grid)
+
+    @property
+    def num_runs(self) -> int:
+        """Their number, without naming them."""
+        return len(self.grid) * len(self.evaluations)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a study needs, in an order in which it can be done.
+
+    Attributes:
+        arms: Ways to pretrain.
+        points: States that are evaluated: the arms' ends first, then the steps on the way.
+        segments: What is trained.
+        groups: What is fine-tuned.
+        tasks: What states are scored on.
+    """
+
+    arms: tuple[PlannedArm, ...]
+    points: tuple[PlannedPoint, ...]
+    segments: tuple[Segment, ...]
+    groups: tuple[FinetuneGroup, ...]
+    tasks: tuple[PlannedTask, ...]
+
+    def path(self, state: str) -> list[str]:
+        """Return the segments that lead to a state, the last one first."""
+        segments: list[str] = []
+        current: str | None = state
+        while current in self._parents:
+            segments.append(current)
+            current = self._parents[current]
+        return segments
+
+    def jobs_by_arm(self) -> dict[str, list[str]]:
+        """Return, by arm, the segments and groups that it needs; shared ones count for each."""
+        groups: dict[str, list[str]] = {}
+        for group in self.groups:
+            groups.setdefault(group.state, []).append(group.id)
+        jobs = {arm.config.name: self.path(arm.state) for arm in self.arms}
+        for point in self.points:
+            jobs[point.arm.name] += groups.get(point.state, ())
+        return jobs
+
+    @cached_property
+    def _parents(self) -> dict[str, str | None]:
+        return {segment.id: segment.parent for segment in self.segments}
+
+
+def plan_study(
+    config: StudyConfig,
+    ground: Ground,
+    tasks: tuple[PlannedTask, ...],
+    *,
+    known: Set[str] = frozenset(),
+) -> Plan:
+    """Expand a study on its data.
+
+    Args:
+        config: The study.
+        ground: Its text.
+        tasks: What states are scored on.
+        known: States that the store has, whoever left them there: training goes on from them.
+
+    Raises:
+        ConfigError: A schedule does not fit its run.
+    """
+    trained = plan_training(config, ground, known=known)
+    states = {point.state: point.name for point in reversed(trained.points)}
+    in_order = dict.fromkeys(point.state for point in trained.points)
+    groups = (
+        plan_group(state, evaluations, config.finetuning, name=states[state])
+        for evaluations in by_training(tasks)
+        for state in in_order
+    )
+    return Plan(
+        arms=trained.arms,
+        points=trained.points,
+        segments=trained.segments,
+        groups=tuple(groups),
+        tasks=tasks,
+    )
+
+
+def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
+    """Group tasks by what encoders are fine-tuned on: one training serves a whole group."""
+    groups: dict[str, list[PlannedTask]] = {}
+    for task in tasks:
+        groups.setdefault(digest(_training_determinants(task.training)), []).append(task)
+    return [tuple(group) for group in groups.values()]
+
+
+def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
+    """Check that tasks can be encoded as their protocols say.
+
+    Raises:
+        ConfigError: Question answering has no room for contexts; names every such task.
+    """
+    refuse_lengths(((task.info.name, task.info.kind, task.protocol) for task in tasks), tokenizer)
+
+
+def refuse_lengths(
+    tasks: Iterable[tuple[str, str | None, FinetuneProtocol]],
+    tokenizer: TextTokenizer,
+    *,
+    positions: int | None = None,
+) -> None:
+    """Check that sequences are as long as tasks need, and no longer than the model reads.
+
+    Args:
+        tasks: Name, kind (None where it is not known) and protocol of each.
+        tokenizer: The model's.
+        positions: Most tokens that the model reads; None without a limit.
+
+    Raises:
+        ConfigError: Names every task that does not fit, and what to set.
+    """
+    problems: list[str] = []
+    for name, kind, protocol in tasks:
+        if positions is not None and protocol.max_seqlen > positions:
+            problems.append(
+                f"task '{name}': max_seqlen {protocol.max_seqlen} exceeds the model's {positions} "
+                f"positions; set max_seqlen={positions} or less"
+            )
+        elif kind == "qa":
+            try:
+                check_room(tokenizer, protocol=protocol)
+            except ConfigError as error:
+                problems.append(f"task '{name}': {error}")
+    if problems:
+        raise ConfigError("; ".join(dict.fromkeys(problems)))
+
+
+def _training_determinants(task: PlannedTask) -> dict[str, Any]:
+    """Return all that determines how encoders are fine-tuned on a task, rate and seed aside."""
+    return {**_task_determinants(task), "protocol": task.protocol.determinants()}
+
+
+def _task_determinants(task: PlannedTask) -> dict[str, Any]:
+    return {"task": task.info.name, "task_sha256": task.info.sha256}
+
+
+def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
+    """Return all that determines the scores of a state on a task, rate and seed aside."""
+    shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
+    is_zero_shot = task.info.kind == ZERO_SHOT
+    if task.trainer is None and not is_zero_shot:
+        return {**shared, **_training_determinants(task)}
+    scored = {
+        **_task_determinants(task),
+        "protocol": task.protocol.scoring_determinants(is_zero_shot=is_zero_shot),
+    }
+    if task.trainer is not None:
+        scored["trained_on"] = _training_determinants(task.trainer)
+    return {**shared, **scored}
+
+
+def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:
+    """Name the fine-tuning at each learning rate and seed by all that determines it."""
+    return tuple(
+        GridRun(id=identity, learning_rate=rate, seed=seed)
+        for identity, (rate, seed) in zip(grid_ids(shared, grid), grid, strict=True)
+    )
+
+
+def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Iterator[str]:
+    """Yield the identities alone."""
+    for rate, seed in grid:
+        yield digest({**shared, "learning_rate": rate, "seed": seed})
+
+
+def plan_group(
+    state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
+) -> FinetuneGroup:
+    """Plan the fine-tunings of one state that serve tasks with the same training.
+
+    Args:
+        state: Identity of the state.
+        evaluations: Tasks that are scored after one training.
+        finetuning: The grid.
+        name: What progress displays call the state.
+    """
+    training = evaluations[0].training
+    grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
+    if training.info.kind == ZERO_SHOT:
+        # Nothing is trained, so there is nothing to choose and nothing random.
+        grid = [(0.0, ZERO_SHOT_SEED)]
+    scored = " + ".join(task.info.name for task in evaluations)
+    return FinetuneGroup(
+        id=digest(run_determinants(state, training)),
+        state=state,
+        training=training,
+        evaluations=evaluations,
+        grid=tuple(grid),
+        label=f"{name} on {scored}",
+    )
+
+
+def finetune_job(
+    group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
+) -> FinetuneJob:
+    """Return the job that does a group.
+
+    Args:
+        group: The fine-tunings.
+        store: Content store.
+        tokenizer: Folder of the tokenizer.
+        encoder: Folder of the model to start from.
+    """
+    training = group.training
+    return FinetuneJob(
+        id=group.id,
+        label=group.label,
+        store=store,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        state=group.state,
+        training=TaskInput(
+            name=training.info.name, folder=training.folder, protocol=training.protocol
+        ),
+        evaluations=tuple(
+            ScoredTask(
+                name=task.info.name,
+                folder=task.folder,
+                protocol=task.protocol,
+                runs=group.runs[task.info.name],
+            )
+            for task in group.evaluations
+        ),
+    )

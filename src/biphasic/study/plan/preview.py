@@ -1,0 +1,196 @@
+"""What a study stands on, as far as it is known before anything is made or fetched.
+
+Plans need hashes of corpora and tasks. What the store has is used; text and tasks that are still
+to be fetched or built are stood in for by a hash of how the study describes them, which says so.
+Sharing does not depend on it: arms that read the same text share the same stand-in. Nothing here
+asks the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.data.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
+from biphasic.data.corpus import DETAILS
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.hub import find_copy
+from biphasic.data.sources import SourceConfig
+from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.verify import read_tokenizer
+from biphasic.errors import BiphasicError, ConfigError, DataError
+from biphasic.files import complete_names, digest, is_complete, read_json
+from biphasic.model.hub import fetch_model
+from biphasic.study.inputs.corpus import locate_corpus
+from biphasic.study.inputs.tasks import TaskResolver
+from biphasic.study.plan.outdated import outdated_arms
+from biphasic.study.plan.plan import Plan, plan_study
+from biphasic.study.spec.study import StudyConfig
+from biphasic.training.lineage import Ground
+from biphasic.training.recipe import PretrainedModel, Recipe
+
+GIVEN_VOCABULARY = 128_256
+"""Entries assumed of a tokenizer that was not fetched: those of Llama 3, as in the study."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A plan, and what of it is still assumed.
+
+    Attributes:
+        plan: The plan.
+        ground: What its identities stand on.
+        assumed: A sentence for each stand-in.
+        notes: A sentence for each setting without effect, and for each arm that the store has
+            from another version.
+    """
+
+    plan: Plan
+    ground: Ground
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def look_ahead(config: StudyConfig, store: Path) -> Outlook:
+    """Plan a study with the data that are there, and stand-ins for the others.
+
+    Raises:
+        CheckpointError: The tokenizer of a corpus is damaged.
+        ConfigError: A setting does not fit.
+        DataError: Data that only their owner can bring are missing; all of them are listed.
+    """
+    assumed: list[str] = []
+    problems: list[str] = []
+    recipes = [config.recipe_of(arm) for arm in config.arms]
+    ground = Ground("", "", 0)
+    try:
+        ground = _ground(config.corpus, recipes, store, assumed)
+    except (ConfigError, DataError) as error:
+        problems.append(str(error))
+    tasks = task_resolver(config, store).look(config.tasks, assumed=assumed, problems=problems)
+    if problems:
+        raise DataError("; ".join(problems))
+    plan = plan_study(config, ground, tasks, known=complete_names(store / "states"))
+    return Outlook(
+        plan, ground, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
+    )
+
+
+def task_resolver(
+    config: StudyConfig, store: Path, *, say: Callable[[str], None] = lambda _: None
+) -> TaskResolver:
+    """Return what finds the tasks of a study."""
+    return TaskResolver(
+        store=store,
+        libraries=config.corpus.libraries,
+        protocol_of=config.protocol_of,
+        is_paper=config.finetuning.is_paper,
+        say=say,
+    )
+
+
+def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]) -> Ground:
+    folder = _corpus_folder(corpus, store)
+    if folder is None:
+        tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
+        described = corpus.model_dump(mode="json", exclude_defaults=True)
+        corpus_hash = digest({"stand-in": "corpus", "described": described})
+        assumed.append(f"corpus: {_titles(corpus.sources)}, not tokenised here yet")
+    else:
+        loaded = read_tokenizer(folder / "tokenizer")
+        tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
+        corpus_hash = content_hash(folder)
+    return Ground(
+        corpus_hash=corpus_hash,
+        tokenizer_sha256=tokenizer,
+        vocab_size=vocab_size,
+        pretrained=_pretrained(recipes, assumed),
+        corpora=_phase_corpora(recipes),
+    )
+
+
+def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
+    """Return the folder of a corpus that is there; None if it is still to be built.
+
+    Raises:
+        DataError: There are no such files.
+    """
+    is_near = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
+    if is_near and all(_is_near(source, corpus) for source in corpus.sources):
+        folder = locate_corpus(corpus, store)
+        return folder if (folder / RECORD).is_file() else None
+    # Which commit the hub has now is not asked; what was built from it is used.
+    built = [record.parent for record in (store / "data").glob(f"*/{RECORD}")]
+    matching = [folder for folder in built if _is_built_from(corpus, folder)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _is_near(source: SourceConfig, corpus: CorpusConfig) -> bool:
+    return source.hub is None or find_copy(source.hub.dataset, corpus.hub_copies) is not None
+
+
+def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
+    origin = read_record(folder)["origin"]
+    settings = corpus.model_dump(include=set(origin.get("settings", {})))
+    tables = [(s.hub.dataset, s.hub.config, s.hub.split) for s in corpus.sources if s.hub]
+    found = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
+    same_text = len(tables) == len(corpus.sources) and tables == found
+    return same_text and settings == origin.get("settings") and is_complete(folder / "train")
+
+
+def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int]:
+    """Return the identity and the size of the vocabulary of a tokenizer that is not there."""
+    if corpus.tokenizer is None:
+        size = corpus.vocab_size or DEFAULT_VOCAB_SIZE
+        return digest({"stand-in": "tokenizer", "vocab_size": size}), size
+    if Path(corpus.tokenizer).is_dir():
+        loaded = TextTokenizer.load(Path(corpus.tokenizer))
+        return loaded.sha256, loaded.vocab_size
+    assumed.append(f"tokenizer: {corpus.tokenizer}, taken to have {GIVEN_VOCABULARY:,} entries")
+    return digest({"stand-in": "tokenizer", "name": corpus.tokenizer}), GIVEN_VOCABULARY
+
+
+def content_hash(folder: Path) -> str:
+    """Return the hash of the training text of a corpus that is there."""
+    path = folder / "train" / DETAILS
+    remedy = f"delete the folder {folder} and build the corpus again"
+    try:
+        return str(read_json(path, remedy=remedy)["content_hash"])
+    except (KeyError, TypeError):
+        raise DataError(f"{path}: damaged: no content hash; {remedy}") from None
+
+
+def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
+    folders = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
+    missing = sorted(str(folder) for folder in folders if not (folder / RECORD).is_file())
+    if missing:
+        raise DataError(
+            f"{', '.join(missing)}: no finished corpus here, though a phase reads one; make it "
+            "with 'biphasic corpus build'"
+        )
+    return {str(folder): content_hash(folder) for folder in sorted(folders)}
+
+
+def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
+    models = {
+        model.model_dump_json(): model
+        for model in (recipe.model for recipe in recipes)
+        if isinstance(model, PretrainedModel)
+    }
+    if not models:
+        return None
+    if len(models) > 1:
+        raise ConfigError("recipes that share their text must begin with the same finished model")
+    [(text, model)] = models.items()
+    if Path(model.pretrained).is_dir():
+        try:
+            return fetch_model(model.pretrained, revision=model.revision).identity
+        except BiphasicError as error:
+            raise DataError(str(error)) from None
+    assumed.append(f"model: {model.pretrained}, not fetched yet")
+    return digest({"stand-in": "model", "described": text})
+
+
+def _titles(sources: Iterable[SourceConfig]) -> str:
+    return ", ".join(source.source for source in sources)

@@ -1,0 +1,283 @@
+"""What a plan comes to, in numbers: for people (`plan_text.py`) and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from biphasic.study.plan.cost import Cost, segment_cost, shape_of, state_bytes, training_cost
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import FinetuneGroup, Plan
+from biphasic.study.plan.preview import Outlook
+from biphasic.study.plan.training import PlannedPoint, Segment
+
+FORMAT = "biphasic.plan/1"
+EXAMPLE_TOKENS = 256
+"""Tokens assumed of an example in fine-tuning, where nothing has been tokenised."""
+RATE = 1e14
+"""FLOP/s assumed of a device: what a current accelerator keeps up in training, roughly."""
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A heading of the study's arms.
+
+    Attributes:
+        name: The heading; empty where arms have none.
+        num_arms: Arms below it.
+        alone: Cost of each trained by itself, together.
+        new: Cost of what no arm before them has trained.
+    """
+
+    name: str
+    num_arms: int
+    alone: Cost
+    new: Cost
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """A task, and the task that encoders are trained on for it."""
+
+    name: str
+    kind: str
+    trained_on: str
+    num_runs: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the store has of a plan already."""
+
+    states: int
+    steps: int
+    results: int
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """A plan in numbers.
+
+    Attributes:
+        name: Of the study.
+        groups: Its headings.
+        num_final: States at the end of arms; equal arms share one.
+        num_checkpoints: All states that are evaluated.
+        num_states: All states that are trained to, branching points included.
+        num_segments: Stretches of training.
+        alone: Cost of all arms without sharing.
+        shared: Cost with it.
+        tasks: What encoders are scored on.
+        num_trainings: Fine-tunings.
+        num_evaluations: Scores of a fine-tuned encoder on a task.
+        finetuning_steps: Optimizer updates of all fine-tunings, at most.
+        finetuning_flops: Their operations, as far as they can be told.
+        state_bytes: Of all states on disk.
+        done: What is there already.
+        left: Cost of training what is not.
+        assumed: Stand-ins.
+        notes: What else should be known before it runs.
+    """
+
+    name: str
+    groups: tuple[GroupSummary, ...]
+    num_final: int
+    num_checkpoints: int
+    num_states: int
+    num_segments: int
+    alone: Cost
+    shared: Cost
+    tasks: tuple[TaskSummary, ...]
+    num_trainings: int
+    num_evaluations: int
+    finetuning_steps: int
+    finetuning_flops: int | None
+    state_bytes: int | None
+    done: Done
+    left: Cost
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def num_reused(self) -> int:
+        """Evaluations that need no fine-tuning of their own."""
+        return self.num_evaluations - self.num_trainings
+
+    def hours(self, flops: int | None, *, rate: float) -> float | None:
+        """Return the device-hours of some operations at a rate in FLOP/s."""
+        return None if flops is None else flops / rate / 3600
+
+
+def summarise_plan(
+    name: str, outlook: Outlook, store: Path, *, example_tokens: int = EXAMPLE_TOKENS
+) -> PlanSummary:
+    """Count a plan.
+
+    Args:
+        name: Of the study.
+        outlook: The plan, and what it stands on.
+        store: Where finished work is.
+        example_tokens: Tokens of an example in fine-tuning, on average.
+    """
+    plan, vocab_size = outlook.plan, outlook.ground.vocab_size
+    costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
+    groups = _groups(plan, costs, vocab_size)
+    finished = Finished.of(store)
+    missing = finished.missing_segments(plan)
+    trained = [segment for segment in plan.segments if segment.id in finished.states]
+    return PlanSummary(
+        name=name,
+        groups=groups,
+        num_final=len({point.state for point in plan.points if point.is_final}),
+        num_checkpoints=len({point.state for point in plan.points}),
+        num_states=len(plan.segments),
+        num_segments=sum(segment.steps > 0 for segment in plan.segments),
+        alone=_sum(group.alone for group in groups),
+        shared=_sum(costs.values()),
+        tasks=_tasks(plan),
+        num_trainings=sum(len(group.grid) for group in plan.groups if _trains(group)),
+        num_evaluations=sum(group.num_runs for group in plan.groups),
+        finetuning_steps=sum(len(g.grid) * _steps(g) for g in plan.groups),
+        finetuning_flops=_finetuning_flops(plan, vocab_size, example_tokens),
+        state_bytes=_all_bytes(plan.segments, vocab_size),
+        done=Done(
+            states=len(trained),
+            steps=sum(segment.steps for segment in trained),
+            results=sum(1 for _ in finished.results_of(plan)),
+        ),
+        left=_sum(costs[segment.id] for segment in missing),
+        assumed=outlook.assumed,
+        notes=outlook.notes,
+    )
+
+
+def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, Any]:
+    """Return a summary as JSON, with the states and segments themselves."""
+    hours = {
+        "training": summary.hours(summary.shared.flops, rate=rate),
+        "training_without_sharing": summary.hours(summary.alone.flops, rate=rate),
+        "training_left": summary.hours(summary.left.flops, rate=rate),
+        "fine_tuning": summary.hours(summary.finetuning_flops, rate=rate),
+    }
+    return {
+        "format": FORMAT,
+        **asdict(summary),
+        "rate": rate,
+        "device_hours": hours,
+        "points": [_point_json(point) for point in plan.points],
+        "segments": [
+            {"state": s.id, "parent": s.parent, "start": s.start, "end": s.end, "arm": s.arm}
+            for s in plan.segments
+        ],
+    }
+
+
+def _point_json(point: PlannedPoint) -> dict[str, Any]:
+    return {
+        "name": point.name,
+        "arm": point.arm.name,
+        "step": point.step,
+        "state": point.state,
+        "final": point.is_final,
+    }
+
+
+def _groups(plan: Plan, costs: dict[str, Cost], vocab_size: int) -> tuple[GroupSummary, ...]:
+    headings = {arm.config.name: arm.config.group for arm in plan.arms}
+    found: dict[str, GroupSummary] = {}
+    for arm in plan.arms:
+        recipe, name = arm.lineage.recipe, arm.config.group
+        cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
+        before = found.get(name, GroupSummary(name, 0, Cost(), Cost()))
+        found[name] = replace(before, num_arms=before.num_arms + 1, alone=before.alone + cost)
+    for segment in plan.segments:
+        name = headings[segment.arm]
+        found[name] = replace(found[name], new=found[name].new + costs[segment.id])
+    return tuple(found.values())
+
+
+def _tasks(plan: Plan) -> tuple[TaskSummary, ...]:
+    runs: Counter[str] = Counter()
+    for group in plan.groups:
+        runs.update({task.info.name: len(group.grid) for task in group.evaluations})
+    return tuple(
+        TaskSummary(
+            name=task.info.name,
+            kind=task.info.kind,
+            trained_on=task.training.info.name,
+            num_runs=runs[task.info.name],
+        )
+        for task in plan.tasks
+    )
+
+
+def _trains(group: FinetuneGroup) -> bool:
+    return any(rate > 0 for rate, _ in group.grid)
+
+
+def _steps(group: FinetuneGroup) -> int:
+    """Return the updates of one fine-tuning; the most that the protocol allows where not known."""
+    if not _trains(group):
+        return 0
+    protocol, known = group.training.protocol, group.training.epoch
+    return protocol.max_steps if known is None else protocol.num_steps(known)
+
+
+def _finetuning_flops(plan: Plan, vocab_size: int, example_tokens: int) -> int | None:
+    bodies = body_weights(plan, vocab_size)
+    total = 0
+    for group in plan.groups:
+        flops = group_flops(group, bodies[group.state], example_tokens)
+        if flops is None:
+            return None
+        total += flops
+    return total
+
+
+def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
+    """Return, by evaluated state, the weights of its matrices, embeddings and head aside.
+
+    None stands for a finished model that is not on this machine.
+    """
+    bodies: dict[str, int | None] = {}
+    recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
+    for point in plan.points:
+        shape = shape_of(recipes[point.arm.name], vocab_size=vocab_size)
+        bodies[point.state] = None if shape is None else shape.body
+    return bodies
+
+
+def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> int | None:
+    """Count six operations for each weight and token; attention and scoring are left out.
+
+    Args:
+        group: Fine-tunings of one state.
+        body: Weights that each token meets.
+        example_tokens: Tokens of an example, on average.
+    """
+    if body is None:
+        return None
+    examples = len(group.grid) * _steps(group) * group.training.protocol.batch_size
+    texts = 2 if group.training.info.kind == "ir" else 1
+    length = min(example_tokens, group.training.protocol.max_seqlen)
+    return 6 * body * examples * texts * length
+
+
+def _all_bytes(segments: Iterable[Segment], vocab_size: int) -> int | None:
+    total = 0
+    for segment in segments:
+        size = state_bytes(segment.recipe, vocab_size=vocab_size)
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    total = Cost()
+    for cost in costs:
+        total += cost
+    return total

@@ -1,0 +1,155 @@
+"""The states of many runs as one tree: runs part where their expansions do, and nowhere else.
+
+Only stops are nodes: where a run ends, where somebody wants to evaluate it, and where runs part.
+The edge to a node is what must be trained to get there from the node before, so each update that
+two runs share is compared once and hashed once, and no sharing needs to be declared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field
+
+from biphasic.study.plan.expansion import Expansion
+
+Stretch = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A state that somebody needs.
+
+    Attributes:
+        step: Updates before it.
+        parent: The node before; None for the beginning of a run.
+        identity: Of the state; empty until `StateTree.name_states`.
+        edge: The updates from the parent.
+        children: The nodes after it, by the first update that leads to each.
+        nearest: Step and identity of the last known state between the parent and this node.
+    """
+
+    step: int
+    parent: Node | None
+    identity: str = ""
+    edge: list[Stretch] = field(default_factory=list[Stretch])
+    children: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    nearest: tuple[int, str] | None = None
+
+    def path(self) -> list[Node]:
+        """Return the nodes from the beginning of the run to this one."""
+        nodes: list[Node] = [self]
+        while nodes[-1].parent is not None:
+            nodes.append(nodes[-1].parent)
+        return nodes[::-1]
+
+
+class StateTree:
+    """Runs, laid on each other as far as they agree."""
+
+    def __init__(self) -> None:
+        """Begin without runs."""
+        self._roots: dict[str, Node] = {}
+
+    def add(self, expansion: Expansion, steps: Iterable[int] = ()) -> dict[int, Node]:
+        """Lay a run on the others; return its nodes at `steps` and at its end, by step.
+
+        Args:
+            expansion: Of the run.
+            steps: Where it is to be stopped before its end.
+        """
+        root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
+        total = sum(count for _, count in expansion.stretches)
+        stops = sorted({step for step in steps if 0 < step < total} | {total})
+        nodes, node = {0: root}, root
+        for step, part in zip(stops, _cut(expansion.stretches, stops), strict=True):
+            node = nodes[step] = _extend(node, part)
+        return {step: nodes[step] for step in stops}
+
+    def name_states(self, known: Set[str] = frozenset()) -> None:
+        """Hash what leads to each node, as `Lineage.identities` does.
+
+        Args:
+            known: Identities of states; those that are passed on the way are noted.
+        """
+        waiting = list(self._roots.values())
+        while waiting:
+            node = waiting.pop()
+            for child in node.children.values():
+                if not child.identity:
+                    child.identity, nearest = _chain(node, child.edge, known)
+                    child.nearest = None if child.identity in known else nearest
+                waiting.append(child)
+
+
+def _cut(stretches: Iterable[Stretch], stops: Iterable[int]) -> Iterator[list[Stretch]]:
+    """Cut an expansion at steps; the last of them is its end."""
+    source, step = iter(stretches), 0
+    text, left = "", 0
+    for stop in stops:
+        part: list[Stretch] = []
+        while step < stop:
+            if not left:
+                text, left = next(source)
+            taken = min(left, stop - step)
+            part.append((text, taken))
+            left, step = left - taken, step + taken
+        yield part
+
+
+def _extend(node: Node, part: list[Stretch]) -> Node:
+    """Go from a node along a part of an expansion; return the node at its end."""
+    while part:
+        child = node.children.get(part[0][0])
+        if child is None:
+            return _attach(node, part)
+        matched, part, rest = _match(child.edge, part)
+        node = child if not rest else _split(node, child, matched, rest)
+    return node
+
+
+def _attach(node: Node, part: list[Stretch]) -> Node:
+    child = Node(node.step + sum(count for _, count in part), node, "", part)
+    node.children[part[0][0]] = child
+    return child
+
+
+def _split(parent: Node, child: Node, matched: list[Stretch], rest: list[Stretch]) -> Node:
+    """Put a node on the edge to another one: after `matched`, before `rest`."""
+    middle = _attach(parent, matched)
+    child.parent, child.edge = middle, rest
+    middle.children[rest[0][0]] = child
+    return middle
+
+
+def _match(
+    edge: list[Stretch], part: list[Stretch]
+) -> tuple[list[Stretch], list[Stretch], list[Stretch]]:
+    """Return what an edge and a part have in common, what the part has more, and the edge."""
+    for index, ((text, count), (other, others)) in enumerate(zip(edge, part, strict=False)):
+        if text != other:
+            return edge[:index], part[index:], edge[index:]
+        if count != others:
+            common = min(count, others)
+            matched = [*edge[:index], (text, common)]
+            more = [(text, others - common)] if others > common else []
+            left = [(text, count - common)] if count > common else []
+            return matched, [*more, *part[index + 1 :]], [*left, *edge[index + 1 :]]
+    common = min(len(edge), len(part))
+    return edge[:common], part[common:], edge[common:]
+
+
+def _chain(
+    parent: Node, stretches: Iterable[Stretch], known: Set[str]
+) -> tuple[str, tuple[int, str] | None]:
+    """Return the identity at the end of an edge, and the last known state before that."""
+    current, step = parent.identity.encode(), parent.step
+    nearest: tuple[int, str] | None = None
+    for text, count in stretches:
+        link = text.encode()
+        for _ in range(count):
+            current = hashlib.sha256(current + link).hexdigest().encode()
+            step += 1
+            if known and (identity := current.decode()) in known:
+                nearest = step, identity
+    return current.decode(), nearest

@@ -1,0 +1,1 @@
+"""A study run from its plan to its report."""

@@ -1,0 +1,109 @@
+"""What a study still lacks, as work: jobs, what each waits for, and what it is expected to cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+
+from biphasic.execution.graph import WorkItem
+from biphasic.files import is_complete
+from biphasic.study.inputs.corpus import DataPaths
+from biphasic.study.jobs.train import TrainJob
+from biphasic.study.plan.cost import segment_cost
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import FinetuneGroup, Plan, finetune_job
+from biphasic.study.plan.summary import EXAMPLE_TOKENS, body_weights, group_flops
+from biphasic.study.plan.training import Segment
+from biphasic.study.spec.study import StudyConfig
+
+
+def missing_work(
+    plan: Plan,
+    config: StudyConfig,
+    paths: DataPaths,
+    store: Path,
+    finished: Finished,
+    *,
+    folder: Path,
+    vocab_size: int,
+) -> list[WorkItem]:
+    """Return the jobs that the store has no results of, training first, in the study's order.
+
+    Args:
+        plan: The study's plan.
+        config: The study.
+        paths: Its data.
+        store: Content store.
+        finished: What it has.
+        folder: The study's folder.
+        vocab_size: Entries of the vocabulary.
+    """
+    users = _arms_by_job(plan)
+    items = [
+        WorkItem(
+            id=segment.id,
+            label=segment.label,
+            kind="train",
+            needs=segment.parent,
+            cost=float(segment_cost(segment, vocab_size).flops or 0),
+            num_slots=config.compute.processes,
+            arms=users[segment.id],
+            make=partial(_train_job, segment, config, paths, store, folder),
+            is_done=partial(is_complete, store / "states" / segment.id),
+        )
+        for segment in finished.missing_segments(plan)
+    ]
+    bodies = body_weights(plan, vocab_size)
+    items += [
+        WorkItem(
+            id=group.id,
+            label=group.label,
+            kind="finetune",
+            needs=group.state,
+            cost=float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or 0),
+            num_slots=1,
+            arms=users[group.id],
+            make=partial(
+                finetune_job,
+                group,
+                store=store,
+                tokenizer=paths.tokenizer,
+                encoder=store / "states" / group.state,
+            ),
+            is_done=partial(_has_results, group, store),
+        )
+        for group in finished.missing_groups(plan)
+    ]
+    return items
+
+
+def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return, by job, the arms that need it; once for each time that they do."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for arm, jobs in plan.jobs_by_arm().items():
+        for job in jobs:
+            found[job].append(arm)
+    return {job: tuple(arms) for job, arms in found.items()}
+
+
+def _has_results(group: FinetuneGroup, store: Path) -> bool:
+    return all(is_complete(store / "finetunes" / identity) for identity in group.run_ids())
+
+
+def _train_job(
+    segment: Segment, config: StudyConfig, paths: DataPaths, store: Path, folder: Path
+) -> TrainJob:
+    return TrainJob(
+        id=segment.id,
+        label=segment.label,
+        store=store,
+        data=paths,
+        recipe=segment.recipe,
+        start=segment.start,
+        end=segment.end,
+        checkpoint_every=config.checkpoint_every,
+        heldout_every=config.heldout_every,
+        tensorboard=folder / "tensorboard" / segment.label.replace(" ", "-"),
+        compute=config.compute,
+    )

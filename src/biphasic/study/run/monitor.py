@@ -1,0 +1,212 @@
+"""Keeps count of a running study, for the person at the terminal and for `progress.json`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+
+from biphasic.errors import StoppedError, TakenError
+from biphasic.execution.display import StudyDisplay
+from biphasic.execution.executor import JobFailedError
+from biphasic.execution.graph import WorkItem, dependents, with_dependents
+from biphasic.locks import this_process
+from biphasic.study.jobs.train import Progress
+from biphasic.study.plan.finished import progress_by_arm
+from biphasic.study.plan.plan import Plan
+from biphasic.study.status.record import (
+    ArmProgress,
+    FailedJob,
+    JobCounts,
+    ProgressRecord,
+    RunnerRecord,
+    RunningJob,
+    write_progress,
+)
+
+_WRITE_SECONDS = 2.0
+
+
+@dataclass
+class _Running:
+    item: WorkItem
+    began: float
+    started: str
+    progress: Progress | None = None
+
+
+class Monitor:
+    """Watches the jobs of a study."""
+
+    def __init__(
+        self, items: Iterable[WorkItem], folder: Path, *, plan: Plan, num_slots: int,
+        console: Console,
+    ) -> None:  # fmt: skip
+        """Prepare.
+
+        Args:
+            items: The work that is left.
+            folder: The study's folder.
+            plan: All work, done or not.
+            num_slots: Jobs at once.
+            console: Where a person is shown.
+        """
+        self._items = {item.id: item for item in items}
+        self._folder = folder
+        self._display = StudyDisplay(console, self._items.values(), num_slots=num_slots)
+        self._waiting = dependents(self._items.values())
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+        self._aside: dict[str, FailedJob] = {}
+        self._tries: Counter[str] = Counter()
+        self._done: set[str] = set()
+        self._device_seconds = 0.0
+        self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
+        self._by_arm = progress_by_arm(plan, lambda job: job not in self._items)
+        host, pid = this_process()
+        self._runner = RunnerRecord(host=host, pid=pid, since=_now())
+        self._written = 0.0
+        self._is_unseen = False
+
+    def __enter__(self) -> Monitor:
+        self._display.__enter__()
+        self._write(is_over=False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the last word on disk."""
+        self._display.__exit__(kind, error, trace)
+        self._running.clear()
+        self._write(is_over=True)
+
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Note how far a job is; called from threads of the engine."""
+        with self._lock:
+            running = self._running.get(job_id)
+            if running is None:
+                return
+            running.progress = progress
+        self._display.progress(job_id, progress)
+
+    def started(self, item: WorkItem) -> None:
+        """Note that a job was given to the engine."""
+        with self._lock:
+            self._running[item.id] = _Running(item, time.monotonic(), _now())
+        self._display.started(item)
+
+    def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
+        """Note that a job is done, or was set aside."""
+        self._stop(item)
+        self._display.ended(item, error, elsewhere=elsewhere)
+        if error is not None:
+            self._set_aside(item, error)
+            return
+        self._done.add(item.id)
+        for arm in item.arms:
+            before = self._by_arm[arm]
+            self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
+
+    def delayed(self, item: WorkItem, error: BaseException) -> None:
+        """Note that a job comes up again later."""
+        self._stop(item)
+        if not isinstance(error, (TakenError, StoppedError)):
+            self._tries[item.id] += 1
+        self._display.delayed(item, error)
+
+    def revived(self, item: WorkItem) -> None:
+        """Note that a job that was set aside is to be tried again."""
+        del self._aside[item.id]
+        self._tries.pop(item.id, None)
+        self._display.revived(item)
+
+    def tick(self) -> None:
+        """Write `progress.json` when it is time to."""
+        if time.monotonic() - self._written >= _WRITE_SECONDS:
+            self._write(is_over=False)
+
+    def _stop(self, item: WorkItem) -> None:
+        """Count what a job took; it was spent, whatever became of the job."""
+        with self._lock:
+            running = self._running.pop(item.id, None)
+        if running is not None:
+            self._device_seconds += (time.monotonic() - running.began) * item.num_slots
+
+    def _set_aside(self, item: WorkItem, error: BaseException) -> None:
+        log = error.log if isinstance(error, JobFailedError) else None
+        first, *_ = str(error).splitlines() or [type(error).__name__]
+        self._aside[item.id] = FailedJob(
+            id=item.id,
+            label=item.label,
+            error=first,
+            tries=self._tries[item.id] + 1,
+            log=None if log is None else str(log),
+        )
+
+    def _write(self, *, is_over: bool) -> None:
+        self._written = time.monotonic()
+        try:
+            write_progress(self._folder, self._record(is_over=is_over))
+        except OSError as error:  # a view for others: the study goes on without
+            if not self._is_unseen:
+                self._display.say(f"progress.json cannot be written: {error.strerror}")
+            self._is_unseen = True
+
+    def _record(self, *, is_over: bool) -> ProgressRecord:
+        blocked = {each for one in self._aside for each in with_dependents(one, self._waiting)}
+        with self._lock:
+            running = tuple(map(_running_job, self._running.values()))
+        left = self._display.pace.seconds_left()
+        return ProgressRecord(
+            study=self._folder.name,
+            runner=self._runner,
+            updated=_now(),
+            is_over=is_over,
+            counts=JobCounts(
+                done=self._num_before + len(self._done),
+                running=len(running),
+                waiting=len(self._items) - len(self._done) - len(running) - len(self._aside)
+                - len(blocked),
+                failed=len(self._aside),
+                blocked=len(blocked),
+            ),
+            running=running,
+            failures=tuple(self._aside.values()),
+            by_arm=dict(self._by_arm),
+            device_seconds_spent=self._device_seconds + self._seconds_running(),
+            device_seconds_left=None if left is None else left[0],
+            seconds_left=None if left is None else left[1],
+        )  # fmt: skip
+
+    def _seconds_running(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            return sum((now - each.began) * each.item.num_slots for each in self._running.values())
+
+
+def _running_job(running: _Running) -> RunningJob:
+    item, progress = running.item, running.progress
+    return RunningJob(
+        id=item.id,
+        label=item.label,
+        kind=item.kind,
+        done=progress.done if progress else 0,
+        total=progress.total if progress else None,
+        text=progress.text if progress else "",
+        started=running.started,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,59 @@
+"""A study's report, written when there is something new to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from biphasic.analysis.checked import NOTE, has_hashes, report_damage
+from biphasic.errors import DataError
+from biphasic.files import digest, read_json, write_json
+from biphasic.records import STUDY
+from biphasic.study.plan.finished import Finished
+from biphasic.study.run.prepare import PreparedStudy
+from biphasic.study.run.record import settings_digest, study_record
+from biphasic.training.environment import environment
+
+
+def write_study_report(study: PreparedStudy) -> Path:
+    """Write `study.json` and the report, or leave them where they are whole and say the same.
+
+    Returns:
+        The path of the report.
+    """
+    folder, store, plan = study.folder, study.store, study.plan
+    record = study_record(
+        study.config, plan, study.data, origin=study.paths.origin(), store=store
+    ).model_dump(mode="json", exclude_unset=True)
+    made_from = digest({"study": record, "missing": Finished.of(store).missing(plan)})
+    if _says(folder, made_from):
+        return folder / "report" / "report.html"
+    record["provenance"] = {"environment": environment(), **record["provenance"]}
+    write_json(folder / STUDY, record)
+    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+
+    return write_report(folder, store, made_from=made_from)
+
+
+def refresh_edited_report(study: PreparedStudy) -> None:
+    """Where a study was edited since its report, write what there is of the new one.
+
+    Hours may pass until its jobs have ended, and somebody may stop it before.
+    """
+    if not (study.folder / "report").is_dir():
+        return
+    try:
+        known = read_json(study.folder / STUDY)["provenance"]["settings_sha256"]
+    except (DataError, KeyError, TypeError):
+        known = None
+    if known != settings_digest(study.config):
+        write_study_report(study)
+
+
+def _says(folder: Path, made_from: str) -> bool:
+    """Tell whether a study has a whole report that was made from this."""
+    try:
+        note = read_json(folder / "report" / NOTE)
+        is_same = note["sha256"] == made_from
+    except (DataError, KeyError, TypeError):
+        return False
+    return is_same and has_hashes(folder) and not report_damage(folder, hashes=True)

@@ -1,0 +1,68 @@
+"""The job that writes a study's report from what the store has by then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from biphasic.config import Config
+from biphasic.files import digest
+from biphasic.study.jobs.train import Progress, Report, ShouldStop, never
+from biphasic.study.run.prepare import PreparedStudy, prepare_study
+from biphasic.study.run.report import write_study_report
+from biphasic.study.spec.arms import Name
+from biphasic.study.spec.load import load_resolved
+
+
+class ReportJob(Config):
+    """Write a report."""
+
+    kind: Literal["report"] = "report"
+    id: str
+    """Names the study, not what it says: a report may be written again."""
+    label: str
+    """What progress displays call it."""
+    store: Path
+    """Content store; studies lie beside it."""
+    study: Name
+    """Name of the study."""
+
+    @classmethod
+    def of(cls, study: PreparedStudy) -> ReportJob:
+        """Return the job that reports a study."""
+        name = study.config.name
+        return cls(
+            id=f"report-{digest(name)[:32]}",
+            label=f"report of {name}",
+            store=study.store,
+            study=name,
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """One."""
+        return 1
+
+    def outputs(self) -> list[Path]:
+        """Return the folder that it writes."""
+        return [self.store.parent / self.study]
+
+    def is_done(self) -> bool:
+        """Say no: whether it is up to date shows when it is made."""
+        return False
+
+    def check_needs(self) -> None:
+        """Need nothing: what is missing is named in the report."""
+
+    def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
+        """Write it, or leave it where it says the same already.
+
+        Raises:
+            StudyError: The study was never run or planned here.
+        """
+        root = self.store.parent
+        config = load_resolved(root / self.study)
+        write_study_report(prepare_study(config, root=root, console=Console(quiet=True)))
+        report(Progress(1, 1, ""))

@@ -1,0 +1,220 @@
+"""Arms as study files write them, with axes to multiply, and the single arms that they stand for.
+
+An axis is the place of a setting in the arm (`recipe.model`, `phases.1.mlm_probability`) with its
+values; several axes give every combination. `steps` of an arm is a budget: phases take their
+steps or their share of it, one may take what is left, and a phase without steps is dropped.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from biphasic.config import Config, nearest, parse_config, position_in
+from biphasic.errors import ConfigError
+from biphasic.study.spec.arms import ArmConfig, RecipeConfig
+from biphasic.study.spec.naming import arm_name
+
+_UNNAMED = "arm"
+_KEYS = ("axes", "steps")
+_PHASE_KEYS = ("share",)
+MOST_ARMS = 10_000
+"""Ten times what is planned in a minute; more is a mistake, or several studies."""
+
+
+class _Budget(Config):
+    """What only a template has."""
+
+    steps: PositiveInt | None = None
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+
+
+def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
+    """Return single arms with names, of arms as a study file has them.
+
+    Args:
+        arms: As written.
+        recipe: What all arms share, as written.
+
+    Raises:
+        ConfigError: An axis has no values or no place, a budget does not add up, two arms would
+            have one name, or there are too many; the message names the arm by its number in the
+            file.
+    """
+    _refuse_many(len(arms), "arms")
+    if not any(_is_template(arm) for arm in arms):
+        return arms
+    shared = _shared(recipe)
+    expanded: list[Any] = []
+    for index, arm in enumerate(arms):
+        if not _is_template(arm):
+            expanded.append(_checked(arm, f"arms.{index}"))
+            continue
+        singles: set[str] = set()
+        for point, raw in _multiply(arm, f"arms.{index}"):
+            where = f"arms.{index}{_described(point)}"
+            single = _spend(raw, where)
+            if repr(single) in singles:
+                continue  # settings of phases without steps multiply nothing
+            singles.add(repr(single))
+            name = single.get("name") or _name(single, shared, where)
+            expanded.append(_checked({**single, "name": name}, where))
+        _refuse_many(len(expanded), f"arms.0 to arms.{index}")
+    _refuse_same_names(expanded)
+    return expanded
+
+
+def _refuse_many(count: int, where: str) -> None:
+    if count > MOST_ARMS:
+        raise ConfigError(f"{where}: {count:,} arms; a study has at most {MOST_ARMS:,}, divide it")
+
+
+def _is_template(arm: Any) -> bool:
+    if not isinstance(arm, Mapping):
+        return False
+    return "name" not in arm or any(key in arm for key in _KEYS) or _has_shares(arm)
+
+
+def _has_shares(arm: Mapping[str, Any]) -> bool:
+    phases = arm.get("phases")
+    return isinstance(phases, list) and any(
+        isinstance(phase, Mapping) and any(key in phase for key in _PHASE_KEYS) for phase in phases
+    )
+
+
+def _shared(recipe: Any) -> RecipeConfig | None:
+    """Return what all arms share; None where it is wrong, which is told elsewhere."""
+    try:
+        return parse_config(RecipeConfig, recipe, where="recipe")
+    except ConfigError:
+        return None
+
+
+def _checked(arm: Any, where: str) -> Any:
+    """Check an arm under the number that it has in the file."""
+    if isinstance(arm, Mapping):
+        parse_config(ArmConfig, arm, where=where)
+    return arm
+
+
+def _multiply(
+    arm: Mapping[str, Any], where: str
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each combination of the axes' values, and the arm with these values in place."""
+    budget = {key: arm[key] for key in _KEYS if key in arm}
+    axes = parse_config(_Budget, budget, where=where).axes
+    if axes and ("name" in arm or "label" in arm):
+        raise ConfigError(
+            f"{where}: arms with axes are named by rule; leave 'name' and 'label' out"
+        )
+    for path, values in axes.items():
+        if not values:
+            raise ConfigError(f"{where}: axes: '{path}' has no values")
+    _refuse_many(math.prod(map(len, axes.values())), f"{where}: axes")
+    for path, values in axes.items():
+        plain = [value for value in values if isinstance(value, Hashable)]
+        groups = [value for value in values if not isinstance(value, Hashable)]
+        if len(set(plain)) < len(plain) or any(groups.count(group) > 1 for group in groups):
+            raise ConfigError(f"{where}: axes: '{path}' has a value twice")
+    for values in itertools.product(*axes.values()):
+        raw: dict[str, Any] = {k: copy.deepcopy(v) for k, v in arm.items() if k != "axes"}
+        point = dict(zip(axes, values, strict=True))
+        for path, value in point.items():
+            _put(raw, path, value, where)
+        yield point, raw
+
+
+def _put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
+    *parents, last = path.split(".")
+    first, known = [*parents, last][0], {*ArmConfig.model_fields, "steps"} - {"name", "label"}
+    if first not in known:
+        hint = nearest(first, known)
+        raise ConfigError(f"{where}: axes: no setting '{path}' of an arm{hint}")
+    node: Any = raw
+    for parent in parents:
+        if isinstance(node, list):
+            node = node[_place(node, parent, path, where)]
+        else:
+            node = node.setdefault(parent, {})
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"{where}: axes: '{path}': '{parent}' is a value, not a group")
+    if isinstance(node, list):
+        node[_place(node, last, path, where)] = value
+    else:
+        node[last] = value
+
+
+def _place(items: list[Any], name: str, path: str, where: str) -> int:
+    position = position_in(items, name)
+    if position is None:
+        raise ConfigError(f"{where}: axes: '{path}': there are {len(items)} to choose from, from 0")
+    return position
+
+
+def _described(point: Mapping[str, Any]) -> str:
+    told = ", ".join(f"{path} = {value}" for path, value in point.items())
+    return f" ({told})" if told else ""
+
+
+def _spend(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return an arm with a number of steps in each phase."""
+    budget = raw.pop("steps", None)
+    phases = raw.get("phases", [])
+    if budget is None:
+        if _has_shares(raw):
+            raise ConfigError(f"{where}: 'share' needs 'steps' beside 'phases', to be a share of")
+        return raw
+    budget = parse_config(_Budget, {"steps": budget}, where=where).steps or 0
+    if not isinstance(phases, list) or not all(isinstance(phase, Mapping) for phase in phases):
+        raise ConfigError(f"{where}: phases: expected a list of phases")
+    steps = [_own_steps(phase, budget, f"{where}: phases.{n}") for n, phase in enumerate(phases)]
+    left = budget - sum(own or 0 for own in steps)
+    if left < 0 or (left and None not in steps) or steps.count(None) > 1:
+        raise ConfigError(
+            f"{where}: the phases take {budget - left:,} of {budget:,} steps; give all of them "
+            "steps or shares that add up, or leave one without either, which takes the rest"
+        )
+    spent = [
+        {**{k: v for k, v in phase.items() if k not in _PHASE_KEYS}, "steps": own}
+        for phase, own in zip(phases, (left if s is None else s for s in steps), strict=True)
+    ]
+    return {**raw, "phases": [phase for phase in spent if phase["steps"]]}
+
+
+def _own_steps(phase: Mapping[str, Any], budget: int, where: str) -> int | None:
+    if "share" in phase and "steps" in phase:
+        raise ConfigError(f"{where}: give 'steps' or a 'share', not both")
+    value = phase.get("share", phase.get("steps"))
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf or ("steps" in phase and value != int(value)):
+        raise ConfigError(f"{where}: expected a number of steps, or a share of them (got {value})")
+    if "steps" in phase:
+        return int(value)
+    if value > 1:
+        raise ConfigError(f"{where}.share: {value} is more than all of the steps")
+    return round(value * budget)
+
+
+def _name(raw: Mapping[str, Any], shared: RecipeConfig | None, where: str) -> str:
+    single = parse_config(ArmConfig, {**raw, "name": _UNNAMED}, where=where)
+    if shared is None:
+        return _UNNAMED
+    return arm_name(single.recipe_from(shared, where=where), shared)
+
+
+def _refuse_same_names(arms: list[Any]) -> None:
+    counts = Counter(arm.get("name") for arm in arms if isinstance(arm, Mapping))
+    counts.pop(_UNNAMED, None)
+    if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
+        raise ConfigError(
+            f"arms: {', '.join(repeated)} given more than once; where a name does not tell arms "
+            "apart, give one of them a 'name'"
+        )

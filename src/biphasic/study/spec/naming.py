@@ -1,0 +1,139 @@
+"""Names of arms by rule: `610m-clm-10k-mlm40-42k`.
+
+A name says with which model an arm begins, then each objective and the step that it ends with.
+`dec42k` marks a step with which a schedule has decayed and another one begins. What else differs
+from the study's recipe comes last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from biphasic.model.presets import Architecture
+from biphasic.objectives.alternate import Alternate
+from biphasic.objectives.masking import MaskingConfig
+from biphasic.objectives.mix import Mix
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.study.spec.arms import RecipeConfig
+from biphasic.training.recipe import PretrainedModel, Recipe, Seeds
+from biphasic.training.timeline import PlacedPhase
+
+
+def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
+    """Return the name of an arm.
+
+    Args:
+        recipe: Of the arm.
+        shared: What all arms of the study have; what differs from it is named.
+    """
+    parts = [model_name(recipe.model)]
+    placed = recipe.placed_phases
+    for index, each in enumerate(placed):
+        following = placed[index + 1 :][:1]
+        begins_anew = any(other.schedule_start == other.start for other in following)
+        mark = "dec" if begins_anew and each.schedule.decay_steps else ""
+        parts += [_phase_name(each), f"{mark}{short_number(each.end)}"]
+    if not placed:
+        parts.append("untrained")
+    return _plain("-".join([*parts, *_differences(recipe, shared)]))
+
+
+def recipe_name(recipe: Recipe) -> str:
+    """Return the name of a recipe by its model and phases alone."""
+    shared = {key: getattr(recipe, key) for key in RecipeConfig.model_fields}
+    return arm_name(recipe, RecipeConfig(**shared))
+
+
+def point_name(arm: str, step: int) -> str:
+    """Return the name of an arm at a step on its way, written out: `610m-clm-42k-1000`."""
+    return f"{arm}-{step}"
+
+
+def short_number(steps: int) -> str:
+    """Write whole thousands as `42k`, all else in digits."""
+    return f"{steps // 1000}k" if steps and steps % 1000 == 0 else str(steps)
+
+
+def model_name(model: str | Architecture | PretrainedModel) -> str:
+    """Return what names call a model: a preset, layers times width, or a finished model."""
+    if isinstance(model, str):
+        return model
+    if isinstance(model, PretrainedModel):
+        return model.pretrained.rstrip("/").rpartition("/")[2]
+    return f"{model.num_layers}x{model.hidden_size}"
+
+
+def _phase_name(placed: PlacedPhase) -> str:
+    phase = placed.phase
+    parts = [_objective_name(phase)]
+    if phase.learning_rate_scale != 1:
+        parts.append(f"x{phase.learning_rate_scale:g}")
+    if phase.optimizer_state == "reset":
+        parts.append("reset")
+    if phase.freeze:
+        parts.append("frozen")
+    if phase.corpus:
+        parts.append(phase.corpus.name)
+    if phase.max_seqlen:
+        parts.append(f"len{phase.max_seqlen}")
+    if phase.rows_per_step:
+        parts.append(f"rows{phase.rows_per_step}")
+    return ".".join(parts)
+
+
+def _objective_name(objective: ObjectiveConfig) -> str:
+    if isinstance(objective, Alternate):
+        turns = map(_objective_name, objective.objectives)
+        return f"alt{objective.every}." + ".".join(turns)
+    if isinstance(objective, Mix):
+        parts = zip(objective.shares, objective.objectives, strict=True)
+        return "mix." + ".".join(f"{_percent(share)}.{_objective_name(o)}" for share, o in parts)
+    if not isinstance(objective, MaskingConfig):
+        return objective.objective
+    name = f"{objective.objective}{_percent(objective.mlm_probability)}"
+    if objective.final_mlm_probability is not None:
+        name += f"to{_percent(objective.final_mlm_probability)}"
+    choices = (objective.selection, objective.replacement)
+    usual = ("token", "mask")
+    return name + "".join(
+        f".{choice if isinstance(choice, str) else 'own'}"
+        for choice, other in zip(choices, usual, strict=True)
+        if choice != other
+    )
+
+
+def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
+    for key, name in (("peak", "lr"), ("warmup_steps", "warm"), ("decay_steps", "decay")):
+        value = getattr(recipe.learning_rate, key)
+        if value != getattr(shared.learning_rate, key):
+            yield f"{name}{short_number(value) if isinstance(value, int) else f'{value:.6g}'}"
+    for key, name in (("max_seqlen", "len"), ("rows_per_step", "rows"), ("precision", "")):
+        if getattr(recipe, key) != getattr(shared, key):
+            yield f"{name}{getattr(recipe, key)}"
+    yield from _seed_names(recipe.seeds, shared.seeds)
+    for key, value in _changed(recipe.optimizer.model_dump(), shared.optimizer.model_dump()):
+        yield f"{key.replace('_', '')}{value:.6g}"
+
+
+def _seed_names(seeds: Seeds, shared: Seeds) -> Iterator[str]:
+    changed = _changed(seeds.model_dump(), shared.model_dump())
+    if len({value for _, value in changed}) == 1 and len(changed) == len(Seeds.model_fields):
+        yield f"seed{changed[0][1]}"
+        return
+    for key, value in changed:
+        yield f"{key.removesuffix('_seed')}{value}"
+
+
+def _changed(settings: dict[str, Any], shared: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in settings.items() if value != shared[key]]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}"
+
+
+def _plain(name: str) -> str:
+    """Leave letters, digits, dots, dashes and underlines, as file names need them."""
+    return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")

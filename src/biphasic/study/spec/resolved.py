@@ -1,0 +1,98 @@
+"""Settings in full, as `--print-config` shows them: defaults filled in, nothing done.
+
+The YAML can be read again. What a file of its kind does not hold stands below as a comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from biphasic.config import parse_config
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.records import Convention
+from biphasic.study.spec.study import PAPER, FinetuningConfig, StudyConfig, TaskConfig
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.recipe import Recipe
+
+_PER_MODEL = """\
+finetuning.protocol.max_seqlen is not set: inputs may be as long as the model's. What a task's own
+description asks for goes before finetuning.protocol."""
+
+
+def recipe_text(recipe: Recipe, *, corpus: CorpusConfig, compute: ComputeConfig) -> str:
+    """Return a recipe file, with the text and how steps are computed as a comment."""
+    beside = {"corpus": _plain(corpus), "compute": _plain(compute)}
+    return _yaml(_plain(recipe)) + _comment(_yaml(beside))
+
+
+def study_text(config: StudyConfig) -> str:
+    """Return a study file: includes, axes and overrides applied."""
+    content = _plain(config)
+    content["finetuning"] = _finetuning(config.finetuning)
+    return _yaml(content) + _finetuning_comment(config.finetuning)
+
+
+def evaluation_text(
+    tasks: Sequence[TaskConfig],
+    *,
+    learning_rates: Sequence[float] | None,
+    seeds: Sequence[int] | None,
+    protocol: Mapping[str, Any],
+    is_paper: bool,
+    convention: Convention,
+) -> str:
+    """Return what an evaluation does, as the keys of a study file.
+
+    Args:
+        tasks: The tasks.
+        learning_rates: Peak rates; the default ones when None.
+        seeds: Seeds; the default ones when None.
+        protocol: Constants that were set by hand; they hold for every task.
+        is_paper: Whether all others are those of the reference study's public code.
+        convention: How intervals are computed.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    raw: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds}
+    raw = {name: value for name, value in raw.items() if value is not None}
+    finetuning = parse_config(
+        FinetuningConfig, {**raw, "protocol": PAPER if is_paper else protocol}, where="evaluate"
+    )
+    content = {
+        "tasks": [_plain(task.model_copy(update={"protocol": dict(protocol)})) for task in tasks],
+        "finetuning": _finetuning(finetuning),
+        "convention": convention,
+    }
+    return _yaml(content) + _finetuning_comment(finetuning)
+
+
+def _finetuning(config: FinetuningConfig) -> dict[str, Any]:
+    content = _plain(config)
+    if _follows_the_model(config):
+        del content["protocol"]["max_seqlen"]
+    return content
+
+
+def _finetuning_comment(config: FinetuningConfig) -> str:
+    return _comment(_PER_MODEL) if _follows_the_model(config) else ""
+
+
+def _follows_the_model(config: FinetuningConfig) -> bool:
+    protocol = config.protocol
+    return not isinstance(protocol, str) and "max_seqlen" not in protocol.model_fields_set
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return config.model_dump(mode="json")
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in text.splitlines())

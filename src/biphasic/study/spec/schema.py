@@ -1,0 +1,95 @@
+"""The JSON schema of study files, for editors: what may be written, where, and what it means."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from biphasic.study.spec.load import INCLUDE
+from biphasic.study.spec.study import StudyConfig
+
+TITLE = "Study file of biphasic"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_AXES = {
+    "type": "object",
+    "description": "Settings to multiply: where each lies in the arm, such as `recipe.model` or "
+    "`phases.1.mlm_probability`, and its values.",
+    "additionalProperties": {"type": "array", "minItems": 1},
+}
+_STEPS = {
+    "type": "integer",
+    "exclusiveMinimum": 0,
+    "description": "Optimizer steps of all phases together. Phases take theirs or a share; one "
+    "may leave both out and takes the rest.",
+}
+_SHARE = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": 1,
+    "description": "Share of the arm's `steps`, instead of a number of them.",
+}
+_INCLUDED = {
+    "description": "Study files that this one is laid on: groups of settings are merged, lists and "
+    "values replaced.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the schema of what a study file may hold; axes and budgets of arms included."""
+    schema = copy.deepcopy(StudyConfig.model_json_schema())
+    schema = {"$schema": _DIALECT, **schema, "title": TITLE}
+    definitions = schema["$defs"]
+    for name in _phase_names(definitions):
+        phase = definitions[name]
+        phase["properties"]["share"] = _SHARE
+        phase["properties"]["steps"] = {"type": "integer", "minimum": 0, **_text(phase, "steps")}
+        _make_optional(phase, "steps")
+    arm = definitions["ArmConfig"]
+    arm["properties"] |= {"steps": _STEPS, "axes": _AXES}
+    _make_optional(arm, "name")
+    arm["properties"]["recipe"] = _partial(definitions, "RecipeConfig", arm["properties"]["recipe"])
+    task = definitions["TaskConfig"]
+    task["properties"]["protocol"] = _partial(
+        definitions, "FinetuneProtocol", task["properties"]["protocol"]
+    )
+    _accept_texts(definitions)
+    # What a file includes may bring anything that is required.
+    schema["properties"][INCLUDE] = _INCLUDED
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
+    return schema
+
+
+def _phase_names(definitions: dict[str, Any]) -> list[str]:
+    return [name for name in definitions if name.endswith("Phase")]
+
+
+def _text(model: dict[str, Any], name: str) -> dict[str, Any]:
+    described = model["properties"][name]
+    return {"description": described["description"]} if "description" in described else {}
+
+
+def _make_optional(model: dict[str, Any], name: str) -> None:
+    required = [each for each in model.get("required", []) if each != name]
+    model.pop("required", None)
+    if required:
+        model["required"] = required
+
+
+def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of which every setting may be left out, for a field that changes some."""
+    changed = copy.deepcopy(definitions[name])
+    changed.pop("required", None)
+    rate = changed["properties"].get("learning_rate")
+    if rate is not None:
+        # Of a schedule, too, single settings may be changed.
+        schedule = copy.deepcopy(definitions["LearningRateConfig"])
+        schedule.pop("required", None)
+        changed["properties"]["learning_rate"] = schedule
+    return {**changed, "description": field["description"]}
+
+
+def _accept_texts(definitions: dict[str, Any]) -> None:
+    """Let a plain string stand for a source of text, as `SourceConfig` does."""
+    record = definitions.pop("SourceConfig")
+    definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, record]}

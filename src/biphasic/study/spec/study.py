@@ -1,0 +1,318 @@
+"""Study files: arms, tasks, and the grid of fine-tunings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+
+from biphasic.config import Config, nearest, parse_config, refuse_repeats
+from biphasic.data.corpus_config import CorpusConfig
+from biphasic.errors import ConfigError
+from biphasic.files import expanded
+from biphasic.records import PRETRAINING, ZERO_SHOT, Convention
+from biphasic.study.spec.arms import ArmConfig, EvaluationPoints, Name, RecipeConfig
+from biphasic.study.spec.axes import expand_arms
+from biphasic.study.spec.tuned_rates import (
+    TunedRate,
+    refuse_repeated_rates,
+    why_not_tuned,
+    with_tuned_rate,
+)
+from biphasic.tasks.builtin.write import BUILTIN_TASKS
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.published.catalog import PUBLISHED
+from biphasic.tasks.records import METRICS_BY_KIND, TaskInfo
+from biphasic.tasks.source import split_source
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import check_phases
+
+PAPER = "paper"
+RESERVED = ("store", "logs")
+"""Folders of a root that are no studies."""
+
+
+class TaskConfig(Config):
+    """One task, and where its protocol departs from the study's."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """What the study calls it."""
+    source: str = ""
+    """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`; the
+    name itself when not given. Relative paths begin at the study file."""
+    revision: str | None = None
+    """Revision of a published dataset on the hub; the newest when not given."""
+    copies: Path | None = None
+    """Folder with local copies of hub datasets, as `OWNER/NAME`; used instead of the hub."""
+    metric: str | None = None
+    """The metric that decides; the task's own when not given."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `finetuning.protocol` that differ for this task."""
+
+    @model_validator(mode="after")
+    def _known_task(self) -> TaskConfig:
+        if self.name == PRETRAINING:
+            raise ValueError(f"'{PRETRAINING}' is what results call held-out losses; rename it")
+        known = [*BUILTIN_TASKS, *PUBLISHED]
+        if not self.source and self.name not in known:
+            raise ValueError(
+                f"unknown task '{self.name}'{nearest(self.name, known)}; a task of your own needs "
+                "a 'source', such as 'sc:folder'"
+            )
+        return self
+
+    @property
+    def origin(self) -> str:
+        """Where its examples come from."""
+        return self.source or self.name
+
+
+class FinetuningConfig(Config):
+    """The grid of fine-tunings per state and task."""
+
+    learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (
+        1e-5,
+        2e-5,
+        5e-5,
+        1e-4,
+        2e-4,
+        5e-4,
+    )
+    """Peak rates; the best on validation is chosen for each seed."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2, 3, 4)
+    """Seeds of heads and batch order."""
+    protocol: FinetuneProtocol | Literal["paper"] = FinetuneProtocol()
+    """All other constants, or `paper`: as the reference study's public code has them."""
+
+    @model_validator(mode="after")
+    def _no_repeats(self) -> FinetuningConfig:
+        refuse_repeats("learning_rates", list(self.learning_rates))
+        refuse_repeats("seeds", list(self.seeds))
+        return self
+
+    @property
+    def is_paper(self) -> bool:
+        """Tell whether the reference study's own protocol is asked for; see docs/protocol.md."""
+        return self.protocol == PAPER
+
+
+class StudyConfig(Config):
+    """A controlled comparison: arms times tasks times learning rates times seeds."""
+
+    name: Name
+    """Names the study's folder."""
+    title: str
+    """Heads the report."""
+    description: str = ""
+    """A paragraph for the report."""
+    corpus: CorpusConfig = CorpusConfig()
+    """Text to pretrain on."""
+    recipe: RecipeConfig
+    """What all arms share."""
+    arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
+    """Ways to pretrain."""
+    tuned_rates: tuple[TunedRate, ...] = ()
+    """Peak rates by model and first objective, in place of the recipe's; `biphasic study tune`
+    writes them."""
+    evaluation_points: tuple[EvaluationPoints, ...] = ()
+    """Where arms are evaluated beside their end."""
+    tasks: tuple[TaskConfig, ...] = ()
+    """What encoders are judged by."""
+    finetuning: FinetuningConfig = FinetuningConfig()
+    """The grid per arm and task."""
+    convention: Convention = "standard"
+    """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
+    checkpoint_every: NonNegativeInt = 200
+    """Updates between checkpoints of a run in progress; 0 for none."""
+    heldout_every: NonNegativeInt = 100
+    """Updates between held-out evaluations; 0 for the last only."""
+    compute: ComputeConfig = ComputeConfig()
+    """How steps of pretraining are computed; it changes no result beyond rounding."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _single_arms(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("arms"), list):
+            return raw
+        try:
+            return {**raw, "arms": expand_arms(raw["arms"], raw.get("recipe"))}
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyConfig:
+        refuse_repeats("arms", [arm.name for arm in self.arms])
+        refuse_repeats("tasks", [task.name for task in self.tasks])
+        refuse_repeated_rates(self.tuned_rates)
+        if self.name in RESERVED:
+            raise ValueError(f"name: '{self.name}' is a folder that studies share; choose another")
+        try:
+            for arm in self.arms:
+                self._check_schedule(arm)
+            self._check_points()
+            for task in self.tasks:
+                self.protocol_of(task)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def _check_schedule(self, arm: ArmConfig) -> None:
+        # Here, so that it is known before any data are made.
+        recipe = self.recipe_of(arm)
+        try:
+            check_phases(recipe.placed_phases)
+            self.compute.check_rows(recipe.placed_phases)
+        except ConfigError as error:
+            raise ConfigError(f"arm '{arm.name}': {error}") from None
+
+    def _check_points(self) -> None:
+        ends = {arm.name: sum(phase.steps for phase in arm.phases) for arm in self.arms}
+        for name, steps in self.points_by_arm().items():
+            if steps[-1] > ends[name]:
+                raise ConfigError(
+                    f"evaluation_points: arm '{name}' ends with step {ends[name]:,}; it cannot be "
+                    f"evaluated at {steps[-1]:,}"
+                )
+
+    def unused_rates(self) -> list[str]:
+        """Say which tuned rates no arm takes: an override may have changed models or phases."""
+        recipes = [self.recipe_of(arm) for arm in self.arms if why_not_tuned(arm) is None]
+        return [
+            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm that takes the shared "
+            "peak begins with its model and phase"
+            for index, rate in enumerate(self.tuned_rates)
+            if not any(rate.fits(recipe) for recipe in recipes)
+        ]
+
+    def points_by_arm(self) -> dict[str, list[int]]:
+        """Return the steps on the way at which arms are evaluated, ascending, by arm.
+
+        Raises:
+            ConfigError: There is no arm of a name.
+        """
+        names = [arm.name for arm in self.arms]
+        found: dict[str, set[int]] = {}
+        for points in self.evaluation_points:
+            for name in points.meant(names):
+                found.setdefault(name, set()).update(points.steps)
+        return {name: sorted(steps) for name, steps in found.items()}
+
+    def recipe_of(self, arm: ArmConfig) -> Recipe:
+        """Return an arm's recipe, at its tuned rate where there is one."""
+        return with_tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
+
+    @property
+    def longest_input(self) -> int:
+        """Longest sequence that the models of all arms can read, in tokens."""
+        lengths = [arm.recipe.get("max_seqlen", self.recipe.max_seqlen) for arm in self.arms]
+        return min(int(length) for length in lengths)
+
+    def protocol_of(
+        self, task: TaskConfig, needed: Mapping[str, Any] | None = None
+    ) -> FinetuneProtocol:
+        """Return a task's protocol; inputs may be as long as the model's, unless limited.
+
+        Args:
+            task: One of the study's tasks.
+            needed: What the task's own description asks for. It goes before what all tasks share,
+                and what the study sets for this task goes before both.
+
+        Raises:
+            ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
+        """
+        longest = self.longest_input
+        try:
+            protocol = merge_protocol(
+                self.finetuning.protocol, needed, task.protocol, longest=longest
+            )
+        except ConfigError as error:
+            raise ConfigError(str(error), about=f"task '{task.name}'") from None
+        if protocol.max_seqlen > longest:
+            raise ConfigError(
+                f"protocol.max_seqlen {protocol.max_seqlen} exceeds the model's {longest} "
+                "(recipe.max_seqlen)",
+                about=f"task '{task.name}'",
+            )
+        return protocol
+
+    def anchored(self, folder: Path) -> StudyConfig:
+        """Return the study with relative paths read from a folder: the study file's."""
+        tasks = tuple(
+            task.model_copy(
+                update={
+                    "source": anchor_source(task.source, folder),
+                    "copies": None if task.copies is None else folder / expanded(task.copies),
+                }
+            )
+            for task in self.tasks
+        )
+        arms = tuple(arm.anchored(folder) for arm in self.arms)
+        return self.model_copy(
+            update={
+                "corpus": self.corpus.anchored(folder),
+                "tasks": tasks,
+                "arms": arms,
+                "recipe": self.recipe.anchored(folder),
+                "tuned_rates": tuple(rate.anchored(folder) for rate in self.tuned_rates),
+            }
+        )
+
+
+def merge_protocol(
+    shared: FinetuneProtocol | Literal["paper"],
+    needed: Mapping[str, Any] | None,
+    own: Mapping[str, Any],
+    *,
+    longest: int,
+) -> FinetuneProtocol:
+    """Return one task's protocol: what all share, what the task needs, what was set for it.
+
+    Args:
+        shared: Of all tasks of a study.
+        needed: What the task's description asks for.
+        own: What was set for this task by hand.
+        longest: Longest input of the model, in tokens: the limit unless another one is set.
+
+    Raises:
+        ConfigError: A setting does not exist or has a wrong value.
+    """
+    if isinstance(shared, str):
+        base = {"max_seqlen": longest, **FinetuneProtocol.paper(max_positions=longest)}
+    else:
+        # Defaults are left out: what the task needs must not lose against them.
+        base = {"max_seqlen": longest, **shared.model_dump(include=shared.model_fields_set)}
+    return parse_config(FinetuneProtocol, {**base, **(needed or {}), **own}, where="protocol")
+
+
+def anchor_source(source: str, folder: Path) -> str:
+    """Return a task's source with a relative path read from a folder; names stay as they are."""
+    kind, path = split_source(source)
+    is_name = path in PUBLISHED if kind in {None, ZERO_SHOT} else False
+    if not path or is_name or (kind is None and path in BUILTIN_TASKS):
+        return source
+    anchored = str(folder / expanded(path))
+    return anchored if kind is None else f"{kind}:{anchored}"
+
+
+def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
+    """Return the metric that decides a task.
+
+    By the reference study's protocol the score of token classification is the mean of token F1
+    over sentences, unless somebody chose another: a study for the task, or its own description.
+
+    Raises:
+        ConfigError: The task has no such metric.
+    """
+    known = METRICS_BY_KIND[info.kind]
+    if task.metric is not None and task.metric not in known:
+        raise ConfigError(
+            f"no metric '{task.metric}' for kind '{info.kind}'{nearest(task.metric, known)}",
+            about=f"task '{task.name}'",
+        )
+    is_given = task.origin in PUBLISHED or task.origin in BUILTIN_TASKS
+    if is_paper and is_given and info.kind == "tc":
+        return task.metric or "sentence_token_f1"
+    return task.metric or info.metric

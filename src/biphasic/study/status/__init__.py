@@ -1,0 +1,1 @@
+"""How far a study is, while it runs and afterwards."""

@@ -1,0 +1,113 @@
+"""How far a study is that nobody runs: its plan, beside what the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from biphasic.analysis.checked import report_damage
+from biphasic.errors import CheckpointError
+from biphasic.execution.graph import with_dependents
+from biphasic.files import verify_folder
+from biphasic.study.find import STORE
+from biphasic.study.plan.finished import Finished, progress_by_arm
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.spec.study import StudyConfig
+from biphasic.study.status.device_time import device_time
+from biphasic.study.status.record import FailedJob, JobCounts, read_progress
+from biphasic.study.status.status import StudyStatus
+
+_MOST_DAMAGED = 5
+
+
+def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
+    """Return how far a study is by what the store has of its plan.
+
+    Args:
+        config: The study.
+        folder: Its folder, beside the store.
+        notes: What else should be known.
+
+    Raises:
+        DataError: Data that only their owner can bring are missing, or a record is damaged.
+    """
+    store = folder.parent / STORE
+    outlook = look_ahead(config, store)
+    plan = outlook.plan
+    finished = Finished.of(store)
+    done = finished.jobs(plan)
+    last = read_progress(folder)
+    failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
+    counts = _counts(plan, done, [each.id for each in failures])
+    notes = [*notes, *_damage(done, plan, folder, store)]
+    spent, left = device_time(plan, store, finished, vocab_size=outlook.ground.vocab_size)
+    return StudyStatus(
+        study=config.name,
+        folder=folder,
+        phase="unfinished" if counts.waiting or counts.failed or counts.blocked else "finished",
+        runner=None,
+        counts=counts,
+        failures=failures,
+        by_arm=progress_by_arm(plan, done.__contains__),
+        device_seconds_spent=spent,
+        device_seconds_left=left,
+        notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),
+    )
+
+
+def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[str]:
+    """Yield what is seen at a glance: missing files, and files of another size."""
+    for problem in report_damage(folder, hashes=False):
+        yield f"{problem}; run the study again, which writes its report anew"
+    results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
+    names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
+    places = [store / kind / name for kind, found in names.items() for name in sorted(found)]
+    damaged = [told for place in places if (told := _look(place))]
+    yield from damaged[:_MOST_DAMAGED]
+    if len(damaged) > _MOST_DAMAGED:
+        yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' names them"
+
+
+def _look(place: Path) -> str:
+    try:
+        verify_folder(place, remedy=f"delete the folder {place} and run again", hashes=False)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
+    """Tell whether what failed is still planned, and nobody has done it since."""
+    is_planned = any(segment.id == failure.id for segment in plan.segments) or any(
+        group.id == failure.id for group in plan.groups
+    )
+    return is_planned and failure.id not in done
+
+
+def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
+    waiting = _waiting(plan)
+    blocked = {each for one in failed for each in with_dependents(one, waiting)} - {*done, *failed}
+    total = len(waiting)
+    return JobCounts(
+        done=len(done),
+        running=0,
+        waiting=total - len(done) - len(failed) - len(blocked),
+        failed=len(failed),
+        blocked=len(blocked),
+    )
+
+
+def _waiting(plan: Plan) -> dict[str, list[str]]:
+    """Return, by job, those that need it."""
+    waiting: dict[str, list[str]] = {segment.id: [] for segment in plan.segments}
+    waiting.update({group.id: [] for group in plan.groups})
+    for job, needed in _needed(plan).items():
+        if needed in waiting:
+            waiting[needed].append(job)
+    return waiting
+
+
+def _needed(plan: Plan) -> Mapping[str, str | None]:
+    states = {segment.id: segment.parent for segment in plan.segments}
+    return {**states, **{group.id: group.state for group in plan.groups}}

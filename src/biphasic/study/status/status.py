@@ -1,0 +1,135 @@
+"""How far a study is: as its runner says while there is one, else as the store says."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from biphasic.config import Config
+from biphasic.errors import StudyError
+from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
+from biphasic.study.find import RESOLVED
+from biphasic.study.status.record import (
+    ArmProgress,
+    FailedJob,
+    JobCounts,
+    ProgressRecord,
+    RunningJob,
+    read_progress,
+)
+
+if TYPE_CHECKING:
+    from biphasic.study.spec.study import StudyConfig
+
+_QUIET_SECONDS = 60.0
+"""Without a heartbeat, after which the status says so."""
+
+
+class StudyStatus(Config):
+    """How far a study is, for people and (`--json`) for programs."""
+
+    format: Literal["biphasic.status/1"] = "biphasic.status/1"
+    study: str
+    """Its name."""
+    folder: Path
+    """Its folder."""
+    phase: Literal["running", "preparing", "unfinished", "finished"]
+    """What is going on; `preparing`: text and tasks are made, and nothing is counted yet."""
+    runner: str | None
+    """The process that runs it, since when."""
+    counts: JobCounts | None
+    """All its jobs; None while it is prepared."""
+    running: tuple[RunningJob, ...] = ()
+    failures: tuple[FailedJob, ...] = ()
+    """Jobs that were set aside, by this run or the last one."""
+    by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
+    device_seconds_spent: float | None = None
+    """While it runs, of this run; else of all that the study uses, whoever made it."""
+    device_seconds_left: float | None = None
+    """As jobs of the same kind went so far; None where none has ended."""
+    eta: str | None = None
+    """When a running study will end, ISO 8601, UTC; None where nobody can tell."""
+    notes: tuple[str, ...] = ()
+    """What else should be known, a sentence each."""
+
+
+def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus:
+    """Return how far a study is.
+
+    Args:
+        folder: Of the study.
+        config: Its settings, if it may never have been run.
+
+    Raises:
+        StudyError: It was never run and no settings are given, or its records cannot be read.
+        DataError: Data that only their owner can bring are missing.
+    """
+    owner = find_owner(folder / LOCK)
+    notes: list[str] = []
+    if owner is not None:
+        silence = time.time() - owner.heartbeat
+        if owner.is_here or silence < LEASE_SECONDS:
+            return _running(folder, owner, silence)
+        notes.append(
+            f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "
+            f"{silence / 60:.0f} minutes"
+        )
+    # These import torch; whoever watches a running study needs no plan.
+    from biphasic.study.spec.load import load_resolved  # noqa: PLC0415
+    from biphasic.study.status.at_rest import status_at_rest  # noqa: PLC0415
+
+    saved = load_resolved(folder) if (folder / RESOLVED).is_file() else config
+    if saved is None:
+        raise StudyError(f"{folder}: no study was run here; name its study file")
+    if config is not None and saved != config:
+        notes.append("the study file is not what was run last; this is of what was run")
+    return status_at_rest(saved, folder, notes)
+
+
+def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
+    notes: list[str] = []
+    if silence > _QUIET_SECONDS:
+        notes.append(f"no heartbeat for {silence:.0f} s")
+    progress = read_progress(folder)
+    if progress is None or not _is_of(progress, owner):
+        return StudyStatus(
+            study=folder.name,
+            folder=folder,
+            phase="preparing",
+            runner=str(owner),
+            counts=None,
+            notes=tuple(notes),
+        )
+    if progress.is_over:
+        notes.append("all jobs have ended; the report is being written")
+    return StudyStatus(
+        study=folder.name,
+        folder=folder,
+        phase="running",
+        runner=str(owner),
+        counts=progress.counts,
+        running=progress.running,
+        failures=progress.failures,
+        by_arm=progress.by_arm,
+        device_seconds_spent=progress.device_seconds_spent,
+        device_seconds_left=progress.device_seconds_left,
+        eta=None if progress.is_over else _eta(progress),
+        notes=tuple(notes),
+    )
+
+
+def _is_of(progress: ProgressRecord, owner: Owner) -> bool:
+    """Tell whether a record was written by the process that runs the study now."""
+    runner = progress.runner
+    return not owner.host or (runner.host, runner.pid) == (owner.host, owner.pid)
+
+
+def _eta(progress: ProgressRecord) -> str | None:
+    if progress.seconds_left is None:
+        return None
+    end = datetime.fromisoformat(progress.updated) + timedelta(seconds=progress.seconds_left)
+    return end.astimezone(UTC).isoformat(timespec="seconds")

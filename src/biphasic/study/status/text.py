@@ -1,0 +1,113 @@
+"""How far a study is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from biphasic.study.status.record import JobCounts, RunningJob
+from biphasic.study.status.status import StudyStatus
+
+_MOST_ARMS = 40
+_BAR = 20
+
+
+def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterator[str]:
+    """Yield the lines that describe how far a study is.
+
+    Args:
+        status: How far it is.
+        now: What time it is; the clock's when None.
+    """
+    now = now or datetime.now(UTC)
+    yield f"{status.study}: {_phase(status)}"
+    for note in status.notes:
+        yield f"  {note}"
+    if status.counts is None:
+        yield "  text and tasks are being made; jobs are counted after that"
+        return
+    yield f"  {_counts(status.counts)}"
+    if status.running:
+        yield "running"
+        yield from _running(status.running, now)
+    if status.failures:
+        yield "failed"
+        for failure in status.failures:
+            tried = f" (tried {failure.tries} times)" if failure.tries > 1 else ""
+            yield f"  {failure.label}: {failure.error}{tried}"
+            yield f"    job {failure.id[:12]}" + (f", log {failure.log}" if failure.log else "")
+    yield "arms"
+    yield from _arms(status)
+    yield f"device-hours  {_time(status)}"
+
+
+def short_line(status: StudyStatus) -> str:
+    """Return what has become of a study's jobs, in a line."""
+    told = "preparing" if status.counts is None else _counts(status.counts)
+    return f"{status.study}: {told}"
+
+
+def _phase(status: StudyStatus) -> str:
+    if status.phase in {"finished", "unfinished"}:
+        ending = "" if status.phase == "finished" else "; nobody runs it"
+        return f"{status.phase}{ending}"
+    return f"{status.phase} ({status.runner})"
+
+
+def _counts(counts: JobCounts) -> str:
+    total = counts.done + counts.running + counts.waiting + counts.failed + counts.blocked
+    told = [f"{counts.done:,} done", f"{counts.running:,} running", f"{counts.waiting:,} waiting"]
+    if counts.failed:
+        told.append(f"{counts.failed:,} failed")
+    if counts.blocked:
+        told.append(f"{counts.blocked:,} need one that failed")
+    return f"{', '.join(told)}, of {total:,} jobs"
+
+
+def _running(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]:
+    width = max(len(job.label) for job in jobs)
+    for job in jobs:
+        steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
+        for_seconds = (now - datetime.fromisoformat(job.started)).total_seconds()
+        told = f"  {job.label:{width}}  {steps:>13}  {_duration(max(for_seconds, 0.0)):>8}"
+        yield f"{told}  {job.text}".rstrip()
+
+
+def _arms(status: StudyStatus) -> Iterator[str]:
+    if not status.by_arm:
+        return
+    width = max(len(name) for name in status.by_arm)
+    # What is under way comes first; arms that are finished say the least.
+    order = sorted(status.by_arm.items(), key=lambda each: each[1].done >= each[1].total)
+    for name, arm in order[:_MOST_ARMS]:
+        filled = _BAR * arm.done // arm.total if arm.total else _BAR
+        bar = "#" * filled + "." * (_BAR - filled)
+        yield f"  {name:{width}}  {bar}  {arm.done:,}/{arm.total:,}"
+    if len(order) > _MOST_ARMS:
+        rest = order[_MOST_ARMS:]
+        finished = sum(arm.done >= arm.total for _, arm in rest)
+        yield f"  and {len(rest):,} more, {finished:,} of them finished"
+
+
+def _time(status: StudyStatus) -> str:
+    spent = status.device_seconds_spent
+    told = "not known" if spent is None else _hours(spent)
+    told += " spent" + (" in this run" if status.phase == "running" else "")
+    left = status.device_seconds_left
+    told += ", not known how many are left" if left is None else f", about {_hours(left)} left"
+    return told if status.eta is None else f"{told}; the end is expected at {_clock(status.eta)}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def _clock(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")

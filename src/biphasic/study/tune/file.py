@@ -1,0 +1,198 @@
+"""Writes tuned rates into a study file, and leaves every other line as people wrote it.
+
+YAML libraries lose comments and layout when they write. So the file stays text: only the block of
+`tuned_rates` is replaced or added, where a parser finds its place, and the result is read again
+and compared before it takes the old file's place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from biphasic.errors import ConfigError
+from biphasic.files import write_text
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.study import StudyConfig
+from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.training.recipe import PretrainedModel
+
+KEY = "tuned_rates"
+_AFTER = "recipe"
+_MARK = "# Chosen by `biphasic study tune`"
+
+
+def write_tuned(
+    file: Path, target: Path, config: StudyConfig, rates: Sequence[TunedRate], *, curve: Path
+) -> list[str]:
+    """Write a study file with tuned rates; return what changed, as the lines of a diff.
+
+    Args:
+        file: The study file.
+        target: Where to write: the file itself, or another one.
+        config: What the file says now.
+        rates: What it is to say of peak rates.
+        curve: Where the curves lie.
+
+    Raises:
+        ConfigError: The result would not be the same study at these rates; nothing is written.
+    """
+    with file.open(encoding="utf-8", newline="") as stream:
+        before = stream.read()
+    folder = target.resolve().parent
+    named = Path(os.path.relpath(curve.resolve(), folder)).as_posix()
+    try:
+        after = tuned_text(before, [_as_written(rate, folder) for rate in rates], curve=named)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    if after != before or file.resolve() != target.resolve():
+        _check(after, target, config.model_copy(update={KEY: tuple(rates)}))
+        write_text(target, after)
+    lines = (before.splitlines(), after.splitlines())
+    return list(difflib.unified_diff(*lines, str(file), str(target), lineterm="", n=2))
+
+
+def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
+    """Return the text of a study file with tuned rates in it.
+
+    Args:
+        text: Of the file.
+        rates: All of them; those that the file has are replaced.
+        curve: Where the curves lie, for the comment.
+
+    Raises:
+        ConfigError: The file is not laid out in lines, one setting below the other.
+    """
+    places = _places(text)
+    if not places:
+        told = ", ".join(map(_entry, rates))
+        raise ConfigError(
+            f"no setting begins a line of its own here; add this yourself: {KEY}: [{told}]"
+        )
+    newline = "\r\n" if "\r\n" in text else "\n"
+    first, _ = next(iter(places.values()))
+    indent = text[text.rfind("\n", 0, first) + 1 : first].lstrip("\ufeff")
+    block = newline.join(_block(rates, curve=curve, indent=indent))
+    if KEY in places:
+        start, end = places[KEY]
+        start = _without_mark(text, text.rfind("\n", 0, start) + 1)
+        rest = text[_line_end(text, end) :]
+        return text[:start] + block + rest
+    _, end = places[_AFTER if _AFTER in places else next(reversed(places))]
+    end = _line_end(text, end)
+    return text[:end] + newline + block + (text[end:] or newline)
+
+
+def _places(text: str) -> dict[str, tuple[int, int]]:
+    """Return where each setting of the file begins and where its text ends; none if not in lines.
+
+    Ends of nested blocks are no text: a parser notices them only when the next setting begins.
+    """
+    places: dict[str, tuple[int, int]] = {}
+    depth, key, is_value = 0, "", False
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if depth == 0 and isinstance(event, yaml.MappingStartEvent) and event.flow_style:
+            return {}
+        if depth == 1 and not is_value and isinstance(event, yaml.ScalarEvent):
+            key, is_value = event.value, True
+            places[key] = event.start_mark.index, event.end_mark.index
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth >= 1 and event.end_mark.index > event.start_mark.index:
+            places[key] = places[key][0], event.end_mark.index
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif depth == 1:
+            is_value = False
+    # Blocks of text end where the next setting begins, blank lines included.
+    return {name: (start, len(text[:end].rstrip())) for name, (start, end) in places.items()}
+
+
+def _line_end(text: str, index: int) -> int:
+    """Return where the line of a place ends, before what ends it."""
+    end = text.find("\n", index)
+    end = len(text) if end < 0 else end
+    return end - (text[end - 1 : end] == "\r")
+
+
+def _without_mark(text: str, start: int) -> int:
+    """Return the beginning of the comment of ours that stands above a line, if there is one."""
+    above = text.rfind("\n", 0, max(start - 1, 0)) + 1
+    return above if start and text[above:start].strip().startswith(_MARK) else start
+
+
+def _check(text: str, target: Path, expected: StudyConfig) -> None:
+    """Read the text from where it will lie, and refuse it where it is another study."""
+    if load_study(target, text=text) != expected:
+        raise ConfigError(
+            f"{target}: would be another study, so it was not written; paths in a study file "
+            "begin where it lies: write beside it, or leave --out away"
+        )
+
+
+def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
+    """Return a rate with the folder of its model as seen from a folder, where that reads back."""
+    if not isinstance(rate.model, PretrainedModel):
+        return rate
+    model = rate.model
+    if not Path(model.pretrained).is_absolute():
+        return rate
+    relative = model.model_copy(update={"pretrained": os.path.relpath(model.pretrained, folder)})
+    if relative.anchored(folder) != model:
+        return rate
+    return rate.model_copy(update={"model": relative})
+
+
+def _block(rates: Sequence[TunedRate], *, curve: str, indent: str) -> list[str]:
+    return [
+        f"{indent}{_MARK}; the losses at all rates: {curve}",
+        f"{indent}{KEY}:",
+        *(f"{indent}  - {_entry(rate)}" for rate in rates),
+    ]
+
+
+def _entry(rate: TunedRate) -> str:
+    model = rate.model_dump(mode="json", exclude_defaults=True)["model"]
+    return _flow({"model": model, "phase": _written(rate.phase), "peak": rate.peak})
+
+
+def _written(objective: ObjectiveConfig) -> dict[str, Any]:
+    """Return the settings of an objective as people write them: its name, the rate, the rest."""
+    settings: dict[str, Any] = {"objective": objective.objective}
+    rate = getattr(objective, "mlm_probability", None)
+    if rate is not None:
+        settings["mlm_probability"] = rate  # written out, default or not
+    settings |= objective.model_dump(mode="json", exclude_defaults=True)
+    if parts := getattr(objective, "objectives", ()):
+        settings["objectives"] = [_written(each) for each in parts]
+    return settings
+
+
+def _flow(value: Any) -> str:
+    """Write a value on one line, as study files write settings."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum():
+        return value if yaml.safe_load(value) == value else json.dumps(value)
+    return json.dumps(value)
+
+
+def _number(value: float) -> str:
+    """Write a number as YAML reads it: exponents need a dot before them and a sign."""
+    if 1e-2 <= abs(value) < 1e4:
+        return repr(value)
+    digits = next(each for each in range(1, 18) if float(f"{value:.{each}e}") == value)
+    mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+    return f"{mantissa}e{int(exponent):+d}"

@@ -1,0 +1,293 @@
+"""`biphasic study tune`: short trunks over peak rates, and the best of them for each beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from biphasic.analysis.tune_figure import curve_csv, draw_curves
+from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
+from biphasic.errors import StoppedError, StudyError
+from biphasic.execution.scheduler import Failure
+from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
+from biphasic.study.api import run_study
+from biphasic.study.find import STORE
+from biphasic.study.plan.preview import Outlook, look_ahead
+from biphasic.study.plan.training import PlannedArm
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.study import StudyConfig
+from biphasic.study.spec.tuned_rates import TunedRate
+from biphasic.study.tune.choice import (
+    MOST_RUNGS,
+    as_good,
+    best,
+    default_rates,
+    edge_of,
+    next_rate,
+)
+from biphasic.study.tune.file import write_tuned
+from biphasic.study.tune.trials import (
+    Beginning,
+    Tuning,
+    plan_tuning,
+    trunk_name,
+    trunk_schedule,
+    trunk_study,
+)
+from biphasic.training.state import read_state_record
+
+DEFAULT_SHARE = 0.1
+"""Of the longest budget: the reference study tuned on a tenth of its data."""
+_LOST = "lost.json"
+
+Rates = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class TuneOutcome:
+    """What a call to `tune_study` did.
+
+    Attributes:
+        record: What was tried, measured and chosen.
+        folder: The folder of the trunks, with the curves.
+        num_executed: Jobs that ran.
+        rates: What the study file says now.
+        difference: How it changed, as the lines of a diff; none where it said so already.
+    """
+
+    record: TuneRecord
+    folder: Path
+    num_executed: int
+    rates: tuple[TunedRate, ...]
+    difference: tuple[str, ...]
+
+
+def tune_study(
+    file: Path | str,
+    *,
+    root: Path | str = "runs",
+    rates: Sequence[float] | None = None,
+    share: float = DEFAULT_SHARE,
+    extend: bool = True,
+    out: Path | str | None = None,
+    num_workers: int | None = None,
+    num_threads: int = 1,
+    console: Console | None = None,
+) -> TuneOutcome:
+    """Choose the peak rates of a study's arms and write them into its file.
+
+    Args:
+        file: Study file.
+        root: Folder for studies and for the store that they share.
+        rates: Peak rates to try; around the file's own when None.
+        share: Of the longest budget, for each trunk.
+        extend: Go on beyond the list where its edge is the best.
+        out: Another file to write to.
+        num_workers: Jobs at once; as many as cores allow when None.
+        num_threads: Threads per job.
+        console: Where progress is shown; standard error when None.
+
+    Raises:
+        ConfigError: The study cannot be tuned as written.
+        StudyError: Trunks failed, or all of a beginning were lost; the file stays as it is.
+        StoppedError: Somebody cancelled the trunks; the next call goes on.
+        CheckpointError: The record of a trunk is damaged.
+    """
+    file = Path(file)
+    tuning = plan_tuning(load_study(file), share)
+    trunks = _Trunks(
+        tuning, Path(root).resolve(), num_workers, num_threads, console or Console(stderr=True)
+    )
+    found = trunks.try_rates(first_rates(tuning, rates), extend=extend)
+    record = _record(tuning, found)
+    _write_curves(trunks.folder, record)
+    _refuse_all_lost(record, trunks.folder)
+    chosen = tuple(
+        beginning.tuned(curve.choice)
+        for beginning, curve in zip(tuning.beginnings, record.curves, strict=True)
+        if curve.choice is not None
+    )
+    difference = write_tuned(
+        file, Path(out or file), tuning.config, chosen, curve=trunks.folder / "curve.csv"
+    )
+    return TuneOutcome(record, trunks.folder, trunks.num_executed, chosen, tuple(difference))
+
+
+def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
+    """Return the rates to begin with, by beginning: those given, or a ladder around its own."""
+    return {
+        each.name: tuple(sorted(rates or default_rates(each.recipe.learning_rate.peak)))
+        for each in tuning.beginnings
+    }
+
+
+@dataclass
+class _Trunks:
+    """The trunks in the store."""
+
+    tuning: Tuning
+    root: Path
+    num_workers: int | None
+    num_threads: int
+    console: Console
+    num_executed: int = 0
+    last: frozenset[str] | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.tuning.name
+
+    @property
+    def store(self) -> Path:
+        return self.root / STORE
+
+    def try_rates(
+        self, rates: Mapping[str, Sequence[float]], *, extend: bool
+    ) -> dict[str, list[TrialRecord]]:
+        """Train the trunks at some rates, and beyond them where that is called for."""
+        rates = dict(rates)
+        found = self._try(rates)
+        for _ in range(MOST_RUNGS if extend else 0):
+            more = {name: rate for name, trials in found.items() if (rate := next_rate(trials))}
+            if not more:
+                break
+            for name, rate in more.items():
+                rates[name] = sorted([*rates[name], rate])
+            found = self._try(rates)
+        self._train(rates, is_last=True)
+        return found
+
+    def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
+        self._train(rates)
+        return self._measure(rates)
+
+    def _train(self, rates: Rates, *, is_last: bool = False) -> None:
+        """Run what is missing of some trunks; at last all, so that their report is current."""
+        config, lost = trunk_study(self.tuning, rates), self._lost()
+        arms = _ends(look_ahead(config, self.store))
+        kept = [arm for arm in config.arms if arms[arm.name].state not in lost]
+        names = frozenset(arm.name for arm in kept)
+        missing = [name for name in names if not self._is_done(arms[name])]
+        if not kept or names == self.last or not (missing or is_last):
+            return
+        outcome = run_study(
+            config.model_copy(update={"arms": tuple(kept)}),
+            root=self.root,
+            num_workers=self.num_workers,
+            num_threads=self.num_threads,
+            console=self.console,
+        )
+        self.num_executed += outcome.num_executed
+        self.last = names
+        if outcome.is_stopped:
+            raise StoppedError(f"{config.name}: stopped; run again to go on")
+        if outcome.set_aside:
+            self._note_lost(config, outcome.set_aside)
+
+    def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
+        """Write down which trunks diverged, so that nobody trains them again.
+
+        Raises:
+            StudyError: Something else failed.
+        """
+        reasons = {failure.id: failure.divergence for failure in failures}
+        if not all(reasons.values()):
+            told = "; ".join(map(str, failures))
+            raise StudyError(f"trunks failed, so nothing was chosen; run again to go on: {told}")
+        outlook, lost = look_ahead(config, self.store), self._lost()
+        for arm in outlook.plan.arms:
+            for identity in outlook.plan.path(arm.state):
+                if reason := reasons.get(identity):
+                    lost[arm.state] = reason
+        write_json(self.folder / _LOST, lost)
+
+    def _lost(self) -> dict[str, str]:
+        path = self.folder / _LOST
+        if not path.is_file():
+            return {}
+        remedy = "delete it and run again, which trains the lost trunks once more"
+        return read_json_object(path, remedy=remedy)
+
+    def _is_done(self, arm: PlannedArm) -> bool:
+        return is_complete(self.store / "states" / arm.state)
+
+    def _measure(self, rates: Rates) -> dict[str, list[TrialRecord]]:
+        """Return by beginning what became of its trunks, by ascending rate."""
+        ends = _ends(look_ahead(trunk_study(self.tuning, rates), self.store))
+        lost = self._lost()
+        return {
+            each.name: [self._trial(each, rate, ends, lost) for rate in rates[each.name]]
+            for each in self.tuning.beginnings
+        }
+
+    def _trial(
+        self,
+        beginning: Beginning,
+        rate: float,
+        ends: Mapping[str, PlannedArm],
+        lost: Mapping[str, str],
+    ) -> TrialRecord:
+        name = trunk_name(beginning, rate)
+        state = ends[name].state
+        if not self._is_done(ends[name]):
+            if state not in lost:
+                raise StudyError(f"trunk '{name}' has not been trained; run again to go on")
+            return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
+        folder = self.store / "states" / state
+        heldout = read_state_record(folder).heldout
+        if missing := sorted(beginning.weights.keys() - heldout.keys()):
+            raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
+        loss = sum(weight * heldout[each] for each, weight in beginning.weights.items())
+        return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
+
+
+def _ends(outlook: Outlook) -> dict[str, PlannedArm]:
+    return {arm.config.name: arm for arm in outlook.plan.arms}
+
+
+def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
+    warmup, decay = trunk_schedule(tuning, tuning.beginnings[0].recipe)
+    return TuneRecord(
+        format=FORMAT,
+        study=tuning.config.name,
+        share=tuning.share,
+        budget=tuning.budget,
+        steps=tuning.steps,
+        warmup_steps=warmup,
+        decay_steps=decay,
+        curves=tuple(_curve(each, found[each.name]) for each in tuning.beginnings),
+        untuned=dict(tuning.untuned),
+        later_schedules=tuning.later_schedules,
+    )
+
+
+def _curve(beginning: Beginning, trials: Sequence[TrialRecord]) -> CurveRecord:
+    chosen = best(trials)
+    return CurveRecord(
+        name=beginning.name,
+        measure=beginning.measure,
+        arms=tuple(arm.name for arm in beginning.arms),
+        trials=tuple(trials),
+        choice=chosen.peak if chosen else None,
+        equals=as_good(trials),
+        edge=edge_of(trials),
+    )
+
+
+def _write_curves(folder: Path, record: TuneRecord) -> None:
+    write_json(folder / "curve.json", record.model_dump(mode="json"))
+    write_text(folder / "curve.csv", curve_csv(record))
+    for ending, content in draw_curves(record).items():
+        write_bytes(folder / f"curve.{ending}", content)
+
+
+def _refuse_all_lost(record: TuneRecord, folder: Path) -> None:
+    lost = [curve.name for curve in record.curves if curve.choice is None]
+    if lost:
+        raise StudyError(
+            f"every trunk of {', '.join(lost)} was lost, so nothing was chosen and the study file "
+            f"stays as it is; give lower --rates (curves: {folder / 'curve.csv'})"
+        )

@@ -1,0 +1,112 @@
+"""What is to be tuned and what was chosen, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneRecord
+from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.summary import summarise_plan
+from biphasic.study.tune.trials import Beginning, Tuning, trunk_schedule, trunk_study
+
+
+def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
+    """Yield the lines that say what would be trained.
+
+    Args:
+        tuning: What is tuned.
+        rates: By beginning, the rates to begin with.
+        store: Where finished trunks are.
+    """
+    config = trunk_study(tuning, rates)
+    outlook = look_ahead(config, store)
+    summary = summarise_plan(config.name, outlook, store)
+    warmup, decay = trunk_schedule(tuning, tuning.beginnings[0].recipe)
+    yield (
+        f"{tuning.name}: {len(config.arms):,} trunks of {tuning.steps:,} steps "
+        f"({100 * tuning.share:g} % of {tuning.budget:,}), {warmup:,} of them warm-up and "
+        f"{decay:,} decay"
+    )
+    for note in summary.assumed:
+        yield f"  assumed  {note}"
+    for beginning in tuning.beginnings:
+        told = ", ".join(f"{rate:g}" for rate in rates[beginning.name])
+        yield f"  {beginning.name}: {told}; judged by held-out {beginning.measure}"
+        yield f"    for {_arms(beginning)}"
+        if others := differing_arms(beginning):
+            first = beginning.arms[0].name
+            yield (
+                f"    trunks have the settings of '{first}'; {_names(others)} differ in more "
+                "than rate, schedule and seeds"
+            )
+    yield from untuned_lines(tuning.untuned, tuning.later_schedules)
+    cost = summary.shared
+    flops = "" if cost.flops is None else f", {cost.flops:.2e} FLOPs"
+    yield f"in all {cost.steps:,} steps, {cost.tokens / 1e6:,.1f}M tokens{flops}"
+    yield f"done   {summary.done.states:,} of {summary.num_states:,} trunks"
+
+
+def result_lines(record: TuneRecord) -> Iterator[str]:
+    """Yield the lines that say what was tried and chosen."""
+    yield (
+        f"{record.study}: trunks of {record.steps:,} steps ({100 * record.share:g} % of "
+        f"{record.budget:,}), held-out losses in nats per token"
+    )
+    for curve in record.curves:
+        yield f"  {curve.name}, by {curve.measure}"
+        for trial in curve.trials:
+            mark = "  <- chosen" if trial.peak == curve.choice else ""
+            loss = f"{trial.loss:.4f}" if trial.loss is not None else f"lost: {trial.lost}"
+            yield f"    {trial.peak:<10.4g} {loss}{mark}"
+        yield from (f"    {remark}" for remark in remarks(curve))
+    yield from untuned_lines(record.untuned, record.later_schedules)
+
+
+def remarks(curve: CurveRecord) -> Iterator[str]:
+    """Yield what to know of a choice."""
+    if curve.equals:
+        rates = ", ".join(f"{rate:.4g}" for rate in curve.equals)
+        yield f"flat: {rates} within {FLAT_NATS:g} nats of it, so the choice hardly matters here"
+    if curve.edge:
+        beyond = "lower" if curve.edge == "lowest" else "higher"
+        yield (
+            f"the choice is the {curve.edge} rate that was tried: the best may lie {beyond}; "
+            f"list {beyond} --rates"
+        )
+
+
+def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that say which rates stay, and why.
+
+    Args:
+        untuned: Arms that keep their rates, and why.
+        later: Tuned arms with a later phase that has a schedule of its own.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in untuned.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"  left as it is: {_names(names)} ({reason})"
+    if later:
+        told = _names(later)
+        yield f"  left as they are: later phases with a learning_rate of their own, in {told}"
+
+
+def differing_arms(beginning: Beginning) -> list[str]:
+    """Return the arms whose recipe differs from the trunks' in what may move the best rate."""
+    first = beginning.arms[0].recipe
+    return [arm.name for arm in beginning.arms if _matters(arm.recipe) != _matters(first)]
+
+
+def _matters(recipe: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in recipe.items() if key not in {"learning_rate", "seeds"}}
+
+
+def _arms(beginning: Beginning) -> str:
+    return _names([arm.name for arm in beginning.arms])
+
+
+def _names(names: Sequence[str], most: int = 4) -> str:
+    told = ", ".join(names[:most])
+    return told if len(names) <= most else f"{told} and {len(names) - most} more"
