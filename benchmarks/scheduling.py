@@ -27,7 +27,8 @@ from biphasic.execution.graph import WorkItem
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import Slot
 from biphasic.files import complete_folder
-from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LIMIT_MS = 2.0
@@ -74,7 +75,13 @@ def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
         display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=num_slots)
         slots = [Slot(index) for index in range(num_slots)]
         with LocalEngine(
-            store, slots, num_threads=1, log_folder=store / "logs", watch=display.progress
+            store,
+            slots,
+            load_job=load_job,
+            worker=WORKER,
+            num_threads=1,
+            log_folder=store / "logs",
+            watch=display.progress,
         ) as engine:
             warm = [item(f"warm-{n}", trivial(store, run)) for n in range(4 * num_slots)]
             warm_display = StudyDisplay(Console(file=io.StringIO()), warm, num_slots=num_slots)

@@ -27,7 +27,6 @@ from biphasic.model.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
-from biphasic.study.find import STORE
 from biphasic.study.inputs.base_model import check_model
 from biphasic.study.inputs.continuation import (
     Continuation,
@@ -41,6 +40,7 @@ from biphasic.study.inputs.corpus import (
     locate_corpus,
     prepare_corpus,
 )
+from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig

@@ -197,9 +197,10 @@ def test_planning(bench, monkeypatch):
 
 def test_scheduling(bench, monkeypatch):
     from biphasic.execution import executor as engine
+    from biphasic.study.run.jobs import load_job
 
     def run_here(worker: Any, job_id: str, _slots: Any, watch: Any) -> None:
-        engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
+        load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(engine._Worker, "run", run_here)
     options = ["--jobs", "2", "--slots", "1", "--alone", "20"]

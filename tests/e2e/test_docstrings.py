@@ -12,6 +12,7 @@ import biphasic
 from biphasic.execution import executor as engine
 from biphasic.export import write
 from biphasic.export.check import Reloaded
+from biphasic.study.run.jobs import load_job
 from tiny_use import write_jsonl, write_model
 
 CALLS = (
@@ -48,7 +49,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
     def run_here(worker, job_id, _slots, watch):
-        engine.load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
+        load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(engine._Worker, "run", run_here)
     monkeypatch.setattr(write, "check_export", lambda *_, **__: Reloaded(0.0, 0.0, 0.0, 0.0, "5"))

@@ -17,10 +17,11 @@ import torch
 
 from biphasic.data.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
+from biphasic.execution.job import Progress
 from biphasic.files import complete_folder, read_json, write_json, write_text
 from biphasic.study.api import pretrain
 from biphasic.study.inputs.corpus import DataPaths
-from biphasic.study.jobs.train import Progress, TrainJob
+from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage

@@ -25,7 +25,7 @@ def job_run(
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores
-    from biphasic.study.find import STORE
+    from biphasic.study.paths import STORE
     from biphasic.study.run.jobs import load_job
     from biphasic.training.memory import tune_allocator
 
@@ -45,7 +45,7 @@ def job_run(
 @job_app.command("show")
 def job_show(job: JobId, root: Root = Path("runs")) -> None:
     """Print what a job is given, as JSON."""
-    from biphasic.study.find import STORE
+    from biphasic.study.paths import STORE
     from biphasic.study.run.jobs import load_job
 
     echo(load_job(root.resolve() / STORE, job).model_dump_json(indent=1))

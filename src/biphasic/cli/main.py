@@ -31,7 +31,8 @@ from biphasic.cli.options import (
     progress_console,
 )
 from biphasic.cli.paper import figures_command, paper_command
-from biphasic.cli.study import INTERRUPTED, shown, study_app
+from biphasic.cli.results import INTERRUPTED, shown
+from biphasic.cli.study import study_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (

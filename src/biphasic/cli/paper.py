@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biphasic.cli.options import echo
-from biphasic.cli.results import chosen_convention
+from biphasic.cli.results import chosen_convention, shown
 
 if TYPE_CHECKING:
     from biphasic.analysis.gallery import Gallery
@@ -96,7 +96,6 @@ def figures_command(
 
 def _print(gallery: Gallery, out: Path) -> None:
     from biphasic.analysis.text import flat
-    from biphasic.cli.study import shown
 
     for path in gallery.paths:
         if path.parent == out:

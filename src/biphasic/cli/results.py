@@ -1,14 +1,23 @@
-"""What commands that read results share: the folder, and the convention of intervals."""
+"""What commands that read or show results share."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import typer
+
+from biphasic.cli.options import echo
+
 if TYPE_CHECKING:
     from biphasic.analysis.load import Problem
     from biphasic.analysis.score_table import Scores
     from biphasic.records import Convention
+    from biphasic.study.run.run import StudyOutcome
+
+INTERRUPTED = 130
+"""Exit code of what was stopped before its end, as shells have it."""
+_WIDEST = 10_000  # characters; no table is wider
 
 
 def chosen_convention(text: str | None) -> Convention | None:
@@ -50,3 +59,36 @@ def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tu
         return study_scores(records, convention), records.problems
     layout = read_layout(folder)
     return layout.scores(convention or "standard"), layout.problems
+
+
+def show_outcome(outcome: StudyOutcome) -> None:
+    """Print a study's table and what failed; end with code 1 if something failed."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from biphasic.analysis.load import load_study
+    from biphasic.analysis.tables import format_table
+    from biphasic.study.paths import STORE
+
+    if outcome.is_stopped:
+        echo(f"report: {shown(outcome.report)}")
+        raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
+    console = Console()
+    table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
+    if not console.is_terminal:
+        # Files and pipes have no width: no number is broken in two.
+        unbounded = console.options.update(width=_WIDEST)
+        console.width = Measurement.get(console, unbounded, table).maximum
+    if outcome.num_executed == 0 and not outcome.failures:
+        console.print("all finished; nothing to do", highlight=False)
+    console.print(table)
+    echo(f"report: {shown(outcome.report)}")
+    if outcome.failures:
+        for failure in outcome.failures:
+            echo(f"failed: {failure}", err=True)
+        raise typer.Exit(1)
+
+
+def shown(path: Path) -> str:
+    """Return a path as a person would type it from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, echo, progress_console
+from biphasic.cli.results import show_outcome, shown
 from biphasic.cli.study_upkeep import (
     StudyName,
     study_cancel,
@@ -18,14 +19,7 @@ from biphasic.cli.study_upkeep import (
 )
 from biphasic.cli.tune import study_tune
 
-if TYPE_CHECKING:
-    from biphasic.study.run.run import StudyOutcome
-
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
-
-_WIDEST = 10_000  # characters; no table is wider
-INTERRUPTED = 130
-"""Exit code of what was stopped before its end, as shells have it."""
 
 Overrides = Annotated[
     list[str] | None,
@@ -58,7 +52,7 @@ def study_plan(
 
     from biphasic.errors import ConfigError
     from biphasic.files import write_text
-    from biphasic.study.find import STORE
+    from biphasic.study.paths import STORE
     from biphasic.study.plan.preview import look_ahead
     from biphasic.study.plan.summary import summarise_plan, summary_json
     from biphasic.study.plan.text import plan_lines
@@ -91,7 +85,7 @@ def study_diff(
     root: Root = Path("runs"),
 ) -> None:
     """Say what each of two studies plans that the other does not, and why."""
-    from biphasic.study.find import STORE
+    from biphasic.study.paths import STORE
     from biphasic.study.plan.diff import compare_studies, difference_lines
     from biphasic.study.plan.preview import look_ahead
     from biphasic.study.spec.load import load_study
@@ -213,39 +207,6 @@ def study_report(
         count = sum(1 for _ in csv.reader(rows)) - 1
     if count:
         echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
-
-
-def show_outcome(outcome: StudyOutcome) -> None:
-    """Print a study's table and what failed; end with code 1 if something failed."""
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.tables import format_table
-    from biphasic.study.find import STORE
-
-    if outcome.is_stopped:
-        echo(f"report: {shown(outcome.report)}")
-        raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
-    console = Console()
-    table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
-    if not console.is_terminal:
-        # Files and pipes have no width: no number is broken in two.
-        unbounded = console.options.update(width=_WIDEST)
-        console.width = Measurement.get(console, unbounded, table).maximum
-    if outcome.num_executed == 0 and not outcome.failures:
-        console.print("all finished; nothing to do", highlight=False)
-    console.print(table)
-    echo(f"report: {shown(outcome.report)}")
-    if outcome.failures:
-        for failure in outcome.failures:
-            echo(f"failed: {failure}", err=True)
-        raise typer.Exit(1)
-
-
-def shown(path: Path) -> str:
-    """Return a path as a person would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 study_app.command("status")(study_status_command)

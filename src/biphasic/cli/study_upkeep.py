@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biphasic.cli.options import Quiet, Root, echo, progress_console
+from biphasic.cli.results import show_outcome
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
-    from biphasic.study.status.status import StudyStatus
+    from biphasic.study.status.record import StudyStatus
 
 _REFRESH_SECONDS = 1.0
 
@@ -77,7 +78,6 @@ def study_retry(
     quiet: Quiet = False,
 ) -> None:
     """Try jobs again that were set aside: ask whoever runs the study, or else run it here."""
-    from biphasic.cli.study import show_outcome
     from biphasic.errors import StudyError
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.find import find_study

@@ -45,7 +45,7 @@ def study_tune(
     quiet: Quiet = False,
 ) -> None:
     """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
-    from biphasic.study.find import STORE
+    from biphasic.study.paths import STORE
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.choice import parse_rates
     from biphasic.study.tune.search import first_rates, tune_study

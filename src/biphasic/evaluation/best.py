@@ -18,13 +18,13 @@ from biphasic.evaluation.evaluate import (
     run_finetunings,
     summarise,
 )
-from biphasic.evaluation.keep import BestModel, KeptModel, find_kept
 from biphasic.execution.display import job_bar
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, ResultRecord
 from biphasic.study.gc.pins import record_wish
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.train import FinetuneJob, GridRun
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun
+from biphasic.study.jobs.keep import BestModel, KeptModel, find_kept
 from biphasic.study.plan.finished import missing_runs
 from biphasic.tasks.protocol import FinetuneProtocol
 

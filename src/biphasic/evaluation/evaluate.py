@@ -28,11 +28,11 @@ from biphasic.model.hub import LocalModel, fetch_model
 from biphasic.model.limits import ModelLimits, model_limits
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
-from biphasic.study.find import STORE
 from biphasic.study.gc.pins import record_wish
 from biphasic.study.inputs.continuation import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
-from biphasic.study.jobs.train import FinetuneJob, GridRun
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun
+from biphasic.study.paths import STORE
 from biphasic.study.plan.finished import missing_runs
 from biphasic.study.plan.plan import (
     FinetuneGroup,
@@ -41,6 +41,7 @@ from biphasic.study.plan.plan import (
     plan_group,
     refuse_lengths,
 )
+from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.folder import DESCRIPTION, read_description
@@ -341,6 +342,8 @@ def run_finetunings(
         LocalEngine(
             job.store,
             local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),
+            load_job=load_job,
+            worker=WORKER,
             num_threads=num_threads,
             log_folder=job.store.parent / "logs",
             watch=display.progress,

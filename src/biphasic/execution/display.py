@@ -13,6 +13,7 @@ from rich.progress import TaskID
 
 from biphasic.errors import StoppedError, TakenError, visible
 from biphasic.execution.graph import WorkItem
+from biphasic.execution.job import Progress, Report
 from biphasic.execution.pace import Pace
 from biphasic.progress import (
     Bars,
@@ -22,7 +23,6 @@ from biphasic.progress import (
     say_on,
     task_text,
 )
-from biphasic.study.jobs.train import Progress, Report
 
 _MOST_NAMED = 4
 """Running jobs that a line describes."""

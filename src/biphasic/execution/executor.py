@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from biphasic.errors import BiphasicError, StoppedError, StudyError, TakenError
+from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
-from biphasic.study.jobs.train import Progress
-from biphasic.study.run.jobs import load_job
 
 Watch = Callable[[str, Progress], None]
 """Told the identity of a job and how far it is, from threads of the engine."""
@@ -79,6 +78,8 @@ class LocalEngine:
         store: Path,
         slots: Sequence[Slot],
         *,
+        load_job: LoadJob,
+        worker: str,
         num_threads: int,
         log_folder: Path,
         watch: Watch,
@@ -88,14 +89,18 @@ class LocalEngine:
         Args:
             store: Content store, where jobs lie.
             slots: What there is to compute on.
+            load_job: Reads a job.
+            worker: Module that calls `biphasic.execution.worker.serve` when it is run.
             num_threads: Threads per slot.
             log_folder: Where jobs and workers leave their logs.
             watch: Told about progress.
         """
         log_folder.mkdir(parents=True, exist_ok=True)
-        self._store, self._watch = store, watch
+        self._store, self._watch, self._load_job = store, watch, load_job
         self._workers = {
-            slot: _Worker(slot, store, num_threads=num_threads, log_folder=log_folder)
+            slot: _Worker(
+                slot, store, module=worker, num_threads=num_threads, log_folder=log_folder
+            )
             for slot in slots
         }
         self._free = list(slots)
@@ -114,7 +119,7 @@ class LocalEngine:
         Raises:
             StudyError: There is no such job in the store, or it needs more slots than there are.
         """
-        needed = load_job(self._store, job_id).num_slots
+        needed = self._load_job(self._store, job_id).num_slots
         if needed > self.num_slots:
             raise StudyError(f"job {job_id}: needs {needed} slots; there are {self.num_slots}")
         future: Future[None] = Future()
@@ -174,8 +179,11 @@ class LocalEngine:
 class _Worker:
     """A process on a slot, started when it is needed and again when it has died."""
 
-    def __init__(self, slot: Slot, store: Path, *, num_threads: int, log_folder: Path) -> None:
+    def __init__(
+        self, slot: Slot, store: Path, *, module: str, num_threads: int, log_folder: Path
+    ) -> None:
         self._slot, self._store, self._num_threads = slot, store, num_threads
+        self._module = module
         self._logs = log_folder
         self._is_stopped = False
         self._process: subprocess.Popen[str] | None = None
@@ -288,7 +296,7 @@ class _Worker:
         threads = str(self._num_threads)
         with self._worker_log.open("a", encoding="utf-8") as log:
             return subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", "biphasic.execution.worker", str(self._store), threads],
+                [sys.executable, "-m", self._module, str(self._store), threads],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

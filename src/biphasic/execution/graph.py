@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from biphasic.study.jobs.train import Job
+from biphasic.execution.job import Job
 
 
 @dataclass(frozen=True)

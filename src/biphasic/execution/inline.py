@@ -8,28 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
 
 from rich.console import Console
 
 from biphasic.errors import TakenError
 from biphasic.execution.display import job_bar
+from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
-from biphasic.study.jobs.train import Report, ShouldStop
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what schedulers and init systems send before they kill."""
 _TAKEN_SECONDS = 2.0
-
-
-class Runnable(Protocol):
-    """What is known here of a job."""
-
-    label: str
-
-    def run(self, report: Report, *, should_stop: ShouldStop) -> None:
-        """Do it, or find it done."""
-        ...
 
 
 def run_here(job: Runnable, *, console: Console) -> None:

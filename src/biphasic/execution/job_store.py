@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Protocol
 
 from biphasic.errors import ConfigError
+from biphasic.execution.job import Job
 from biphasic.files import write_text
 
 IDENTITY = "[0-9a-z][0-9a-z-]*"
@@ -14,18 +14,7 @@ IDENTITY = "[0-9a-z][0-9a-z-]*"
 _LONGEST = 128
 
 
-class StoredJob(Protocol):
-    """What is known here of a job."""
-
-    id: str
-    store: Path
-
-    def model_dump_json(self) -> str:
-        """Return it as it is read again."""
-        ...
-
-
-def save_job(job: StoredJob) -> None:
+def save_job(job: Job) -> None:
     """Write down what a job is given; the same job may be written again."""
     # Not flushed: whoever plans again writes it again.
     write_text(job_path(job.store, job.id), job.model_dump_json(), is_flushed=False)

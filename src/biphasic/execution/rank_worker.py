@@ -1,4 +1,4 @@
-"""One rank of a gang: `torchrun ... -m biphasic.execution.rank_worker JOBFILE`.
+"""One rank of a gang, a process that torchrun starts with the file of a job.
 
 It trains the job in the file together with the other ranks. The first rank says how far they are,
 one JSON object a line, on what was its standard output; each says what it failed of. Anything else
@@ -16,13 +16,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError
+from biphasic.execution.job import Progress, Report, ShouldStop
 
 if TYPE_CHECKING:
-    from biphasic.study.jobs.train import Progress
+    from biphasic.distributed import Gang
 
 STOP_FILE = "stop"
 """Lies beside the job's file before the input is closed, where the ranks are asked to stop."""
@@ -30,15 +32,19 @@ _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
-def main() -> None:
-    """Train, and end."""
+Train = Callable[[str, Report, ShouldStop, "Gang"], None]
+"""Trains a job, given as JSON, as a rank of a process group."""
+
+
+def serve(train: Train) -> None:
+    """Train the job in the file that the first argument names, and end the process."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
     # Schedulers and service managers send SIGTERM to every process that they started.
     signal.signal(signal.SIGTERM, lambda *_: _stop_in_time(is_over))
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
-    code = _train(file, events, is_over)
+    code = _train(train, file, events, is_over)
     sys.stderr.flush()
     # Not in order: ranks that have lost one another would wait for each other in their last words.
     os._exit(code)
@@ -60,10 +66,10 @@ def _stop_in_time(is_over: threading.Event) -> None:
     timer.start()
 
 
-def _train(file: Path, events: IO[str], is_over: threading.Event) -> int:
+def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) -> int:
     """Train the job in a file; return the process's exit code."""
     try:
-        _join_and_train(file, events, is_over)
+        _join_and_train(train, file, events, is_over)
     except StoppedError as error:  # by all ranks at once
         _send(events, event="failed", **_failure(error))
         return 0
@@ -77,7 +83,7 @@ def _train(file: Path, events: IO[str], is_over: threading.Event) -> int:
     return 0
 
 
-def _join_and_train(file: Path, events: IO[str], is_over: threading.Event) -> None:
+def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threading.Event) -> None:
     from biphasic.training.memory import tune_allocator  # noqa: PLC0415
 
     tune_allocator()
@@ -85,9 +91,7 @@ def _join_and_train(file: Path, events: IO[str], is_over: threading.Event) -> No
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     from biphasic.distributed import joined_gang  # noqa: PLC0415
-    from biphasic.study.jobs.train import TrainJob  # noqa: PLC0415
 
-    job = TrainJob.model_validate_json(file.read_text(encoding="utf-8"))
     last = 0.0
 
     def report(progress: Progress) -> None:
@@ -97,7 +101,7 @@ def _join_and_train(file: Path, events: IO[str], is_over: threading.Event) -> No
             _send(events, event="progress", **vars(progress))
 
     with joined_gang() as gang:
-        job.train(report, should_stop=is_over.is_set, gang=gang)
+        train(file.read_text(encoding="utf-8"), report, is_over.is_set, gang)
         if gang.is_first:
             _send(events, event="finished")
 
@@ -119,7 +123,3 @@ def _send(events: IO[str], **event: Any) -> None:
     except BrokenPipeError:
         # Nobody listens any more; what is in the store is all that counts.
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -53,6 +53,7 @@ def run_gang(
     job: SegmentJob,
     report: Callable[..., None],
     *,
+    worker: str,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
     """Train a segment in as many processes as `compute.processes` says, and wait for them.
@@ -64,6 +65,7 @@ def run_gang(
     Args:
         job: A `TrainJob`, whose lock the caller holds.
         report: Told how far it is: `done`, `total` and `text`.
+        worker: Module that calls `biphasic.execution.rank_worker.serve` when it is run.
         should_stop: Asked some times a second; yes lets the ranks save what they have, and end.
 
     Raises:
@@ -77,7 +79,7 @@ def run_gang(
     with tempfile.TemporaryDirectory(prefix="biphasic-gang-") as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
-        with _quiet_on_terminals() as log, _started(file, processes, log) as gang:
+        with _quiet_on_terminals() as log, _started(worker, file, processes, log) as gang:
             failures, is_finished = _attend(gang, file, report, should_stop)
             if gang.wait() or not is_finished:
                 raise _first_failure(failures, processes)
@@ -99,12 +101,14 @@ def _check_devices(processes: int) -> None:
 
 
 @contextmanager
-def _started(file: Path, processes: int, log: IO[str] | None) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    worker: str, file: Path, processes: int, log: IO[str] | None
+) -> Iterator[subprocess.Popen[str]]:
     """Start a gang; however the block is left, it has ended afterwards."""
     threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // processes, 1)
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     gang = subprocess.Popen(  # noqa: S603 - our own module, no shell
-        [sys.executable, "-m", *torchrun, "-m", "biphasic.execution.rank_worker", str(file)],
+        [sys.executable, "-m", *torchrun, "-m", worker, str(file)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
@@ -29,13 +30,14 @@ from biphasic.errors import (
     TakenError,
     os_error_text,
 )
+from biphasic.execution.job import Job, LoadJob
 
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
-def main() -> None:
-    """Serve until the input ends."""
+def serve(load_job: LoadJob) -> None:
+    """Run jobs until the input ends; the arguments are the store's folder and the threads."""
     store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
     # Ctrl-C is for the process that watches; it asks its workers to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -47,7 +49,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _stop(jobs, is_over))
     _prepare_process(num_threads=num_threads)
     while (given := jobs.get()) is not None:
-        _serve(store, given, events, is_over)
+        _run(partial(load_job, store), given, events, is_over)
 
 
 def _read_jobs(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
@@ -78,11 +80,12 @@ def _prepare_process(*, num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
-def _serve(
-    store: Path, given: Mapping[str, Any], events: IO[str], is_over: threading.Event
+def _run(
+    load: Callable[[str], Job],
+    given: Mapping[str, Any],
+    events: IO[str],
+    is_over: threading.Event,
 ) -> None:
-    from biphasic.study.run.jobs import load_job  # noqa: PLC0415 - after the allocator is tuned
-
     last = 0.0
 
     def report(progress: Any) -> None:
@@ -93,9 +96,7 @@ def _serve(
 
     try:
         with _logged(Path(given["log"])), _environment(given["environment"]):
-            outcome = _outcome(
-                lambda: load_job(store, given["job"]).run(report, should_stop=is_over.is_set)
-            )
+            outcome = _outcome(lambda: load(given["job"]).run(report, should_stop=is_over.is_set))
     except OSError as error:  # the log cannot be made
         outcome = {"event": "failed", "error": os_error_text(error), "is_final": False}
     _send(events, **outcome)
@@ -168,7 +169,3 @@ def _send(events: IO[str], **event: Any) -> None:
     except BrokenPipeError:
         # Nobody listens any more; what the job leaves in the store is all that counts.
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

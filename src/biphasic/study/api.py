@@ -15,11 +15,11 @@ from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.device import computing_on, parse_device
-from biphasic.study.find import STORE
 from biphasic.study.gc.garbage import event_folder
 from biphasic.study.gc.pins import record_wish
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
+from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT, Resources, StudyOutcome, execute_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.naming import recipe_name

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 from biphasic.config import nearest
 from biphasic.errors import DataError
 from biphasic.records import STUDY
+from biphasic.study.paths import RESOLVED
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
-RESOLVED = "config.json"
-"""A study's settings in its folder, as they are run."""
-STORE = "store"
-"""Holds the states, results and jobs of all studies of a root."""
 _YAML = frozenset({".yaml", ".yml"})
 
 

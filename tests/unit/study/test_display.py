@@ -9,7 +9,7 @@ from rich.console import Console
 from biphasic.errors import StudyError, TakenError
 from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.graph import WorkItem
-from biphasic.study.jobs.train import Progress
+from biphasic.execution.job import Progress
 
 
 def item(label):

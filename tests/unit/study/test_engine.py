@@ -15,7 +15,8 @@ from biphasic.execution.executor import JobFailedError, LocalEngine
 from biphasic.execution.job_store import save_job
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
-from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.tasks.protocol import FinetuneProtocol
 
 pytestmark = pytest.mark.slow
@@ -40,10 +41,12 @@ def save(store, letter, *, runs=(), folder="none"):
     return job.id
 
 
-def engine_on(store, *, slots=1):
+def engine_on(store, *, slots=1, load=load_job):
     return LocalEngine(
         store,
         [Slot(index) for index in range(slots)],
+        load_job=load,
+        worker=WORKER,
         num_threads=1,
         log_folder=store / "logs",
         watch=lambda *_: None,
@@ -130,11 +133,11 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     """Asked without workers: what is given to which slots, in which order."""
     order = []
     needed = {"one": 1, "both": 2, "last": 1}
-    monkeypatch.setattr(
-        "biphasic.execution.executor.load_job",
-        lambda _store, job_id: type("J", (), {"num_slots": needed[job_id]}),
-    )
-    engine = engine_on(tmp_path, slots=2)
+
+    def load(_store, job_id):
+        return type("J", (), {"num_slots": needed[job_id]})
+
+    engine = engine_on(tmp_path, slots=2, load=load)
     for slot, worker in engine._workers.items():
         monkeypatch.setattr(
             worker,
@@ -184,7 +187,7 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
 
 def test_a_worker_ends_when_its_input_ends(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.execution.worker", str(tmp_path), "1"],
+        [sys.executable, "-m", WORKER, str(tmp_path), "1"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=PATIENCE,

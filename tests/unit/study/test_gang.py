@@ -10,7 +10,7 @@ import torch
 from biphasic.distributed import ALONE, check_devices, checksum, joined_gang
 from biphasic.errors import ConfigError, DataError, LostRankError
 from biphasic.execution import ranks as gang
-from biphasic.study.jobs.train import TrainJob
+from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 
 LOST = {"rank": 0, "kind": "LostRankError", "error": "a process that trains with this one ended"}
@@ -67,11 +67,11 @@ def test_too_many_processes_are_refused_before_any_starts(
     make_recipe, tmp_path, monkeypatch, no_process
 ):
     with pytest.raises(ConfigError, match=r"rows_per_step: 4 are fewer than the 5 processes"):
-        gang.run_gang(job_of(make_recipe, tmp_path, 5), print)
+        gang.run_gang(job_of(make_recipe, tmp_path, 5), print, worker=RANK)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError, match=r"processes: 4 .* shows 3; set compute.processes to 3"):
-        gang.run_gang(job_of(make_recipe, tmp_path, 4), print)
+        gang.run_gang(job_of(make_recipe, tmp_path, 4), print, worker=RANK)
     check_devices(3)
 
 

@@ -9,7 +9,7 @@ from biphasic.errors import DataError
 from biphasic.execution.job_store import save_job
 from biphasic.files import PARTIAL
 from biphasic.study.jobs.corpus import CorpusJob
-from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.run.jobs import load_job
 from biphasic.study.run.report_job import ReportJob
 from biphasic.tasks.protocol import FinetuneProtocol

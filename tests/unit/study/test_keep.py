@@ -7,8 +7,8 @@ import torch
 
 from biphasic.errors import CheckpointError
 from biphasic.evaluation.best import best_result
-from biphasic.evaluation.keep import BestModel, find_kept
 from biphasic.records import ResultRecord
+from biphasic.study.jobs.keep import BestModel, find_kept
 
 
 def fitted(score, *, learning_rate=1e-3, seed=0, number=0.0):

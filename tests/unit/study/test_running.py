@@ -10,6 +10,7 @@ from rich.console import Console
 from biphasic.errors import ConfigError, StudyError, TakenError, os_error_text
 from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem
+from biphasic.execution.job import Progress
 from biphasic.execution.requests import (
     Request,
     Requests,
@@ -19,7 +20,6 @@ from biphasic.execution.requests import (
 )
 from biphasic.execution.slots import Slot, devices_environment, local_slots
 from biphasic.locks import this_process
-from biphasic.study.jobs.train import Progress
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.training import Segment
 from biphasic.study.run.monitor import Monitor

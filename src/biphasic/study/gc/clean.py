@@ -16,10 +16,11 @@ from pathlib import Path
 from biphasic.errors import LockedError, StudyError, TakenError
 from biphasic.files import PARTIAL
 from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
-from biphasic.study.find import STORE, study_folders
+from biphasic.study.find import study_folders
 from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.gc.pins import Wish, forget_wish, read_wishes
 from biphasic.study.gc.reachable import add_wishes, needs_of_studies
+from biphasic.study.paths import STORE
 
 Say = Callable[[str], None]
 

@@ -10,9 +10,9 @@ from biphasic.data.build import RECORD
 from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
-from biphasic.study.find import RESOLVED
 from biphasic.study.gc.pins import Wish
 from biphasic.study.inputs.tasks import PlannedTask
+from biphasic.study.paths import RESOLVED
 from biphasic.study.plan.preview import Outlook, content_hash, look_ahead
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved

@@ -12,8 +12,8 @@ from biphasic.data.verify import verify_build
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.records import StudyRecord
-from biphasic.study.find import STORE
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
+from biphasic.study.paths import STORE
 from biphasic.study.plan.preview import Outlook, look_ahead
 from biphasic.study.spec.load import load_resolved
 from biphasic.study.spec.study import StudyConfig

@@ -10,8 +10,8 @@ from biphasic.data.blend import BuildProgress
 from biphasic.data.build_display import rates
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.errors import StoppedError
+from biphasic.execution.job import Progress, Report, ShouldStop, never
 from biphasic.study.inputs.corpus import build_missing_corpus, is_built
-from biphasic.study.jobs.train import Progress, Report, ShouldStop, never
 
 
 class CorpusJob(Config):

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.files import complete_names, is_complete
 from biphasic.study.plan.plan import FinetuneGroup, Plan
 from biphasic.study.plan.training import Segment
-from biphasic.study.status.record import ArmProgress
 
 
 def missing_runs(group: FinetuneGroup, store: Path) -> list[str]:
     """Return the fine-tunings of one group that have no result, without a look at all others."""
     return [name for name in group.run_ids() if not is_complete(store / "finetunes" / name)]
-
-
-def progress_by_arm(plan: Plan, is_done: Callable[[str], bool]) -> dict[str, ArmProgress]:
-    """Return, by arm, how many of the jobs that it needs are done.
-
-    Args:
-        plan: The study's plan.
-        is_done: Tells of a job, by its identity, whether it is.
-    """
-    return {
-        arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
-        for arm, jobs in plan.jobs_by_arm().items()
-    }
 
 
 @dataclass(frozen=True)

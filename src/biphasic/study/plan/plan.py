@@ -17,7 +17,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import digest
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
 from biphasic.study.inputs.tasks import PlannedTask
-from biphasic.study.jobs.train import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.plan.training import PlannedArm, PlannedPoint, Segment, plan_training
 from biphasic.study.spec.study import FinetuningConfig, StudyConfig
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol

@@ -15,9 +15,12 @@ from pydantic import Field, TypeAdapter
 from biphasic.errors import DataError
 from biphasic.execution.job_store import job_path
 from biphasic.study.jobs.corpus import CorpusJob
-from biphasic.study.jobs.train import FinetuneJob, TrainJob
+from biphasic.study.jobs.finetune import FinetuneJob
+from biphasic.study.jobs.train import TrainJob
 from biphasic.study.run.report_job import ReportJob
 
+WORKER = "biphasic.study.run.worker"
+"""Module of the processes that run jobs."""
 AnyJob = TrainJob | FinetuneJob | CorpusJob | ReportJob
 _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminator="kind")])
 

@@ -17,9 +17,8 @@ from biphasic.errors import StoppedError, TakenError
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, with_dependents
+from biphasic.execution.job import Progress
 from biphasic.locks import this_process
-from biphasic.study.jobs.train import Progress
-from biphasic.study.plan.finished import progress_by_arm
 from biphasic.study.plan.plan import Plan
 from biphasic.study.status.record import (
     ArmProgress,
@@ -28,6 +27,7 @@ from biphasic.study.status.record import (
     ProgressRecord,
     RunnerRecord,
     RunningJob,
+    progress_by_arm,
     write_progress,
 )
 
@@ -69,7 +69,7 @@ class Monitor:
         self._done: set[str] = set()
         self._device_seconds = 0.0
         self._num_before = len(plan.segments) + len(plan.groups) - len(self._items)
-        self._by_arm = progress_by_arm(plan, lambda job: job not in self._items)
+        self._by_arm = progress_by_arm(plan.jobs_by_arm(), lambda job: job not in self._items)
         host, pid = this_process()
         self._runner = RunnerRecord(host=host, pid=pid, since=_now())
         self._written = 0.0

@@ -14,10 +14,10 @@ from biphasic.execution.graph import WorkItem
 from biphasic.execution.job_store import save_job
 from biphasic.files import complete_names, verify_folder
 from biphasic.progress import progress_bar, say_on
-from biphasic.study.find import STORE
 from biphasic.study.inputs.corpus import DataPaths, is_built, locate_corpus, prepare_corpus
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.corpus import CorpusJob
+from biphasic.study.paths import STORE
 from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.outdated import outdated_arms

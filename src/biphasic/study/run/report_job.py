@@ -8,8 +8,8 @@ from typing import Literal
 from rich.console import Console
 
 from biphasic.config import Config
+from biphasic.execution.job import Progress, Report, ShouldStop, never
 from biphasic.files import digest
-from biphasic.study.jobs.train import Progress, Report, ShouldStop, never
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.run.report import write_study_report
 from biphasic.study.spec.arms import Name

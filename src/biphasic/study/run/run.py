@@ -17,7 +17,8 @@ from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import locked_folder, refuse_while_cleaning
 from biphasic.model.device import compute_device, parse_device
 from biphasic.progress import progress_bar
-from biphasic.study.find import STORE
+from biphasic.study.paths import STORE
+from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.monitor import Monitor
 from biphasic.study.run.prepare import PreparedStudy, prepare_study
 from biphasic.study.run.report import refresh_edited_report, write_study_report
@@ -138,6 +139,8 @@ def _run(
         LocalEngine(
             study.store,
             slots,
+            load_job=load_job,
+            worker=WORKER,
             num_threads=resources.num_threads,
             log_folder=study.folder / "logs",
             watch=told.progress,

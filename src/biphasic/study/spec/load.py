@@ -14,7 +14,7 @@ from typing import Any
 from biphasic.config import apply_override, load_settings, parse_config, refuse_other_kind
 from biphasic.errors import ConfigError, DataError, StudyError, reading
 from biphasic.files import read_json, read_json_object, write_json
-from biphasic.study.find import RESOLVED
+from biphasic.study.paths import RESOLVED
 from biphasic.study.spec.arms import merge_settings
 from biphasic.study.spec.study import StudyConfig
 

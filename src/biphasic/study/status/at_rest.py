@@ -9,14 +9,19 @@ from biphasic.analysis.checked import report_damage
 from biphasic.errors import CheckpointError
 from biphasic.execution.graph import with_dependents
 from biphasic.files import verify_folder
-from biphasic.study.find import STORE
-from biphasic.study.plan.finished import Finished, progress_by_arm
+from biphasic.study.paths import STORE
+from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
 from biphasic.study.plan.preview import look_ahead
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.status.device_time import device_time
-from biphasic.study.status.record import FailedJob, JobCounts, read_progress
-from biphasic.study.status.status import StudyStatus
+from biphasic.study.status.record import (
+    FailedJob,
+    JobCounts,
+    StudyStatus,
+    progress_by_arm,
+    read_progress,
+)
 
 _MOST_DAMAGED = 5
 
@@ -49,7 +54,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         runner=None,
         counts=counts,
         failures=failures,
-        by_arm=progress_by_arm(plan, done.__contains__),
+        by_arm=progress_by_arm(plan.jobs_by_arm(), done.__contains__),
         device_seconds_spent=spent,
         device_seconds_left=left,
         notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from biphasic.config import Config
 from biphasic.errors import DataError, StudyError
@@ -93,6 +94,34 @@ class ProgressRecord(Config):
     """Until the end, if the slots stay busy; None where not known."""
 
 
+class StudyStatus(Config):
+    """How far a study is, for people and (`--json`) for programs."""
+
+    format: Literal["biphasic.status/1"] = "biphasic.status/1"
+    study: str
+    """Its name."""
+    folder: Path
+    """Its folder."""
+    phase: Literal["running", "preparing", "unfinished", "finished"]
+    """What is going on; `preparing`: text and tasks are made, and nothing is counted yet."""
+    runner: str | None
+    """The process that runs it, since when."""
+    counts: JobCounts | None
+    """All its jobs; None while it is prepared."""
+    running: tuple[RunningJob, ...] = ()
+    failures: tuple[FailedJob, ...] = ()
+    """Jobs that were set aside, by this run or the last one."""
+    by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
+    device_seconds_spent: float | None = None
+    """While it runs, of this run; else of all that the study uses, whoever made it."""
+    device_seconds_left: float | None = None
+    """As jobs of the same kind went so far; None where none has ended."""
+    eta: str | None = None
+    """When a running study will end, ISO 8601, UTC; None where nobody can tell."""
+    notes: tuple[str, ...] = ()
+    """What else should be known, a sentence each."""
+
+
 def write_progress(folder: Path, record: ProgressRecord) -> None:
     """Write down how far a study is."""
     write_text(folder / _FILE, record.model_dump_json(indent=1) + "\n", is_flushed=False)
@@ -113,3 +142,18 @@ def read_progress(folder: Path) -> ProgressRecord | None:
         raise StudyError(
             f"{path}: damaged, or of another version; delete it, nothing is lost"
         ) from None
+
+
+def progress_by_arm(
+    jobs_by_arm: Mapping[str, Collection[str]], is_done: Callable[[str], bool]
+) -> dict[str, ArmProgress]:
+    """Return, by arm, how many of the jobs that it needs are done.
+
+    Args:
+        jobs_by_arm: Identities of the jobs that each arm needs.
+        is_done: Tells of a job, by its identity, whether it is.
+    """
+    return {
+        arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))
+        for arm, jobs in jobs_by_arm.items()
+    }

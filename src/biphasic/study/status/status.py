@@ -5,56 +5,18 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from biphasic.config import Config
 from biphasic.errors import StudyError
 from biphasic.locks import LEASE_SECONDS, LOCK, Owner, find_owner
-from biphasic.study.find import RESOLVED
-from biphasic.study.status.record import (
-    ArmProgress,
-    FailedJob,
-    JobCounts,
-    ProgressRecord,
-    RunningJob,
-    read_progress,
-)
+from biphasic.study.paths import RESOLVED
+from biphasic.study.status.record import ProgressRecord, StudyStatus, read_progress
 
 if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 _QUIET_SECONDS = 60.0
 """Without a heartbeat, after which the status says so."""
-
-
-class StudyStatus(Config):
-    """How far a study is, for people and (`--json`) for programs."""
-
-    format: Literal["biphasic.status/1"] = "biphasic.status/1"
-    study: str
-    """Its name."""
-    folder: Path
-    """Its folder."""
-    phase: Literal["running", "preparing", "unfinished", "finished"]
-    """What is going on; `preparing`: text and tasks are made, and nothing is counted yet."""
-    runner: str | None
-    """The process that runs it, since when."""
-    counts: JobCounts | None
-    """All its jobs; None while it is prepared."""
-    running: tuple[RunningJob, ...] = ()
-    failures: tuple[FailedJob, ...] = ()
-    """Jobs that were set aside, by this run or the last one."""
-    by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
-    device_seconds_spent: float | None = None
-    """While it runs, of this run; else of all that the study uses, whoever made it."""
-    device_seconds_left: float | None = None
-    """As jobs of the same kind went so far; None where none has ended."""
-    eta: str | None = None
-    """When a running study will end, ISO 8601, UTC; None where nobody can tell."""
-    notes: tuple[str, ...] = ()
-    """What else should be known, a sentence each."""
 
 
 def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from biphasic.study.status.record import JobCounts, RunningJob
-from biphasic.study.status.status import StudyStatus
+from biphasic.study.status.record import JobCounts, RunningJob, StudyStatus
 
 _MOST_ARMS = 40
 _BAR = 20

@@ -14,7 +14,7 @@ from biphasic.errors import StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.study.api import run_study
-from biphasic.study.find import STORE
+from biphasic.study.paths import STORE
 from biphasic.study.plan.preview import Outlook, look_ahead
 from biphasic.study.plan.training import PlannedArm
 from biphasic.study.spec.load import load_study

@@ -1,0 +1,20 @@
+"""One rank of a training job: `torchrun ... -m biphasic.study.jobs.rank JOBFILE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from biphasic.execution.job import Report, ShouldStop
+from biphasic.execution.rank_worker import serve
+from biphasic.study.jobs.train import TrainJob
+
+if TYPE_CHECKING:
+    from biphasic.distributed import Gang
+
+
+def _train(job: str, report: Report, should_stop: ShouldStop, gang: Gang) -> None:
+    TrainJob.model_validate_json(job).train(report, should_stop=should_stop, gang=gang)
+
+
+if __name__ == "__main__":
+    serve(_train)
