@@ -17,8 +17,8 @@ from biphasic.errors import StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import look_ahead
 from biphasic.study.spec.load import load_study
+from biphasic.study.tune import search as tune_module
 from biphasic.study.tune.search import TuneOutcome, tune_study
-from biphasic.study.tune.search import search as tune_module
 from warm import forking
 
 pytestmark = pytest.mark.slow

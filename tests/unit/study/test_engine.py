@@ -158,7 +158,7 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     assert order[0] == ("both", 0, 2)
     assert sorted(job for job, _, _ in order[1:]) == ["last", "one"]
     with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
-        engine_on(tmp_path).submit("both")
+        engine_on(tmp_path, load=load).submit("both")
     engine._threads.shutdown()
 
 

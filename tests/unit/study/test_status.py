@@ -19,9 +19,10 @@ from biphasic.errors import ConfigError, DataError, StudyError
 from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.locks import LEASE_SECONDS, LOCK, find_owner, locked_folder, this_process
 from biphasic.study.find import find_study
+from biphasic.study.run import control
 from biphasic.study.run.control import cancel_study, retry_jobs
-from biphasic.study.run.run import control
 from biphasic.study.spec.load import load_resolved
+from biphasic.study.status import text as status_text
 from biphasic.study.status.record import (
     ArmProgress,
     FailedJob,
@@ -32,7 +33,6 @@ from biphasic.study.status.record import (
     write_progress,
 )
 from biphasic.study.status.status import study_status
-from biphasic.study.status.status import text as status_text
 from biphasic.study.status.text import status_lines
 from small_root import make_root, prepare
 

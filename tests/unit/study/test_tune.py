@@ -11,7 +11,7 @@ from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyErr
 from biphasic.execution.scheduler import Failure
 from biphasic.study.plan.preview import look_ahead
 from biphasic.study.spec.study import StudyConfig
-from biphasic.study.tune.search import search as tune
+from biphasic.study.tune import search as tune
 
 TEXT = """\
 name: shared
