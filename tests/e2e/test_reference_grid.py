@@ -54,7 +54,7 @@ def narrow(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm", "narrow")
+@pytest.mark.usefixtures("warm", "narrow", "undrawn")
 def test_the_grid_runs_to_its_report_and_branches_are_exact(tmp_path):
     root, study = tmp_path / "root", shortened(tmp_path)
     ended = run_command("study", "run", study, "--root", root, "--workers", "2")
