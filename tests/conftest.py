@@ -156,6 +156,16 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are not probed before they train, which takes longer than a few steps of small ones.
+
+    In forked processes, too. Probes are tested in unit/model and parity.
+    """
+    for module in ("biphasic.model.contract", "biphasic.training.run"):
+        monkeypatch.setattr(f"{module}.check_contract", lambda *_, **__: None)
+
+
+@pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command line, within this process."""
     return Cli(monkeypatch, capsys)

@@ -28,11 +28,12 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch it, as nothing catches a kill."""
 
 
+pytestmark = pytest.mark.usefixtures("unprobed")
+
+
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Little held-out text, and no probes of attention, which take as long as the training."""
+def small_heldout(monkeypatch):
     monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
-    monkeypatch.setattr("biphasic.training.run.check_contract", lambda *_, **__: None)
 
 
 def content(folder: Path) -> dict[str, object]:
