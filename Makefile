@@ -13,6 +13,8 @@ PYTEST_FLAGS ?=
 QUICK := base data model objectives training study analysis
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes; without stored bytecode each would compile all of the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install quickstart test test-quick mutations lint format types check wheel bench lock clean
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -136,6 +137,32 @@ def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""
     with forking():
         yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have empty drawings, in forked processes too: drawing takes most of their time."""
+    from matplotlib.figure import Figure
+
+    from biphasic.analysis.plots.render import to_svg
+
+    empty = {"png": b"png", "svg": to_svg(Figure(figsize=(1, 1)), name="empty").encode()}
+
+    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:  # noqa: A002
+        content = empty[format]
+        file.write(content.decode() if isinstance(file, io.TextIOBase) else content)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+
+
+@pytest.fixture
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are not probed before they train, which takes longer than a few steps of small ones.
+
+    In forked processes, too. Probes are tested in unit/model and parity.
+    """
+    for module in ("biphasic.model.contract", "biphasic.training.run"):
+        monkeypatch.setattr(f"{module}.check_contract", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -161,9 +161,10 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     """
 
     def build(folder: Path) -> None:
-        ended = run_command(
-            "study", "run", write_study(folder), "--root", folder / "root", "--workers", "1"
-        )
+        with forking():
+            ended = run_command(
+                "study", "run", write_study(folder), "--root", folder / "root", "--workers", "1"
+            )
         (folder / "stdout").write_text(ended.stdout, encoding="utf-8")
         (folder / "stderr").write_text(ended.stderr, encoding="utf-8")
         assert ended.returncode == 0, ended.stderr

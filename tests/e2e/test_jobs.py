@@ -4,7 +4,7 @@ import pytest
 
 from mini_study import STUDY, copy_root, results, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 ARMS = [arm for arm in STUDY["arms"] if arm["name"] in {"clm", "clm-50-mlm-50"}]
 TASKS = [task for task in STUDY["tasks"] if task["name"] == "first-word"]

@@ -20,10 +20,14 @@ from filelock import FileLock
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.export.write import export_model
 from families import save_family
+from warm import forking
 
 pytestmark = pytest.mark.slow
 
 OLD = "transformers==4.57.*"
+# What it needs beside what is installed: without these names pip would fetch torch's company too.
+NEEDED = ("tokenizers==0.22.*", "huggingface-hub==0.36.*", "requests", "urllib3")
+NEEDED += ("charset-normalizer", "idna", "certifi")
 NO_INDEX = (
     "No matching distribution",
     "Connection",
@@ -61,7 +65,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def old_transformers(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder with transformers 4.57 and what it needs besides torch, made once for a session."""
+    """A folder with transformers 4.57 and what it needs of old packages, made once."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "transformers-4.57"
     with FileLock(folder.with_suffix(".lock")):
@@ -72,10 +76,10 @@ def old_transformers(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
 
 def _install(folder: Path) -> None:
     # Few of its modules are imported: compiling them all takes longer than all else here.
-    options = ["--quiet", "--no-compile", "--only-binary", ":all:", "--retries", "1"]
+    options = ["--quiet", "--no-compile", "--no-deps", "--only-binary", ":all:", "--retries", "1"]
     options += ["--timeout", "15"]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), OLD],
+        [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), OLD, *NEEDED],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode and any(words in done.stderr for words in NO_INDEX):
@@ -93,13 +97,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) 
 
 
 def look(folders: list[Path], first_on_path: Path | None) -> dict[str, Any]:
-    """Return what a fresh process finds."""
+    """Return what another process finds."""
     card = (folders[0] / "README.md").read_text("utf-8")
     (check,) = re.findall(r"^## Needs transformers.*?^```python\n(.*?)^```", card, re.M | re.S)
     assert len(check.splitlines()) == 3
     paths = {"PYTHONPATH": str(first_on_path)} if first_on_path else {}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LOOK, *map(str, folders), check],
+        [sys.executable, "-c", LOOK, *map(str, folders), check],
         capture_output=True, text=True, check=False, env={**os.environ, **paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -113,7 +117,8 @@ def old(old_transformers: Path, folders: list[Path]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def new(folders: list[Path]) -> dict[str, Any]:
-    return look(folders, None)
+    with forking():
+        return look(folders, None)
 
 
 def test_old_release_runs_a_decoder_causally(old: dict[str, Any]) -> None:

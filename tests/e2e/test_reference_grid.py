@@ -33,7 +33,7 @@ def shortened(folder):
         points["arms"] = [name.replace("420", "42") for name in points["arms"]]
         points["steps"] = [step // TENTH for step in points["steps"]]
     rate = {"peak": 2.0e-3, "warmup_steps": 2, "decay_steps": 2}
-    study["recipe"] |= {"max_seqlen": 64, "rows_per_step": 2, "learning_rate": rate}
+    study["recipe"] |= {"max_seqlen": 32, "rows_per_step": 2, "learning_rate": rate}
     study |= {"name": "short", "corpus": CORPUS, "checkpoint_every": 0, "heldout_every": 0}
     study["tasks"] = [{"name": "first-word", "source": "sc:own/first-word"}]
     protocol = {"max_steps": 2, "batch_size": 4, "max_seqlen": 64, "precision": "bf16"}
@@ -54,7 +54,7 @@ def narrow(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm", "narrow")
+@pytest.mark.usefixtures("warm", "narrow", "undrawn", "unprobed")
 def test_the_grid_runs_to_its_report_and_branches_are_exact(tmp_path):
     root, study = tmp_path / "root", shortened(tmp_path)
     ended = run_command("study", "run", study, "--root", root, "--workers", "2")

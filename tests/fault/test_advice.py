@@ -15,7 +15,7 @@ from biphasic.tasks.folder import read_description
 from biphasic.tasks.labels import read_labels
 from mini_study import copy_root, results, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 ADVICE = {
     "delete the folder": r"delete the folder (?P<folder>/\S+)",

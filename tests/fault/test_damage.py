@@ -9,7 +9,7 @@ import pytest
 
 from mini_study import arms, copy_root, results, snapshot, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 
 def flip(path):

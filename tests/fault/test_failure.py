@@ -9,7 +9,7 @@ import pytest
 from biphasic.files import is_complete
 from mini_study import STUDY, copy_root, results, run_command, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 
 def test_a_job_that_fails_stops_only_those_that_need_it(finished, tmp_path, cli):

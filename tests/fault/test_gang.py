@@ -29,7 +29,7 @@ from biphasic.training.step_input import StepInputs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("warm"),
+    pytest.mark.usefixtures("warm", "unprobed"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="forks its ranks, as CUDA cannot"),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc"),
 ]

@@ -11,9 +11,9 @@ import pytest
 from biphasic.training.step_input import StepInputs
 from mini_study import children, command, copy_root, run_command, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "slow_steps")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "unprobed", "slow_steps")]
 
-STEPS = 200
+STEPS = 60
 # Processes that a shell starts in the background ignore Ctrl-C, and so do those that they start.
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
@@ -24,7 +24,7 @@ def slow_steps(monkeypatch):
     original = StepInputs.of
 
     def of(inputs, step):
-        time.sleep(0.01)
+        time.sleep(0.05)
         return original(inputs, step)
 
     monkeypatch.setattr(StepInputs, "of", of)

@@ -25,7 +25,7 @@ from biphasic.training.step_input import StepInput, StepInputs
 from biphasic.training.step_rows import StepRows
 from gang_ranks import gang_outcomes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3, "replacement": "bert"}

@@ -41,7 +41,7 @@ from biphasic.tasks.tagging import EncodedTagging
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
 MAX_SEQLEN = 64
-NUM_QUERIES, NUM_DOCUMENTS = 80, 200
+NUM_QUERIES, NUM_DOCUMENTS = 40, 100
 NUM_SENTENCES, NUM_QUESTIONS = 200, 100
 TOLERANCE = 1e-5  # of states up to 2, and of unit vectors
 

@@ -28,6 +28,9 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch it, as nothing catches a kill."""
 
 
+pytestmark = pytest.mark.usefixtures("unprobed")
+
+
 @pytest.fixture(autouse=True)
 def small_heldout(monkeypatch):
     monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
@@ -98,51 +101,38 @@ def expected(runner, references, tmp_path_factory) -> dict[str, object]:
     return references[key]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_killed_after_any_checkpoint(runner, expected, tmp_path, step):
-    runner.killed(tmp_path, kill_at=step)
-    (checkpoint,) = (tmp_path / "progress").glob("*/step-*")
-    assert checkpoint.name == f"step-{step:08d}"
-    assert content(runner(tmp_path)) == expected
-
-
-@pytest.mark.parametrize(("every", "step"), [(2, 1), (2, 3), (2, 5), (4, 3)])
-def test_killed_between_checkpoints(runner, expected, tmp_path, every, step):
-    runner.killed(tmp_path, every=every, kill_at=step)
-    assert content(runner(tmp_path, every=every)) == expected
-
-
 def test_killed_after_every_update(runner, expected, tmp_path):
     for step in range(1, 6):
         runner.killed(tmp_path, kill_at=step)
+        (checkpoint,) = (tmp_path / "progress").glob("*/step-*")  # and no older one
+        assert checkpoint.name == f"step-{step:08d}"
     assert content(runner(tmp_path)) == expected
-
-
-@pytest.mark.parametrize(
-    ("victim", "call"), [("save_file", 2), ("save_file", 4), ("write_json", 2), ("write_json", 4)]
-)
-def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch, victim, call):
-    calls: list[int] = []
-    module = safetensors.torch if victim == "save_file" else state_module
-    original = getattr(module, victim)
-
-    def kill(*arguments, **options):
-        calls.append(1)
-        if len(calls) == call:
-            raise Killed
-        return original(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, victim, kill)
-        runner.killed(tmp_path)
-    assert content(runner(tmp_path)) == expected
-
-
-def test_checkpoint_leaves_no_older_one(runner, tmp_path):
-    runner.killed(tmp_path, kill_at=4)
-    assert len(list((tmp_path / "progress").glob("*/step-*"))) == 1
-    runner(tmp_path)
     assert list((tmp_path / "progress").iterdir()) == []
+
+
+def test_killed_between_checkpoints(runner, expected, tmp_path):
+    for step, kept in ((1, []), (3, ["step-00000002"]), (5, ["step-00000004"])):
+        runner.killed(tmp_path, every=2, kill_at=step)
+        assert [path.name for path in (tmp_path / "progress").glob("*/step-*")] == kept
+    assert content(runner(tmp_path, every=2)) == expected
+
+
+def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch):
+    for victim, call in (("save_file", 2), ("write_json", 2), ("save_file", 4), ("write_json", 4)):
+        calls: list[int] = []
+        module = safetensors.torch if victim == "save_file" else state_module
+        original = getattr(module, victim)
+
+        def kill(*arguments, calls=calls, original=original, last=call, **options):
+            calls.append(1)
+            if len(calls) == last:
+                raise Killed
+            return original(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, victim, kill)
+            runner.killed(tmp_path)
+    assert content(runner(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("branch", [0, 2, 3, 4])
@@ -191,24 +181,27 @@ def test_killed_in_a_branch(runner, expected, tmp_path):
     assert steps == [4, 5, 6]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("every", [1, 2, 4])
-def test_killed_with_data_read_ahead_and_losses_read_back_later(
-    make_recipe, training_data, tmp_path, monkeypatch, step, every
-):
+@pytest.fixture(scope="module")
+def behind(make_recipe, training_data) -> Runner:
     """As on a GPU: in several passes, too, and with activations that are computed twice."""
-    monkeypatch.setattr(loop, "steps_ahead", lambda _: 2)
     compute = ComputeConfig(
         max_tokens_per_pass=64, activation_checkpointing=True, read_back_every=3
     )
-    runner = Runner(make_recipe, training_data, "bf16", compute)
-    alone = content(runner(tmp_path / "alone", every=0))
-    runner.killed(tmp_path, every=every, kill_at=step)
-    assert content(runner(tmp_path, every=every)) == alone
+    return Runner(make_recipe, training_data, "bf16", compute)
 
 
-@pytest.mark.parametrize("every", [0, 2])
-@pytest.mark.parametrize("step", [1, 3, 5, 6])
+@pytest.mark.parametrize(("every", "step"), [(1, 4), (2, 3), (2, 5), (4, 3), (4, 5)])
+def test_killed_with_data_read_ahead_and_losses_read_back_later(
+    behind, references, tmp_path, monkeypatch, step, every
+):
+    monkeypatch.setattr(loop, "steps_ahead", lambda _: 2)
+    if "behind" not in references:
+        references["behind"] = content(behind(tmp_path / "alone", every=0))
+    behind.killed(tmp_path, every=every, kill_at=step)
+    assert content(behind(tmp_path, every=every)) == references["behind"]
+
+
+@pytest.mark.parametrize(("every", "step"), [(0, 1), (0, 6), (2, 3), (2, 6)])
 def test_stopped_on_request(runner, expected, tmp_path, every, step):
     """What is there is saved, whether a checkpoint is due or not; after the last step all is."""
     told: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def environment() -> dict[str, Any]:
         "biphasic": __version__,
         "numerics_version": NUMERICS_VERSION,
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in _LIBRARIES},
+        "libraries": _library_versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -35,6 +36,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache  # every checkpoint asks, and the packages' metadata take longer to read than it to write
+def _library_versions() -> dict[str, str]:
+    return {name: version(name) for name in _LIBRARIES}
+
+
+@cache
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from biphasic.export import write
 from biphasic.export.check import Reloaded
 from biphasic.model.build import load_encoder
 from biphasic.tasks.encoding import Encoder
-from families import FAMILIES, PADDED_ONLY, record
+from families import FAMILIES, PADDED_ONLY, record, save_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,6 +40,21 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the check of the export, in whose place this file looks for itself."""
     reloaded = Reloaded(0.0, 0.0, None, None, "none")
     monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
+
+
+@pytest.fixture(scope="module")
+def exported(
+    tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Path]]:
+    """Return a small model of a family and its export, each made once."""
+
+    @cache
+    def make(family: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(family)
+        source = save_family(family, folder / "source", tokenizer=tokenizer)
+        return source, write.export_model(source, folder / "out")
+
+    return make
 
 
 def sequences(tokenizer: TextTokenizer) -> list[np.ndarray]:
@@ -77,12 +93,10 @@ class TestFamilies:
     def test_reloaded_gives_our_hidden_states(
         self,
         family: str,
-        make_family: Callable[..., Path],
+        exported: Callable[[str], tuple[Path, Path]],
         tokenizer: TextTokenizer,
-        tmp_path: Path,
     ) -> None:
-        source = make_family(family)
-        out = write.export_model(source, tmp_path / "out")
+        source, out = exported(family)
         # Frequencies of Phi-3's long context depend on the longest of a batch: no two lengths then.
         inputs = sequences(tokenizer)[: 1 if family == "phi3" else None]
         batching = "padded" if family in PADDED_ONLY else "packed"
@@ -102,11 +116,10 @@ class TestFamilies:
     def test_every_token_sees_later_ones(
         self,
         family: str,
-        make_family: Callable[..., Path],
+        exported: Callable[[str], tuple[Path, Path]],
         tokenizer: TextTokenizer,
-        tmp_path: Path,
     ) -> None:
-        out = write.export_model(make_family(family), tmp_path / "out")
+        _, out = exported(family)
         model = AutoModel.from_pretrained(out).eval()
         short = sequences(tokenizer)[3]
         other = short.copy()
@@ -119,15 +132,13 @@ class TestFamilies:
     def test_head_is_kept(
         self,
         family: str,
-        make_family: Callable[..., Path],
+        exported: Callable[[str], tuple[Path, Path]],
         tokenizer: TextTokenizer,
-        tmp_path: Path,
     ) -> None:
         """The logits of a decoder's last token see all before it, whichever way it reads."""
         import transformers
 
-        source = make_family(family)
-        out = write.export_model(source, tmp_path / "out")
+        source, out = exported(family)
         ids = torch.from_numpy(sequences(tokenizer)[0])[None]
         kind = json.loads((source / "config.json").read_text())["architectures"][0]
         # The first layer alone would do for a decoder; one layer reads alike in both directions.
@@ -141,9 +152,9 @@ class TestFamilies:
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_config_says_both_ways(
-        self, family: str, make_family: Callable[..., Path], tmp_path: Path
+        self, family: str, exported: Callable[[str], tuple[Path, Path]]
     ) -> None:
-        out = write.export_model(make_family(family), tmp_path / "out")
+        _, out = exported(family)
         config = json.loads((out / "config.json").read_text())
         card = (out / "README.md").read_text()
         if family in NATIVE:
@@ -185,9 +196,9 @@ class TestFamilies:
         assert not list(tmp_path.glob(".partial-*"))
 
     def test_tokenizer_gives_the_ids_of_training(
-        self, make_family: Callable[..., Path], tokenizer: TextTokenizer, tmp_path: Path
+        self, exported: Callable[[str], tuple[Path, Path]], tokenizer: TextTokenizer
     ) -> None:
-        out = write.export_model(make_family("qwen3"), tmp_path / "out")
+        _, out = exported("qwen3")
         theirs = AutoTokenizer.from_pretrained(out)
         text = "the array of rows"
         expected = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
