@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
+from biphasic.analysis.figures.draw import draw_chart
+from biphasic.analysis.figures.render import FIGURE_FORMATS
 from biphasic.analysis.markup import TABLE_FORMATS, markdown_text
-from biphasic.analysis.plots.chart import Chart, Skipped, points_csv
-from biphasic.analysis.plots.draw import draw_chart
-from biphasic.analysis.plots.render import FIGURE_FORMATS
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.sheets import make_sheets
 from biphasic.errors import ConfigError

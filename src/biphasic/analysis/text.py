@@ -128,6 +128,15 @@ def round_step(least: float, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)) -> flo
     return next(size * power for size in sizes if size * power >= least)
 
 
+def round_ticks(
+    low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
+) -> list[float]:
+    """Return round numbers from `low` to `high`, about `most` of them."""
+    step = round_step((high - low) / most, sizes)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [round(index * step, 6) for index in range(first, last + 1)]
+
+
 def superscript(number: int) -> str:
     """Write a whole number as an exponent."""
     return str(number).translate(_SUPERSCRIPTS)

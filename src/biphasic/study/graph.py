@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from biphasic.analysis.palette import GRID, INK, MUTED, PAPER, SERIES
+from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, SERIES
 from biphasic.analysis.text import plain, round_step
 from biphasic.study.naming import short_number
 from biphasic.study.plan import Plan

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import html
 import io
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from biphasic.analysis.figures.palette import VARIABLES
+
 _DPI = 200
+# The page sets the font; a style element inside an inline SVG would apply to the whole page.
+_NOT_FOR_PAGES = re.compile(
+    r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
+    r"| font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"",
+    re.DOTALL,
+)
+_OPENING = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 
 
 @contextmanager
@@ -39,26 +51,27 @@ def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
 
 def to_png(figure: Figure, *, dpi: int = _DPI) -> bytes:
     """Render a figure as PNG, without metadata."""
-    buffer = io.BytesIO()
-    with drawing(salt="png"):
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-    return buffer.getvalue()
+    return _saved(figure, "png", dpi=dpi, metadata={"Software": None})
 
 
 def to_svg(figure: Figure, *, name: str, fonttype: str = "path") -> str:
     """Render a figure as a stand-alone SVG."""
-    buffer = io.StringIO()
-    with drawing(salt=name, fonttype=fonttype):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    metadata = {"Date": None, "Creator": None}
+    return _saved(figure, "svg", salt=name, fonttype=fonttype, metadata=metadata).decode()
 
 
 def to_pdf(figure: Figure) -> bytes:
     """Render a figure as PDF with its fonts inside, for print."""
-    buffer = io.BytesIO()
     metadata = {"CreationDate": None, "Creator": None, "Producer": None}
-    with drawing(salt="pdf"):
-        figure.savefig(buffer, format="pdf", metadata=metadata)
+    return _saved(figure, "pdf", metadata=metadata)
+
+
+def _saved(
+    figure: Figure, ending: str, *, salt: str = "", fonttype: str = "path", **options: Any
+) -> bytes:
+    buffer = io.BytesIO()
+    with drawing(salt=salt or ending, fonttype=fonttype):
+        figure.savefig(buffer, format=ending, **options)
     return buffer.getvalue()
 
 
@@ -68,3 +81,25 @@ FIGURE_FORMATS: Mapping[str, Callable[[Figure, str], bytes]] = {
     "pdf": lambda figure, _: to_pdf(figure),
 }
 """For each ending, how a figure of some name becomes a file's bytes."""
+
+
+def page_svg(figure: Figure, *, name: str, alt: str) -> str:
+    """Render a figure as an SVG element for a page: text stays text, colours follow the page.
+
+    Args:
+        figure: Drawn in the palette's light colours; each becomes the page's variable.
+        name: Begins all its ids, so that they are unique on a page.
+        alt: What it says to those who cannot see it.
+    """
+    figure.set_facecolor("none")
+    svg = to_svg(figure, name=name, fonttype="none")
+    svg = _NOT_FOR_PAGES.sub("", svg[svg.index("<svg") :])
+    svg = svg.replace('id="', f'id="{name}-').replace("xlink:href=", "href=")
+    svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    for variable, light, _ in VARIABLES:
+        svg = svg.replace(light, f"var(--{variable})")
+    svg = re.sub(r"\s*\n\s*", " ", svg)
+    label = html.escape(alt, quote=True)
+    return _OPENING.sub(
+        lambda match: f'<svg viewBox="{match[1]}" role="img" aria-label="{label}">', svg, count=1
+    )

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.transforms import ScaledTranslation
 
-from biphasic.analysis.palette import INK, MUTED, PAPER
-from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
-from biphasic.analysis.plots.frame import (
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.figures.frame import (
+    FONT_SIZE,
     POINTS_PER_INCH,
     SMALL,
     add_field,
+    draw_key,
     fitting,
     fix_ticks,
     head,
-    text_width,
-)
-from biphasic.analysis.plots.key import (
-    draw_key,
     key_height,
+    label_ends,
     lay_out_key,
     marker_look,
+    text_width,
 )
-from biphasic.analysis.plots.render import drawing
+from biphasic.analysis.figures.palette import FLOOR, INK, MUTED, PAPER
+from biphasic.analysis.figures.render import drawing, page_svg
+from biphasic.analysis.text import wrap
 
 _TITLE_SIZE = 10.0
-_PANEL_SIZE = 8.0
 _EDGE = 0.08
 _LEFT = 0.36
 _RIGHT = 0.1
+_END_NAMES = 1.1
 _HEAD = 0.42
+_UNIT_ALONE = 0.26
 _TICKS = 0.2
 _AXIS_LABEL = 0.12
 _TICK_GAP = 0.04
@@ -47,6 +48,8 @@ _LEAST_WIDTH = 3
 _DODGE = 2.6
 _WIDEST_DODGE = 10.0
 _FLAT_ROOM = 1.0
+_TICK_HEIGHT = 0.3
+_FEW_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,29 @@ class Layout:
         panel_width: Of a panel with its numbers.
         panel_height: Of the field of a panel alone.
         has_title: Whether the figure's title stands above it.
+        has_key: Whether a key names the series; else their names stand at their ends.
     """
 
     num_columns: int = 4
     panel_width: float = 1.76
     panel_height: float = 1.5
     has_title: bool = True
+    has_key: bool = True
 
 
 PRINT = Layout()
 """As wide as a page."""
 PHONE = Layout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
 """As wide as a phone, a panel below the other."""
+ALONE = Layout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
+"""As wide as a phone, a name at each line's end."""
+PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
+"""The same for print, two panels side by side."""
+
+
+def chart_svg(chart: Chart, layout: Layout = PHONE) -> str:
+    """Render a chart for a page, as wide as a phone unless told otherwise."""
+    return page_svg(draw_chart(chart, layout), name=chart.name, alt=chart.alt)
 
 
 def draw_chart(chart: Chart, layout: Layout = PRINT) -> Figure:
@@ -82,13 +96,14 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     num_columns = max(1, min(layout.num_columns, len(chart.panels)))
     num_rows = math.ceil(len(chart.panels) / num_columns)
     # A figure of one or two panels keeps room for its title and key.
-    num_wide = max(num_columns, min(_LEAST_WIDTH, layout.num_columns))
-    width = 2 * _EDGE + layout.panel_width * num_wide
+    num_wide = min(_LEAST_WIDTH, layout.num_columns) if layout.has_key else num_columns
+    width = 2 * _EDGE + layout.panel_width * max(num_columns, num_wide)
     panel_width = (width - 2 * _EDGE) / num_columns
-    series = [each for panel in chart.panels for each in panel.series]
+    series = [each for panel in chart.panels for each in panel.series] if layout.has_key else []
     entries = lay_out_key(series, width=width - 2 * _EDGE)
     title = _TITLE if layout.has_title else 0.0
-    row_height = _HEAD + layout.panel_height + _TICKS
+    above = _HEAD if any(panel.title for panel in chart.panels) else _UNIT_ALONE
+    row_height = above + layout.panel_height + _TICKS
     height = 2 * _EDGE + title + key_height(entries) + num_rows * row_height + _AXIS_LABEL
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     top = height - _EDGE
@@ -102,26 +117,23 @@ def _draw(chart: Chart, layout: Layout) -> Figure:
     first_row = top - title - key_height(entries)
     for index, panel in enumerate(chart.panels):
         row, column = divmod(index, num_columns)
-        field = panel_width - _LEFT - _RIGHT
-        bottom = first_row - row * row_height - _HEAD - layout.panel_height
+        field = panel_width - _LEFT - (_RIGHT if layout.has_key else _END_NAMES)
+        bottom = first_row - row * row_height - above - layout.panel_height
         left = _EDGE + column * panel_width + _LEFT
         axes = add_field(figure, left, bottom, field, layout.panel_height)
-        _draw_panel(figure, axes, panel, chart.axis, width=field)
+        _draw_panel(axes, panel, chart.axis, width=field)
+        if not layout.has_key:
+            _name_ends(axes, panel, height=layout.panel_height)
     figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
     return figure
 
 
-def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
+def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
     room = _LEFT + width + _RIGHT - 0.04
-    title = fitting(panel.title, _PANEL_SIZE, room, "bold")
-    unit = fitting(panel.unit, SMALL, room)
-    flush = -_LEFT * POINTS_PER_INCH + 1
-    head(axes, title, unit, flush=flush, heights=(16.0, 6.0), size=_PANEL_SIZE)
+    title = fitting(panel.title, FONT_SIZE, room, "bold")
+    head(axes, title, fitting(panel.unit, SMALL, room), left=_LEFT)
     _place_axis(axes, axis, panel, width=width)
-    points = [point for series in panel.series for point in series.points]
-    axes.set_ylim(*_range(points))
-    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _place_heights(axes, panel)
     # Only intervals would hide each other.
     own = [
         series
@@ -133,7 +145,20 @@ def _draw_panel(figure: Figure, axes: Axes, panel: Panel, axis: Axis, *, width: 
         if series in own and len(own) > 1:
             step = min(_DODGE, _WIDEST_DODGE / len(own))
             shift = (own.index(series) - (len(own) - 1) / 2) * step
-        _draw_series(axes, series, _shifted(figure, axes, shift))
+        _draw_series(axes, series, shift)
+
+
+def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
+    """Write the name of each line at its end, and how high one ends that leaves at the top."""
+    high = axes.get_ylim()[1]
+    ends = {}
+    for each in panel.series:  # the last of those that share a label
+        last = each.points[-1].mean
+        beyond = f" ↑ {last:.1f}" if last > high else ""
+        ends[each.label] = (min(last, high), wrap(each.label) + beyond, each.style.color)
+    if panel.floor is not None:
+        ends[""] = (panel.floor, "untrained", FLOOR)
+    label_ends(axes, ends.values(), height=height)
 
 
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
@@ -146,7 +171,9 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
         room = max((high / low) ** 0.1, 1.05)
         axes.set_xlim(low / room, high * room)
     else:
-        share = 0.4 if axis.scale == "category" else 0.09 * (high - low) or 1.0
+        has_bars = any(p.low is not None for series in panel.series for p in series.points)
+        room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
+        share = 0.4 if axis.scale == "category" else room
         axes.set_xlim(low - share, high + share)
     ends = axes.get_xlim()
     # Categories are all named; numbers between others can be left out.
@@ -188,30 +215,69 @@ def _is_apart(one: int, other: int, middles: Sequence[float], widths: Sequence[f
     return abs(middles[one] - middles[other]) > needed
 
 
-def _draw_series(axes: Axes, series: Series, transform: Transform) -> None:
+def _place_heights(axes: Axes, panel: Panel) -> None:
+    """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
+    everything = [point for series in panel.series for point in series.points]
+    points = [point for point in everything if math.isfinite(point.mean)]
+    if not points:  # all stand on the upper edge
+        axes.set_yticks([])
+        return
+    levels = [] if panel.floor is None else [panel.floor]
+    low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
+    high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
+    high = high if panel.top is None else min(high, panel.top)
+    room = 0.08 * (high - low) or _FLAT_ROOM
+    # What stands on the upper edge has its note below it.
+    axes.set_ylim(low - room, high + (room if points == everything else 3 * room))
+    num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
+    axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for level in levels:
+        axes.axhline(level, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
+
+
+def _draw_series(axes: Axes, series: Series, shift: float) -> None:
+    """Draw a series, `shift` points of print to the right of its places."""
     points = sorted(series.points, key=lambda point: point.x)
-    color = series.style.color
+    color, scale = series.style.color, axes.figure.dpi_scale_trans
+    moved = axes.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, scale)
     if series.is_connected:
         line = _means(points)
         axes.plot(
-            [x for x, _ in line], [mean for _, mean in line], color=color, transform=transform,
+            [x for x, _ in line], [mean for _, mean in line], color=color, transform=moved,
             linestyle=series.style.line, linewidth=1.4 if series.has_markers else 1.2,
             zorder=2 if series.is_reference else 3,
         )  # fmt: skip
     if not series.has_markers:
         return
+    edge = axes.get_ylim()[1]
     for point in points:
+        height = min(point.mean, edge)
         if point.low is not None and point.high is not None:
             axes.plot(
-                [point.x, point.x], [point.low, point.high], color=color, transform=transform,
+                [point.x, point.x], [point.low, point.high], color=color, transform=moved,
                 linewidth=1.1, marker="_", markersize=3.2, markeredgewidth=1.0,
                 alpha=0.6 if series.is_reference else 1.0, zorder=3.5,
             )  # fmt: skip
-    look: dict[str, Any] = marker_look(series.style, size=4.4)
-    axes.plot(
-        [point.x for point in points], [point.mean for point in points], linestyle="",
-        transform=transform, zorder=4, **look,
-    )  # fmt: skip
+        if point.is_chosen:
+            axes.plot(
+                [point.x], [height], marker="o", markersize=10, markerfacecolor="none",
+                markeredgecolor=color, markeredgewidth=1.2,
+            )  # fmt: skip
+        if point.note:
+            is_below = height == edge
+            axes.annotate(
+                point.note, (point.x, height), xytext=(0, -5 if is_below else 5),
+                textcoords="offset points", fontsize=SMALL, color=color, ha="center",
+                va="top" if is_below else "baseline",
+            )  # fmt: skip
+    look = marker_look(series.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
+    for group, is_clipped in (
+        ([(p.x, p.mean) for p in points if math.isfinite(p.mean)], True),
+        ([(p.x, edge) for p in points if not math.isfinite(p.mean)], False),
+    ):
+        places, heights = [x for x, _ in group], [y for _, y in group]
+        axes.plot(places, heights, transform=moved, zorder=4, clip_on=is_clipped, **look)
 
 
 def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
@@ -220,14 +286,3 @@ def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
     for point in points:
         heights.setdefault(point.x, []).append(point.mean)
     return [(x, math.fsum(found) / len(found)) for x, found in heights.items()]
-
-
-def _shifted(figure: Figure, axes: Axes, points: float) -> Transform:
-    return axes.transData + ScaledTranslation(points / POINTS_PER_INCH, 0, figure.dpi_scale_trans)
-
-
-def _range(points: Sequence[Point]) -> tuple[float, float]:
-    low = min(point.mean if point.low is None else point.low for point in points)
-    high = max(point.mean if point.high is None else point.high for point in points)
-    room = 0.08 * (high - low) or _FLAT_ROOM
-    return low - room, high + room

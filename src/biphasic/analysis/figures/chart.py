@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import groupby
+from typing import Literal
 
-from biphasic.analysis.palette import SeriesStyle, reference_style
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.text import TASKS, csv_text, flat, metric_name
+from biphasic.analysis.figures.palette import SeriesStyle, reference_style
+from biphasic.analysis.text import amount, csv_text, flat
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,12 @@ class Point:
 
     Attributes:
         x: Place on the axis.
-        mean: Height.
+        mean: Height; infinity stands on the upper edge.
         low: Lower end of the interval; None without one.
         high: Upper end.
         model: Name of the model that it belongs to.
+        note: Written above it.
+        is_chosen: Whether it has a ring.
     """
 
     x: float
@@ -29,6 +31,8 @@ class Point:
     low: float | None = None
     high: float | None = None
     model: str = ""
+    note: str = ""
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,22 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One small chart; `key` tells which panels of two charts belong together."""
+    """One small chart.
+
+    Attributes:
+        key: Tells which panels of two charts belong together.
+        title: Stands above it, with the unit of its heights.
+        series: What it shows.
+        floor: Height of the untrained encoder, a dotted line across; None without.
+        top: Lines that rise above it leave the panel; None where all has room.
+    """
 
     key: str
     title: str
     unit: str
     series: tuple[Series, ...]
+    floor: float | None = None
+    top: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,29 +107,46 @@ class Chart:
     @property
     def alt(self) -> str:
         """Say in words what the figure shows, ends of every series included."""
-        parts = [f"{self.title}. Horizontal axis: {self.axis.label}."]
+        parts = [f"{flat(self.title)}. Horizontal axis: {self.axis.label}."]
         for panel in self.panels:
-            ends = "; ".join(
-                text for series in panel.series if (text := self._spoken(series)) is not None
+            # One model's line may be several series, with gaps between them.
+            lines = groupby(
+                (s for s in panel.series if s.points), lambda s: (s.label, s.points[0].model)
             )
-            parts.append(f"{flat(panel.title)}, {panel.unit}: {ends}.")
+            ends = [
+                self._spoken(label, [point for each in group for point in each.points])
+                for (label, _), group in lines
+            ]
+            if panel.floor is not None:
+                ends.append(f"untrained encoder {panel.floor:.2f}")
+            heading = ", ".join(filter(None, (flat(panel.title), panel.unit)))
+            parts.append(f"{heading}: {'; '.join(ends)}.")
         return " ".join(parts)
 
-    def _spoken(self, series: Series) -> str | None:
-        points = sorted(series.points, key=lambda point: point.x)
-        if not points:
-            return None
+    def _spoken(self, label: str, points: list[Point]) -> str:
+        points = sorted(points, key=lambda point: point.x)
         first, last = points[0], points[-1]
-        label = flat(series.label)
         if first.x == last.x:
-            return f"{label} {first.mean:.2f}"
+            return f"{flat(label)} {first.mean:.2f}"
         return (
-            f"{label} from {first.mean:.2f} at {self._place(first.x)} "
+            f"{flat(label)} from {first.mean:.2f} at {self._place(first.x)} "
             f"to {last.mean:.2f} at {self._place(last.x)}"
         )
 
     def _place(self, x: float) -> str:
-        return dict(self.axis.ticks).get(x, f"{x:g}")
+        return dict(self.axis.ticks).get(x) or (amount(x) if x >= 1_000 else f"{x:g}")
+
+    def split(self) -> list[Chart]:
+        """Return a chart for each panel, under the panel's title."""
+        return [
+            dataclasses.replace(
+                self,
+                name=f"{self.name}-{index}",
+                title=panel.title,
+                panels=(dataclasses.replace(panel, title=""),),
+            )
+            for index, panel in enumerate(self.panels)
+        ]
 
 
 @dataclass(frozen=True)
@@ -138,84 +169,6 @@ def points_csv(chart: Chart) -> str:
                 cells = ("" if number is None else repr(number) for number in numbers)
                 rows.append((panel.title, series.label, *cells, point.model))
     return csv_text(columns, rows)
-
-
-def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:
-    """Return the datasets that get a panel.
-
-    Args:
-        scores: A table.
-        is_every: Show each dataset; by default a category's average stands for its datasets. An
-            average over different metrics stands for nothing, its datasets are shown instead.
-    """
-    averaged = {
-        dataset.task for dataset in scores.averages if dataset.metric != "mixed" and not is_every
-    }
-    return tuple(
-        dataset
-        for dataset in scores.datasets
-        if (dataset.is_average and dataset.task in averaged)
-        or (not dataset.is_average and dataset.task not in averaged)
-    )
-
-
-def panel_title(dataset: DatasetInfo) -> str:
-    """Name a panel: the category for its average, else the dataset."""
-    if dataset.is_average:
-        return TASKS.get(dataset.task, "").capitalize() or dataset.name
-    return dataset.name
-
-
-def point(scores: Scores, model: ModelInfo, dataset: DatasetInfo, x: float) -> Point | None:
-    """Return one score as a point; None where it is unknown."""
-    score = scores.get(model.name, dataset.name)
-    if score is None or score.estimate is None:
-        return None
-    found = score.estimate
-    if found.half_width is None:
-        return Point(x, found.mean, model=model.name)
-    return Point(x, found.mean, found.low, found.high, model.name)
-
-
-Lines = Sequence[tuple[str, SeriesStyle, Sequence[tuple[float, ModelInfo]]]]
-"""For each series its label, its style, and its models with their places."""
-
-
-def score_panels(
-    scores: Scores,
-    lines: Lines,
-    datasets: Iterable[DatasetInfo],
-    *,
-    options: Mapping[str, Any] | None = None,
-) -> tuple[Panel, ...]:
-    """Return a panel per dataset that has at least one of the scores.
-
-    Args:
-        scores: Where scores stand.
-        lines: What to draw.
-        datasets: What to draw it for.
-        options: Further fields of every series.
-    """
-    panels = []
-    for dataset in datasets:
-        series = tuple(
-            Series(label, style, found, **(options or {}))
-            for label, style, models in lines
-            if (found := tuple(_points(scores, models, dataset)))
-        )
-        if series:
-            unit = f"{metric_name(dataset.metric)}, %"
-            panels.append(Panel(dataset.name, panel_title(dataset), unit, series))
-    return tuple(panels)
-
-
-def _points(
-    scores: Scores, models: Iterable[tuple[float, ModelInfo]], dataset: DatasetInfo
-) -> Iterable[Point]:
-    for x, model in models:
-        found = point(scores, model, dataset, x)
-        if found is not None:
-            yield found
 
 
 def ticks_at(

@@ -1,22 +1,18 @@
-"""Scores as pretraining goes on: by step, and by what it cost."""
+"""Scores as training goes on: by step, by what it cost, and in continued training.
+
+Each function takes a table and the datasets that get a panel. Numbers of figures are the paper's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from biphasic.analysis.palette import LINES, SeriesStyle, distinct_styles, hollow, objective_styles
-from biphasic.analysis.plots.chart import (
-    Axis,
-    Chart,
+from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
+from biphasic.analysis.figures.choose import (
+    Datasets,
     Lines,
-    Skipped,
-    score_panels,
-    shown_datasets,
-    ticks_at,
-)
-from biphasic.analysis.plots.choose import (
     at_rate,
     finished,
     grouped,
@@ -24,30 +20,33 @@ from biphasic.analysis.plots.choose import (
     recipe,
     recipe_looks,
     reference_rate,
-    shared_places_note,
+    score_chart,
     sizes,
     steps_text,
 )
-from biphasic.analysis.plots.notes import interval_note
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.figures.palette import (
+    LINES,
+    SeriesStyle,
+    distinct_styles,
+    hollow,
+    objective_styles,
+    ordered_styles,
+)
+from biphasic.analysis.score_table import ModelInfo, Scores
 from biphasic.analysis.text import superscript
 
 _WIDE = 8
 """Steps that differ by more than this factor are drawn on a logarithmic axis."""
 Path = tuple[str, str, float | None, int]
+Begun = tuple[str, str]
+"""Size, and what continued training began with."""
 
 
-def scores_by_step(
-    scores: Scores, datasets: Sequence[DatasetInfo] | None = None
-) -> Chart | Skipped:
-    """Follow models through pretraining (the paper's Figure 4).
+def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Follow models through pretraining (Figure 4).
 
     States on the way have not gone through the decay of the learning rate; the finished model,
     which has, is an outlined marker that no line reaches.
-
-    Args:
-        scores: A table.
-        datasets: What gets a panel; by default a category's average, or its only dataset.
     """
     name, title = "step", "Scores by pretraining step"
     on_the_way = {
@@ -69,27 +68,15 @@ def scores_by_step(
         for path, found in paths.items()
         if (end := _end_of(path, found, scores)) is not None
     ]
-    wanted = datasets or shown_datasets(scores)
-    on_way = score_panels(scores, lines, wanted)
-    at_end = {
-        panel.key: panel.series
-        for panel in score_panels(scores, ends, wanted, options={"is_connected": False})
-    }
-    panels = tuple(
-        replace(panel, series=panel.series + at_end.get(panel.key, ())) for panel in on_way
-    )
-    if not panels:
-        return Skipped(name, title, "none of its models has a score")
     places = [x for _, _, found in (*lines, *ends) for x, _ in found]
     caption = (
         f"{title}. States on the way are scored as they are, before the learning rate decays"
         f"{'; outlined: finished models' if ends else ''}. "
-        f"{shared_places_note(lines)}"
-        f"{interval_note(scores)}"
     )
     is_log = min(places) > 0 and max(places) > _WIDE * min(places)
     axis = Axis("pretraining step", "log" if is_log else "linear", ticks_at(places, steps_text))
-    return Chart(name, title, caption, axis, panels)
+    lines += ends
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
 
 
 def _path(model: ModelInfo) -> Path:
@@ -138,15 +125,8 @@ def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
     return distinct_styles(paths)
 
 
-def scores_by_flops(
-    scores: Scores, datasets: Sequence[DatasetInfo] | None = None
-) -> Chart | Skipped:
-    """Compare finished models by what their pretraining cost (the paper's Figure 10).
-
-    Args:
-        scores: A table.
-        datasets: What gets a panel; by default a category's average, or its only dataset.
-    """
+def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Compare finished models by what their pretraining cost (Figure 10)."""
     name, title = "flops", "Scores by training FLOPs"
     trained = finished(scores)
     rate = reference_rate(trained)
@@ -155,21 +135,17 @@ def scores_by_flops(
         reason = "needs the training FLOPs of two finished models or more"
         return Skipped(name, title, reason)
     lines = _cost_lines(models)
-    panels = score_panels(scores, lines, datasets or shown_datasets(scores))
-    if not panels:
-        return Skipped(name, title, "none of its models has a score")
     order = sizes(models)
     which = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
     caption = (
         f"{title}. {which}"
         f"{masking_note(rate)}FLOPs of pretraining alone, as the ledger of each run counts them. "
-        f"{interval_note(scores)}"
     )
     places = [x for _, _, found in lines for x, _ in found]
     is_log = max(places) > _WIDE * min(places)
     ticks = _powers(places) if is_log else _multiples(places)
     axis = Axis("training FLOPs", "log" if is_log else "linear", ticks)
-    return Chart(name, title, caption, axis, panels)
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
 
 
 def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
@@ -214,3 +190,106 @@ def _exact_tick(place: float) -> tuple[float, str]:
 def _power_text(factor: float, power: int) -> str:
     ten = f"10{superscript(power)}"
     return ten if factor == 1 else f"{factor:.2g}·{ten}"
+
+
+def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Compare starting models before and after equally much more MLM (Figure 8)."""
+    name, title = "continued-budget", "Continued pretraining: before and after"
+    ways = _ways(scores)
+    shared = _longest_shared(ways)
+    if shared is None:
+        reason = "needs two starting models that were trained on for equally many steps"
+        return Skipped(name, title, reason if ways else "no model was trained on after its end")
+    begun = [key for key, found in ways.items() if shared in _lengths(found)]
+    labels = _start_labels(begun, scores)
+    after = ordered_styles(["before", "after"])["after"]
+    places = [(float(index), model) for index, key in enumerate(begun) for model in ways[key]]
+    lines = [
+        ("before", hollow(after), [(x, model) for x, model in places if not model.continued_steps]),
+        (
+            f"after {shared:,} more steps",
+            after,
+            [(x, model) for x, model in places if model.continued_steps == shared],
+        ),
+    ]
+    caption = f"{title} {shared:,} more steps, by what they began with. "
+    ticks = tuple((float(index), labels[key]) for index, key in enumerate(begun))
+    axis = Axis("began with", "category", ticks)
+    return score_chart(
+        name, title, scores, lines, datasets, axis=axis, caption=caption, is_connected=False
+    )
+
+
+def continued_by_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Follow starting models through continued pretraining (Figure 9)."""
+    name, title = "continued-steps", "Continued pretraining by its length"
+    ways = {key: found for key, found in _ways(scores).items() if len(_lengths(found)) > 1}
+    if not ways:
+        reason = "needs a model that was trained on for two different numbers of steps"
+        return Skipped(name, title, reason)
+    labels, styles = _start_labels([*ways], scores), _start_styles([*ways])
+    lines = [
+        (
+            f"began with {labels[key]}",
+            styles[key],
+            [(float(model.continued_steps), model) for model in found],
+        )
+        for key, found in ways.items()
+    ]
+    places = [x for _, _, found in lines for x, _ in found]
+    caption = (
+        f"{title}; 0 is the finished model that it began with. Each length has its own decay. "
+    )
+    axis = Axis("steps of continued training", "linear", ticks_at(places, steps_text))
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def _ways(scores: Scores) -> dict[Begun, list[ModelInfo]]:
+    """Return the models of each starting point, the starting model first."""
+    continued = [model for model in scores.models if model.continued_steps and model.is_final]
+    ways = grouped(continued, lambda model: (model.size, model.start or ""))
+    order = sizes(model for model in scores.models)
+    ways = dict(sorted(ways.items(), key=lambda way: order.index(way[0][0])))
+    return {key: [*_starting_models(found, scores), *found] for key, found in ways.items()}
+
+
+def _starting_models(found: Sequence[ModelInfo], scores: Scores) -> list[ModelInfo]:
+    """Return the finished model that continued ones began with, where the table has it."""
+    example = found[0]
+    steps = example.total_steps - example.continued_steps
+    for model in scores.models:
+        if model.continued_steps or not model.is_final or model.size != example.size:
+            continue
+        if model.start == example.start and model.start is not None:
+            return [model]
+        is_like = model.objective == example.start and model.total_steps == steps
+        masks_alike = example.objective != "MLM" or model.mask_rate == example.mask_rate
+        if model.name == example.start or (is_like and masks_alike):
+            return [model]
+    return []
+
+
+def _lengths(found: Sequence[ModelInfo]) -> set[int]:
+    return {model.continued_steps for model in found if model.continued_steps}
+
+
+def _longest_shared(ways: Mapping[Begun, Sequence[ModelInfo]]) -> int | None:
+    lengths = [length for found in ways.values() for length in _lengths(found)]
+    shared = {length for length in lengths if lengths.count(length) > 1}
+    return max(shared, default=None)
+
+
+def _start_labels(begun: Sequence[Begun], scores: Scores) -> dict[Begun, str]:
+    has_sizes = len({size for size, _ in begun}) > 1
+    names = {model.name: model.label for model in scores.models}
+    return {
+        (size, start): f"{size} {names.get(start, start)}" if has_sizes else names.get(start, start)
+        for size, start in begun
+    }
+
+
+def _start_styles(begun: Sequence[Begun]) -> dict[Begun, SeriesStyle]:
+    known = objective_styles(())
+    if len({size for size, _ in begun}) == 1 and all(start in known for _, start in begun):
+        return {key: known[key[1]] for key in begun}
+    return distinct_styles(begun)
