@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -152,12 +151,13 @@ def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
     """Write the name of each line at its end, and how high one ends that leaves at the top."""
     high = axes.get_ylim()[1]
     ends = {}
-    for each in panel.series:  # the last of those that share a label
-        last = each.points[-1].mean
-        beyond = f" ↑ {last:.1f}" if last > high else ""
-        ends[each.label] = (min(last, high), wrap(each.label) + beyond, each.style.color)
+    for each in panel.series:  # of a model's line the last part
+        last = each.points[-1]
+        beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
+        name = wrap(each.label) + beyond
+        ends[each.label, last.model] = min(last.mean, high), name, each.style.color
     if panel.floor is not None:
-        ends[""] = (panel.floor, "untrained", FLOOR)
+        ends["", ""] = panel.floor, "untrained", FLOOR
     label_ends(axes, ends.values(), height=height)
 
 
@@ -175,44 +175,29 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
         room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
         share = 0.4 if axis.scale == "category" else room
         axes.set_xlim(low - share, high + share)
-    ends = axes.get_xlim()
     # Categories are all named; numbers between others can be left out.
-    widest = width / len(axis.ticks) - _TICK_GAP if axis.scale == "category" else _WIDEST_TICK
+    is_category = axis.scale == "category"
+    widest = width / len(axis.ticks) - _TICK_GAP if is_category else _WIDEST_TICK
     texts = [fitting(text, SMALL, widest) for _, text in axis.ticks]
-    along = [_along(place, ends, is_log=axis.scale == "log") * width for place, _ in axis.ticks]
-    shown = _apart(along, [text_width(text, SMALL) for text in texts])
-    if axis.scale == "category":
+    pixels = axes.transData.transform([(place, 0.5) for place, _ in axis.ticks])[:, 0]
+    middles = [float(pixel) / axes.figure.dpi for pixel in pixels]
+    shown = _apart(middles, [text_width(text, SMALL) for text in texts])
+    if is_category:
         shown = [*range(len(texts))]
     fix_ticks(axes, [(axis.ticks[index][0], texts[index]) for index in shown])
 
 
-def _along(place: float, ends: tuple[float, float], *, is_log: bool) -> float:
-    low, high = ends
-    if is_log:
-        return math.log(place / low) / math.log(high / low)
-    return (place - low) / (high - low)
-
-
 def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
-    """Choose texts that do not touch: the ends and every n-th, then what else fits."""
-    last = len(middles) - 1
-    for stride in range(1, last + 1):
-        chosen = [*range(0, last + 1, stride)]
-        if chosen[-1] == last and all(
-            _is_apart(one, other, middles, widths) for one, other in pairwise(chosen)
+    """Choose texts that do not touch: both ends first, then from left to right what fits."""
+    order = [*range(len(middles))]
+    chosen: list[int] = []
+    for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):
+        if all(
+            abs(middles[index] - middles[other]) > (widths[index] + widths[other]) / 2 + _TICK_GAP
+            for other in chosen
         ):
-            break
-    else:
-        chosen = [0] if middles else []
-    for index in range(last + 1):
-        if all(index != other and _is_apart(index, other, middles, widths) for other in chosen):
             chosen.append(index)
     return sorted(chosen)
-
-
-def _is_apart(one: int, other: int, middles: Sequence[float], widths: Sequence[float]) -> bool:
-    needed = (widths[one] + widths[other]) / 2 + _TICK_GAP
-    return abs(middles[one] - middles[other]) > needed
 
 
 def _place_heights(axes: Axes, panel: Panel) -> None:
