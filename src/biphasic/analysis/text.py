@@ -8,9 +8,10 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from biphasic.analysis.estimate import Estimate
+if TYPE_CHECKING:
+    from biphasic.analysis.estimate import Estimate
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _METRICS = {

@@ -6,7 +6,7 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,14 +73,6 @@ def _saved(
     with drawing(salt=salt or ending, fonttype=fonttype):
         figure.savefig(buffer, format=ending, **options)
     return buffer.getvalue()
-
-
-FIGURE_FORMATS: Mapping[str, Callable[[Figure, str], bytes]] = {
-    "png": lambda figure, _: to_png(figure),
-    "svg": lambda figure, name: to_svg(figure, name=name).encode(),
-    "pdf": lambda figure, _: to_pdf(figure),
-}
-"""For each ending, how a figure of some name becomes a file's bytes."""
 
 
 def page_svg(figure: Figure, *, name: str, alt: str) -> str:
