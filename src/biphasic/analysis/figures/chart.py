@@ -188,41 +188,29 @@ def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
         reference: The same figure of the other table.
         name: Begins the labels of its series.
     """
-    move = _category_moves(chart.axis, reference.axis)
-    behind = {
-        panel.key: tuple(
-            dataclasses.replace(
-                series,
-                label=f"{name}: {series.label}",
-                style=reference_style(series.style),
-                points=points,
-                is_reference=True,
-            )
-            for series in panel.series
-            if (points := _moved(series.points, move))
+    mine = {text.casefold(): place for place, text in chart.axis.ticks}
+    theirs = dict(reference.axis.ticks)
+    is_category = chart.axis.scale == "category"
+
+    def moved(series: Series) -> Series | None:
+        points = series.points
+        if is_category:
+            places = [(mine.get(theirs[point.x].casefold()), point) for point in points]
+            points = tuple(dataclasses.replace(p, x=x) for x, p in places if x is not None)
+        if not points:
+            return None
+        label, style = f"{name}: {series.label}", reference_style(series.style)
+        return dataclasses.replace(
+            series, label=label, style=style, points=points, is_reference=True
         )
-        for panel in reference.panels
-    }
+
+    behind = {panel.key: filter(None, map(moved, panel.series)) for panel in reference.panels}
     panels = tuple(
-        dataclasses.replace(panel, series=behind.get(panel.key, ()) + panel.series)
+        dataclasses.replace(panel, series=(*behind.get(panel.key, ()), *panel.series))
         for panel in chart.panels
     )
-    ticks = dict(chart.axis.ticks)
-    if move is None:
-        ticks |= dict(reference.axis.ticks)
-    axis = dataclasses.replace(chart.axis, ticks=tuple(sorted(ticks.items())))
+    if is_category:
+        return dataclasses.replace(chart, panels=panels)
+    ticks = tuple(sorted((dict(chart.axis.ticks) | theirs).items()))
+    axis = dataclasses.replace(chart.axis, ticks=ticks)
     return dataclasses.replace(chart, panels=panels, axis=axis)
-
-
-def _category_moves(own: Axis, other: Axis) -> dict[float, float] | None:
-    """Return where the places of another axis lie on one's own; None where numbers are numbers."""
-    if own.scale != "category":
-        return None
-    mine = {text.casefold(): place for place, text in own.ticks}
-    return {place: mine[text.casefold()] for place, text in other.ticks if text.casefold() in mine}
-
-
-def _moved(points: tuple[Point, ...], move: dict[float, float] | None) -> tuple[Point, ...]:
-    if move is None:
-        return points
-    return tuple(dataclasses.replace(each, x=move[each.x]) for each in points if each.x in move)

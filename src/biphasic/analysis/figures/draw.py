@@ -236,10 +236,10 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
     if not series.has_markers:
         return
     # One line with gaps: far faster to draw than a line for each bar.
-    bars = [point for point in points if point.low is not None and point.high is not None]
+    bars = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
     axes.plot(
-        [x for point in bars for x in (point.x, point.x, math.nan)],
-        [y for point in bars for y in (point.low, point.high, math.nan)],
+        [x for place, _, _ in bars for x in (place, place, math.nan)],
+        [y for _, low, high in bars for y in (low, high, math.nan)],
         color=color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
         markeredgewidth=1.0, alpha=0.6 if series.is_reference else 1.0, zorder=3.5,
     )  # fmt: skip

@@ -143,7 +143,7 @@ def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skippe
     )
     places = [x for _, _, found in lines for x, _ in found]
     is_log = max(places) > _WIDE * min(places)
-    ticks = _powers(places) if is_log else _multiples(places)
+    ticks = _power_ticks(places, is_log=is_log)
     axis = Axis("training FLOPs", "log" if is_log else "linear", ticks)
     return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
 
@@ -166,30 +166,19 @@ def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
     return lines
 
 
-def _powers(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
-    """Return ticks at 1, 2 and 5 times the powers of ten within a range of places."""
-    low, high = math.floor(math.log10(min(places))), math.ceil(math.log10(max(places)))
-    steps = (1,) if high - low > 2 else (1, 2, 5)
-    candidates = ((factor, power) for power in range(low, high + 1) for factor in steps)
-    return tuple(
-        (factor * 10.0**power, _power_text(factor, power))
-        for factor, power in candidates
-        if min(places) / 1.05 <= factor * 10.0**power <= max(places) * 1.05
-    ) or _multiples(places)
+def _power_ticks(places: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
+    """Return ticks at 1, 2 and 5 times the powers of ten within a range, else at its ends."""
+    low, high = min(places), max(places)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if is_log else ()
+    round_ones = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
+    inside = [tick for tick in round_ones if low / 1.05 <= tick <= high * 1.05]
+    return ticks_at(inside or (low, high), _power_text)
 
 
-def _multiples(places: Sequence[float]) -> tuple[tuple[float, str], ...]:
-    return tuple(_exact_tick(place) for place in sorted({min(places), max(places)}))
-
-
-def _exact_tick(place: float) -> tuple[float, str]:
-    power = math.floor(math.log10(place))
-    return place, _power_text(place / 10.0**power, power)
-
-
-def _power_text(factor: float, power: int) -> str:
-    ten = f"10{superscript(power)}"
-    return ten if factor == 1 else f"{factor:.2g}·{ten}"
+def _power_text(number: float) -> str:
+    mantissa, _, exponent = f"{number:.1e}".partition("e")
+    ten = f"10{superscript(int(exponent))}"
+    return ten if float(mantissa) == 1 else f"{float(mantissa):g}·{ten}"
 
 
 def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.figures.frame import SMALL, add_field, fix_ticks, head
+from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
 from biphasic.analysis.figures.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 from biphasic.analysis.figures.render import drawing
 from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, Score, Scores
@@ -134,45 +134,33 @@ def _draw_rows(
 ) -> None:
     rows = [scores.get(model.name, dataset.name) or Score(None) for model in scores.models]
     on = axis(rows, []) or Axis(0.0, 100.0, ())
-    axes.set_xlim(0, 100)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     fix_ticks(axes, on.ticks)
+    names = [wrap(model.label) for model in scores.models]
+    axes.set_yticks(range(len(rows)), names, fontsize=FONT_SIZE, color=INK, va="center")
+    axes.tick_params(axis="y", pad=8)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
     best = max((row.estimate.mean for row in rows if row.estimate), default=None)
     for y, (model, score) in enumerate(zip(scores.models, rows, strict=True)):
-        found, is_best = score.estimate, score.estimate and score.estimate.mean == best
-        value = "no score" if found is None else points_cell(found)
-        for place, text, side, color, weight in (
-            (0, wrap(model.label), "right", INK, "normal"),
-            (1, value, "left", INK if is_best else MUTED, "bold" if is_best else "normal"),
-        ):
-            axes.annotate(
-                text, (place, y), xycoords=("axes fraction", "data"),
-                xytext=(8 if place else -8, 0), textcoords="offset points", ha=side, va="center",
-                fontsize=SMALL + 0.5, color=color, fontweight=weight, linespacing=1.05,
-                annotation_clip=False,
-            )  # fmt: skip
-        drawn = strip(score, styles[model.name], on, None)
-        if drawn is not None:
-            if model.objective == UNTRAINED:
-                axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
-            _draw_strip(axes, y, drawn, styles[model.name])
-
-
-def _draw_strip(axes: Axes, y: int, drawn: Strip, style: SeriesStyle) -> None:
-    color = style.color
-    if drawn.interval is not None:
-        axes.plot(
-            drawn.interval, (y, y), color=color, linewidth=2.4, alpha=0.55,
-            solid_capstyle="round",
+        found, style = score.estimate, styles[model.name]
+        is_best = found is not None and found.mean == best
+        axes.annotate(
+            "no score" if found is None else points_cell(found), (1, y), xytext=(8, 0),
+            xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+            fontsize=FONT_SIZE, color=INK if is_best else MUTED,
+            fontweight="bold" if is_best else "normal", annotation_clip=False,
         )  # fmt: skip
-    axes.plot(
-        drawn.seeds, [y] * len(drawn.seeds), linestyle="", marker="|", markersize=6,
-        markeredgewidth=0.9, color=color, alpha=0.6,
-    )  # fmt: skip
-    axes.plot(
-        [drawn.mean], [y], linestyle="", marker=style.marker, markersize=6.4, color=color,
-        markeredgecolor=PAPER, markeredgewidth=0.9,
-    )  # fmt: skip
+        drawn = strip(score, style, on, None)
+        if drawn is None:
+            continue
+        if model.objective == UNTRAINED:
+            axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
+        interval = {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}
+        seeds = {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}
+        mean = {"marker": style.marker, "markersize": 6.4, "markeredgecolor": PAPER}
+        for places, look in (
+            (drawn.interval or (), interval), (drawn.seeds, seeds), ((drawn.mean,), mean),
+        ):  # fmt: skip
+            axes.plot(places, [y] * len(places), color=style.color, markeredgewidth=0.9, **look)

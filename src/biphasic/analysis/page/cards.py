@@ -28,7 +28,6 @@ class CardRow:
 
     model: str
     label: str
-    variable: str
     cell: int
     """Its place among the cells of the page's data."""
     text: str
@@ -159,7 +158,6 @@ def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
             CardRow(
                 model=model.name,
                 label=model.label,
-                variable=style.variable,
                 cell=index * len(column.scores.datasets) + column.place,
                 text=score_text(score.estimate if score else None),
                 strip=strip(score, style, on, reference) if score and on else None,
