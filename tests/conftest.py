@@ -142,13 +142,12 @@ def warm() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have empty drawings, in forked processes too: drawing takes most of their time."""
-    from matplotlib.figure import Figure
-
     from biphasic.analysis.plots.render import to_svg
+    from matplotlib.figure import Figure
 
     empty = {"png": b"png", "svg": to_svg(Figure(figsize=(1, 1)), name="empty").encode()}
 
-    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:  # noqa: A002
+    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
         content = empty[format]
         file.write(content.decode() if isinstance(file, io.TextIOBase) else content)
 

@@ -6,15 +6,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
 from biphasic.analysis.markup import TABLE_FORMATS, markdown_text
-from biphasic.analysis.plots.chart import Chart, Skipped, points_csv
-from biphasic.analysis.plots.draw import draw_chart
-from biphasic.analysis.plots.render import FIGURE_FORMATS
 from biphasic.analysis.score_table import Scores
 from biphasic.analysis.sheets import make_sheets
 from biphasic.errors import ConfigError
 from biphasic.files import write_bytes, write_text
 
+FIGURE_FORMATS = ("png", "svg", "pdf")
 FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)
 """Endings of all files that can be written."""
 _INDEX = "figures.md"
@@ -81,11 +80,19 @@ def write_gallery(
 
 
 def _write_figure(folder: Path, chart: Chart, endings: Collection[str]) -> list[Path]:
+    from biphasic.analysis.figures.draw import draw_chart  # noqa: PLC0415 - loads matplotlib
+    from biphasic.analysis.figures.render import to_pdf, to_png, to_svg  # noqa: PLC0415
+
     figure = draw_chart(chart)
+    write = {
+        "png": lambda: to_png(figure),
+        "svg": lambda: to_svg(figure, name=chart.name).encode(),
+        "pdf": lambda: to_pdf(figure),
+    }
     paths = []
     for ending in endings:
         paths.append(folder / f"{chart.name}.{ending}")
-        write_bytes(paths[-1], FIGURE_FORMATS[ending](figure, chart.name))
+        write_bytes(paths[-1], write[ending]())
     paths.append(folder / f"{chart.name}.csv")
     write_text(paths[-1], points_csv(chart))
     return paths

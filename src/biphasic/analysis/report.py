@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.analysis.checked import NOTE
+from biphasic.analysis.figures.palette import VARIABLES
 from biphasic.analysis.load import StudyRecords, load_study
 from biphasic.analysis.page.background import facts, problem_groups, problems_csv, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
@@ -36,7 +37,6 @@ from biphasic.analysis.page.matrix import (
     segment_lines,
 )
 from biphasic.analysis.page.runs import Links, record_links, run_data
-from biphasic.analysis.palette import VARIABLES
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.scores import Scores, paper_scores, study_scores
 from biphasic.analysis.stats import cells

@@ -20,6 +20,8 @@ from biphasic.errors import DataError
 from biphasic.records import Convention
 
 PERCENT = 100.0
+UNTRAINED = "none"
+"""The objective of an encoder with random weights."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.choose import interval_note, percent, sizes
 from biphasic.analysis.marks import Mark, marks, marks_note
-from biphasic.analysis.plots.choose import percent, sizes
-from biphasic.analysis.plots.notes import interval_note
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.scores import PAPER_SOURCE

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from biphasic.analysis.checked import check_file
 from biphasic.analysis.examples import (
     ExampleReader,
@@ -59,6 +56,9 @@ def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...
         raise DataError(f"{where}: no {_FILE}")
     if damage := check_file(path):
         raise DataError(f"{where}: {damage}")
+    import pyarrow as pa  # noqa: PLC0415 - slow to load, and most commands read no examples
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     try:
         # Less than `read_table` would load of Arrow, and faster on thousands of small files.
         with pq.ParquetFile(path) as file:

@@ -8,9 +8,10 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from biphasic.analysis.estimate import Estimate
+if TYPE_CHECKING:
+    from biphasic.analysis.estimate import Estimate
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _METRICS = {
@@ -126,6 +127,15 @@ def round_step(least: float, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)) -> flo
     """Return the smallest of some sizes times a power of ten that is not below `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(size * power for size in sizes if size * power >= least)
+
+
+def round_ticks(
+    low: float, high: float, *, most: int, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)
+) -> list[float]:
+    """Return round numbers from `low` to `high`, about `most` of them."""
+    step = round_step((high - low) / most, sizes)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [round(index * step, 6) for index in range(first, last + 1)]
 
 
 def superscript(number: int) -> str:

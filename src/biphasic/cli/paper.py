@@ -34,8 +34,8 @@ def paper_command(
     every_dataset: EveryDataset = False,
 ) -> None:
     """Write the reference study's tables, and those figures that they support."""
+    from biphasic.analysis.figures.catalog import score_figures, without_records
     from biphasic.analysis.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.plots.catalog import score_figures, without_records
     from biphasic.analysis.scores import paper_scores
 
     chosen = chosen_formats(formats)
@@ -68,9 +68,9 @@ def figures_command(
     every_dataset: EveryDataset = False,
 ) -> None:
     """Write all tables and figures that a study's records support, and say what they lack."""
+    from biphasic.analysis.figures.catalog import record_figures, score_figures
     from biphasic.analysis.gallery import chosen_formats, write_gallery
     from biphasic.analysis.load import load_study
-    from biphasic.analysis.plots.catalog import record_figures, score_figures
     from biphasic.analysis.reference_values import ReferenceValues
     from biphasic.analysis.scores import paper_scores, study_scores
 

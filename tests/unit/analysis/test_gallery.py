@@ -10,9 +10,9 @@ from fake_study import FakeStudy
 from grid_scores import DATASETS, grid_models, grid_scores
 from typer.testing import CliRunner
 
+from biphasic.analysis.figures.catalog import score_figures, without_records
+from biphasic.analysis.figures.chart import Skipped
 from biphasic.analysis.gallery import FORMATS, chosen_formats, write_gallery
-from biphasic.analysis.plots.catalog import score_figures, without_records
-from biphasic.analysis.plots.chart import Skipped
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError
 

@@ -9,6 +9,8 @@ from fake_study import ARMS, TASKS, FakeStudy
 from scipy.stats import ttest_rel
 
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.palette import SeriesStyle, arm_styles
+from biphasic.analysis.figures.strips import axis, strip
 from biphasic.analysis.load import Problem, load_study
 from biphasic.analysis.page import cards as page_cards
 from biphasic.analysis.page import matrix
@@ -19,8 +21,6 @@ from biphasic.analysis.page.evidence import arm_labels, caveats, gather_evidence
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.matrix import comparison_tables
 from biphasic.analysis.page.runs import record_links, run_data
-from biphasic.analysis.page.strips import axis, strip
-from biphasic.analysis.palette import SeriesStyle, arm_styles
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.report import render
 from biphasic.analysis.score_table import Score

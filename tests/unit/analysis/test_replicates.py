@@ -9,8 +9,8 @@ from made_scores import example_reader, made_scores
 
 from biphasic.analysis.compare import compare_arms
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.load import load_study
-from biphasic.analysis.plots.notes import interval_note
 from biphasic.analysis.replicates import over_pretraining
 from biphasic.analysis.score_table import ModelInfo
 from biphasic.analysis.scores import study_scores

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.palette import SeriesStyle
+from biphasic.analysis.figures.strips import Axis, Strip, axis, strip
 from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.page.strips import Axis, Strip, axis, strip
-from biphasic.analysis.palette import SeriesStyle
 from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
 from biphasic.analysis.summary import task_line, task_notes
 
 MOST_ROWS = 12
@@ -20,8 +20,6 @@ SHOWN_OF_MANY = 8
 """Beyond, that many of the best, and the untrained encoder; the others fold away."""
 MOST_FOLDED = 24
 """Arms that fold away below a chart; further ones are in the table of scores alone."""
-UNTRAINED = "none"
-"""The objective of an encoder with random weights."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,6 @@ class CardRow:
 
     model: str
     label: str
-    variable: str
     cell: int
     """Its place among the cells of the page's data."""
     text: str
@@ -161,7 +158,6 @@ def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
             CardRow(
                 model=model.name,
                 label=model.label,
-                variable=style.variable,
                 cell=index * len(column.scores.datasets) + column.place,
                 text=score_text(score.estimate if score else None),
                 strip=strip(score, style, on, reference) if score and on else None,

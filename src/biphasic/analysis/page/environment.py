@@ -17,20 +17,18 @@ _SCRIPT = "report.js"
 
 
 def render_page(template: str, **context: Any) -> str:
+    """Fill a template of a page, with the package's script and a policy that allows it."""
+    script = _script()
+    policy = content_policy(script)
+    return fill(template, script=Markup(script), policy=policy, **context)  # noqa: S704 - our own
+
+
+def fill(template: str, **context: Any) -> str:
     """Fill a template of the package.
 
     Strings are escaped, and characters that no page can show replaced, wherever they stand.
     """
-    script = _script()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            script=Markup(script),  # noqa: S704 - the package's own file
-            policy=content_policy(script),
-            **context,
-        )
-    )
+    return _environment().get_template(template).render(**context)
 
 
 def content_policy(script: str) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from biphasic.analysis.compare import Comparison, Family, family_of
 from biphasic.analysis.examples import ExampleScores
 from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.page.cards import UNTRAINED, best_of, ranked, score_text
-from biphasic.analysis.score_table import DatasetInfo, Scores
+from biphasic.analysis.page.cards import best_of, ranked, score_text
+from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, Scores
 from biphasic.analysis.sentences import (
     comparison_sentence,
     coverage_sentence,

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from biphasic.analysis.figures import (
-    Panel,
-    compose,
-    inline_svg,
-    loss_panels,
-    rate_panels,
-    score_panels,
-    to_png,
-    to_svg,
-)
+from biphasic.analysis.figures.catalog import record_figures, score_figures
+from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, Layout, chart_svg, draw_chart
+from biphasic.analysis.figures.losses import study_losses
+from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
+from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
+from biphasic.analysis.figures.render import to_png, to_svg
+from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, ranked
-from biphasic.analysis.palette import MUTED, SeriesStyle, arm_styles
-from biphasic.analysis.plots.catalog import record_figures, score_figures
-from biphasic.analysis.plots.chart import Chart, Skipped
-from biphasic.analysis.plots.page import chart_svg
-from biphasic.analysis.plots.rates import RATE_FIGURE
+from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles, ranked
 from biphasic.analysis.score_table import Scores
-from biphasic.analysis.scores import paper_scores
-from biphasic.analysis.stats import cells
+from biphasic.analysis.scores import paper_scores, study_scores
 from biphasic.files import write_bytes, write_text
 
 _FADED = SeriesStyle(MUTED, "o", "-")
@@ -78,13 +70,13 @@ def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesSty
 
 
 def loss_figures(few: StudyRecords) -> list[InlineFigure]:
-    """Draw held-out and training losses."""
-    return [InlineFigure(panel.title, _inline(panel)) for panel in loss_panels(few)]
+    """Draw held-out and training losses, a figure per kind and objective."""
+    return _single(study_losses(few))
 
 
 def rate_figures(few: StudyRecords) -> list[InlineFigure]:
     """Draw test scores by learning rate, a figure per task."""
-    return [InlineFigure(panel.title, _inline(panel)) for panel in rate_panels(few)]
+    return _single(rates_of_arms(few))
 
 
 def factor_figures(
@@ -99,36 +91,38 @@ def factor_figures(
         *score_figures(scores, reference=paper_scores()),
         *(figure for figure in record_figures(records) if figure.name != RATE_FIGURE),
     ]
-    drawn = [
-        InlineFigure(figure.title, Markup(chart_svg(figure)), figure.caption)  # noqa: S704
-        for figure in found
-        if isinstance(figure, Chart)
-    ]
+    drawn = [_inline(figure, PHONE) for figure in found if isinstance(figure, Chart)]
     return drawn, [figure for figure in found if isinstance(figure, Skipped)]
 
 
 def write_figures(folder: Path, few: StudyRecords) -> None:
     """Write losses, scores and learning rates as PNG and SVG; remove those without data."""
-    table = cells(few)
-    _write(folder, "loss", loss_panels(few))
-    _write(folder, "scores", score_panels(few, table))
-    _write(folder, "learning-rates", rate_panels(few))
+    scores = study_scores(few)
+    has_scores = bool(scores.models and scores.datasets)
+    figures = {
+        "loss": _pairs(study_losses(few)),
+        "scores": draw_strips(scores, arm_styles(few.arms), dataset_titles(few, scores))
+        if has_scores
+        else None,
+        "learning-rates": _pairs(rates_of_arms(few)),
+    }
+    for name, figure in figures.items():
+        if figure is None:
+            (folder / f"{name}.svg").unlink(missing_ok=True)
+            (folder / f"{name}.png").unlink(missing_ok=True)
+        else:
+            write_text(folder / f"{name}.svg", to_svg(figure, name=name))
+            write_bytes(folder / f"{name}.png", to_png(figure))
 
 
-def _write(folder: Path, name: str, panels: Sequence[Panel]) -> None:
-    paths = folder / f"{name}.svg", folder / f"{name}.png"
-    if not panels:
-        _remove(paths)
-        return
-    figure = compose(panels)
-    write_text(paths[0], to_svg(figure, name=name))
-    write_bytes(paths[1], to_png(figure))
+def _pairs(chart: Chart | Skipped) -> Figure | None:
+    return draw_chart(chart, PAIRS) if isinstance(chart, Chart) else None
 
 
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _single(chart: Chart | Skipped) -> list[InlineFigure]:
+    return [_inline(each, ALONE) for each in chart.split()] if isinstance(chart, Chart) else []
 
 
-def _inline(panel: Panel) -> Markup:
-    return Markup(inline_svg(panel))  # noqa: S704 - matplotlib and inline_svg escape all names
+def _inline(chart: Chart, layout: Layout) -> InlineFigure:
+    svg = Markup(chart_svg(chart, layout))  # noqa: S704 - matplotlib and page_svg escape all names
+    return InlineFigure(chart.title, svg, chart.caption)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from biphasic.analysis.compare import Comparison
 from biphasic.analysis.crossed import ExampleInterval
 from biphasic.analysis.doubts import cell_doubt
+from biphasic.analysis.figures.palette import SeriesStyle
 from biphasic.analysis.load import Segment, StudyRecords
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
-from biphasic.analysis.palette import SeriesStyle
 from biphasic.analysis.power import EffectSize
 from biphasic.analysis.reference_values import ReferenceValues
 from biphasic.analysis.score_table import Score, Scores

@@ -1,18 +1,13 @@
-"""A plan as a picture (SVG): a line for each arm, coloured by objective, from where it is new.
-
-Written by hand rather than drawn with a library, so that the same plan gives the same bytes.
-"""
+"""A plan as a picture (SVG): a line for each arm, coloured by objective, from where it is new."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterator, Mapping
 
-from biphasic.analysis.palette import GRID, INK, MUTED, PAPER, SERIES
-from biphasic.analysis.text import plain, round_step
+from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, objective_styles
+from biphasic.analysis.page.environment import fill
+from biphasic.analysis.text import round_ticks
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.training import PlannedPoint, Segment
 from biphasic.study.spec.naming import short_number
 
 _LANE, _TOP, _RIGHT, _WIDTH, _BOTTOM = 18, 44, 24, 760, 36
@@ -20,121 +15,73 @@ _CHARACTER = 6.4
 _TICKS = 8
 
 
-@dataclass(frozen=True)
-class _Canvas:
-    """Where things are.
-
-    Attributes:
-        lanes: Row of each arm.
-        left: Width of the names.
-        last: The last step of all arms.
-    """
-
-    lanes: dict[str, int]
-    left: float
-    last: int
-
-    def x(self, step: int) -> float:
-        return round(self.left + _WIDTH * step / max(self.last, 1), 1)
-
-    def y(self, arm: str) -> float:
-        return _TOP + _LANE * (self.lanes[arm] + 0.5)
-
-
 def plan_svg(plan: Plan, *, title: str) -> str:
-    """Return the picture of a plan.
-
-    Args:
-        plan: The plan.
-        title: Heads the picture.
-    """
+    """Return the picture of a plan, headed by a title."""
     names = [arm.config.name for arm in plan.arms]
-    canvas = _Canvas(
-        lanes={name: row for row, name in enumerate(names)},
-        left=round(16 + _CHARACTER * max(map(len, names)), 1),
-        last=max(arm.lineage.recipe.total_steps for arm in plan.arms),
-    )
-    width = round(canvas.left + _WIDTH + _RIGHT)
-    height = _TOP + _LANE * len(names) + _BOTTOM
-    colours = _colours(plan)
+    lanes = {name: _TOP + _LANE * (row + 0.5) for row, name in enumerate(names)}
+    left = round(16 + _CHARACTER * max(map(len, names)), 1)
+    last = max(1, *(arm.lineage.recipe.total_steps for arm in plan.arms))
+
+    def x(step: float) -> float:
+        return round(left + _WIDTH * step / last, 1)
+
     owners = {segment.id: segment.arm for segment in plan.segments}
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="sans-serif" font-size="11" role="img">',
-        f"<title>{escape(plain(title))}</title>",
-        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
-        *_legend(title, colours, canvas),
-        *_axis(canvas, height),
-        *(_name(name, canvas) for name in names),
-        *_branches(plan, owners, canvas),
-        *(line for segment in plan.segments for line in _segment(segment, colours, canvas)),
-        *(_point(point, owners, canvas) for point in plan.points),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    colours = _colours(plan)
+    bottom = _TOP + _LANE * len(names)
+    return fill(
+        "plan.svg.j2",
+        title=title,
+        width=round(left + _WIDTH + _RIGHT),
+        height=bottom + _BOTTOM,
+        left=left,
+        top=_TOP,
+        bottom=bottom,
+        ink=INK,
+        muted=MUTED,
+        grid=GRID,
+        paper=PAPER,
+        key=list(_key(colours, left)),
+        ticks=[
+            (x(step), short_number(int(step)))
+            for step in round_ticks(0, last, most=min(_TICKS, last), sizes=(1, 2, 5, 10))
+        ],
+        lanes=lanes,
+        branches=[
+            (x(segment.start), lanes[arm], lanes[segment.arm])
+            for segment in plan.segments
+            if (arm := owners.get(segment.parent or "", segment.arm)) != segment.arm
+        ],
+        bars=[
+            (x(first), lanes[arm], round(x(end) - x(first), 1), colours[objective],
+             f"{objective}, steps {first:,} to {end:,}")
+            for arm, objective, first, end in _stretches(plan)
+        ],
+        points=[
+            (x(point.step), lanes[owners.get(point.state, point.arm.name)],
+             INK if point.is_final else PAPER, point.name)
+            for point in plan.points
+        ],
+    )  # fmt: skip
 
 
 def _colours(plan: Plan) -> dict[str, str]:
-    found = (p.phase.objective for a in plan.arms for p in a.lineage.recipe.placed_phases)
-    objectives = list(dict.fromkeys(found))
-    return {name: SERIES[i % len(SERIES)] for i, name in enumerate(sorted(objectives))}
+    """Return the colour of each objective, the one that it has in all figures."""
+    phases = (placed.phase for arm in plan.arms for placed in arm.lineage.recipe.placed_phases)
+    objectives = sorted({phase.objective.upper() for phase in phases})
+    styles = objective_styles(objectives)
+    return {name: styles[name].color for name in objectives}
 
 
-def _legend(title: str, colours: dict[str, str], canvas: _Canvas) -> Iterator[str]:
-    yield f'<text x="8" y="18" font-weight="bold">{escape(plain(title))}</text>'
-    place = canvas.left
+def _key(colours: Mapping[str, str], left: float) -> Iterator[tuple[float, str, str]]:
     for name, colour in colours.items():
-        yield f'<rect x="{place:.1f}" y="24" width="14" height="6" fill="{colour}"/>'
-        yield f'<text x="{place + 18:.1f}" y="31">{escape(name.upper())}</text>'
-        place += 34 + _CHARACTER * len(name) * 1.3
+        yield round(left, 1), colour, name
+        left += 34 + _CHARACTER * len(name) * 1.3
 
 
-def _axis(canvas: _Canvas, height: int) -> Iterator[str]:
-    bottom = height - _BOTTOM
-    for step in _round_steps(canvas.last):
-        x = canvas.x(step)
-        yield f'<path d="M{x} {_TOP}V{bottom}" stroke="{GRID}"/>'
-        text = short_number(step)
-        yield f'<text x="{x}" y="{bottom + 16}" text-anchor="middle" fill="{MUTED}">{text}</text>'
-    yield f'<text x="{canvas.left}" y="{bottom + 30}" fill="{MUTED}">optimizer steps</text>'
-
-
-def _round_steps(last: int) -> list[int]:
-    """Return round numbers from 0: at most eight, and the last of them not beyond the end."""
-    every = int(round_step(max(last / _TICKS, 1), (1, 2, 5, 10)))
-    return list(range(0, last + 1, every))
-
-
-def _name(name: str, canvas: _Canvas) -> str:
-    return f'<text x="8" y="{canvas.y(name) + 4}">{escape(name)}</text>'
-
-
-def _branches(plan: Plan, owners: dict[str, str], canvas: _Canvas) -> Iterator[str]:
-    """Yield a line from each branch's beginning up to the arm that it leaves."""
+def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:
+    """Yield arm, objective, first and last step of each part of a segment with one objective."""
     for segment in plan.segments:
-        arm = owners.get(segment.parent or "")
-        if arm is not None and arm != segment.arm:
-            x = canvas.x(segment.start)
-            yield f'<path d="M{x} {canvas.y(arm)}V{canvas.y(segment.arm)}" stroke="{MUTED}"/>'
-
-
-def _segment(segment: Segment, colours: dict[str, str], canvas: _Canvas) -> Iterator[str]:
-    y = canvas.y(segment.arm) - 3
-    for placed in segment.recipe.placed_phases:
-        first, last = max(segment.start, placed.start), min(segment.end, placed.end)
-        if first < last:
-            x, colour = canvas.x(first), colours[placed.phase.objective]
-            told = f"{placed.phase.objective.upper()}, steps {first:,} to {last:,}"
-            yield (
-                f'<rect x="{x}" y="{y}" width="{canvas.x(last) - x:.1f}" height="6" '
-                f'fill="{colour}"><title>{escape(told)}</title></rect>'
-            )
-
-
-def _point(point: PlannedPoint, owners: dict[str, str], canvas: _Canvas) -> str:
-    arm = owners.get(point.state, point.arm.name)
-    fill = INK if point.is_final else PAPER
-    return (
-        f'<circle cx="{canvas.x(point.step)}" cy="{canvas.y(arm)}" r="3.5" fill="{fill}" '
-        f'stroke="{INK}"><title>{escape(point.name)}</title></circle>'
-    )
+        for placed in segment.recipe.placed_phases:
+            first, end = max(segment.start, placed.start), min(segment.end, placed.end)
+            if first < end:
+                yield segment.arm, placed.phase.objective.upper(), first, end

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.analysis.tune_figure import curve_csv, draw_curves
+from biphasic.analysis.figures.tuning import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
 from biphasic.errors import StoppedError, StudyError
 from biphasic.execution.scheduler import Failure

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from biphasic.analysis.load import ArmData
+if TYPE_CHECKING:
+    from biphasic.analysis.load import ArmData
 
 Dash = str | tuple[int, tuple[int, ...]]
 Key = TypeVar("Key", bound=Hashable)

@@ -14,13 +14,27 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from PIL import Image
 
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.catalog import record_figures, score_figures
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, PRINT, Layout, chart_svg, draw_chart
+from biphasic.analysis.figures.frame import spread
+from biphasic.analysis.figures.losses import study_losses
+from biphasic.analysis.figures.palette import (
+    GRID,
+    PAPER,
+    RAMP,
+    VARIABLES,
+    arm_styles,
+    distinct_styles,
+    objective_styles,
+    ordered_styles,
+)
+from biphasic.analysis.figures.rates import rates_of_arms
+from biphasic.analysis.figures.render import drawing, to_pdf, to_png, to_svg
+from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.load import load_study
-from biphasic.analysis.palette import RAMP, distinct_styles, objective_styles, ordered_styles
-from biphasic.analysis.plots.catalog import record_figures, score_figures
-from biphasic.analysis.plots.chart import Axis, Chart, Panel, Point, Series
-from biphasic.analysis.plots.draw import PHONE, PRINT, Layout, draw_chart
-from biphasic.analysis.plots.page import chart_svg
-from biphasic.analysis.plots.render import drawing, to_pdf, to_png, to_svg
+from biphasic.analysis.score_table import Score
 from biphasic.analysis.scores import paper_scores
 
 pytestmark = pytest.mark.slow
@@ -219,8 +233,80 @@ def test_a_wide_study_wraps_its_panels():
     assert narrow.get_size_inches()[0] < 4
 
 
-def test_record_figures_draw(tmp_path):
+def test_figures_of_records_have_no_text_on_another(tmp_path):
     records = load_study(*FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path))
-    for chart in charts(record_figures(records)):
+    in_print = [(chart, PRINT) for chart in charts(record_figures(records))]
+    of_arms = charts([study_losses(records), rates_of_arms(records)])
+    at_ends = [(chart, PAIRS) for chart in of_arms]
+    alone = [(each, ALONE) for chart in of_arms for each in chart.split()]
+    for chart, layout in (*in_print, *at_ends, *alone):
         with drawing(salt="test"):
-            assert not overlapping(texts(draw_chart(chart)))
+            figure = draw_chart(chart, layout)
+            boxes = texts(figure)
+        assert not overlapping(boxes), chart.name
+        assert all(0 <= box.x0 <= box.x1 <= figure.bbox.width for _, box in boxes), chart.name
+
+
+def test_a_line_that_leaves_at_the_top_says_where_it_ends(tmp_path):
+    records = load_study(*FakeStudy(steps=40).write(tmp_path))
+    chart = study_losses(records).split()[0]
+    figure = draw_chart(chart, ALONE)
+    last = records.arms[2].heldout["mlm"].losses[-1]  # of CLM, asked for masked tokens
+    written = {text for text, _ in texts(figure)}
+    assert {f"CLM ↑ {last:.1f}", "untrained", "MLM"} <= written
+    assert figure.axes[0].get_ylim()[1] < last
+    assert f"CLM from {records.arms[2].heldout['mlm'].losses[0]:.2f}" in chart.alt
+    assert f"untrained encoder {records.arms[0].final_heldout['mlm']:.2f}" in chart.alt
+
+
+def test_labels_that_touch_move_apart_as_little_as_needed():
+    assert spread([0, 100], [10, 10]) == [0, 100]
+    # Two of size 10 both at 50: centred on 50, ten apart.
+    assert spread([50, 50], [10, 10]) == [45, 55]
+    # A third at 58 joins them: mean of 50, 50, 58 is 52.67.
+    assert spread([50, 50, 58], [10, 10, 10]) == pytest.approx(
+        [42.6667, 52.6667, 62.6667], abs=1e-3
+    )
+
+
+def test_the_widest_numbers_of_strips_are_not_cut():
+    models = [replace(grid_models()[0], label="An arm" + " and another" * 9)]
+    scores = grid_scores(models, datasets=DATASETS[:1])
+    widest = {key: Score(Estimate(100.0, 305.89, 2), {0: 100.0, 1: 100.0}) for key in scores.cells}
+    styles = distinct_styles([models[0].name])
+    figure = draw_strips(replace(scores, cells=widest), styles, {DATASETS[0].name: "x" * 99})
+    boxes = texts(figure)
+    assert "100.00 (±305.89)" in {text for text, _ in boxes}
+    for text, box in boxes:
+        assert -1 <= box.x0 <= box.x1 <= figure.bbox.width + 1, text
+    assert not overlapping(boxes)
+
+
+def luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("ground", ["light", "dark"])
+def test_every_colour_stands_out_from_its_ground(ground):
+    colors = {name: light if ground == "light" else dark for name, light, dark in VARIABLES}
+    paper = colors.pop("paper")
+    colors.pop("grid")
+    for name, color in colors.items():
+        needed = 4.5 if name in {"ink", "muted"} else 3.0
+        assert contrast(color, paper) >= needed, name
+    assert len({light for _, light, _ in VARIABLES}) == len(VARIABLES)
+    assert {GRID, PAPER} < {light for _, light, _ in VARIABLES}
+
+
+def test_no_two_arms_look_alike_even_when_there_are_many(tmp_path):
+    arms = tuple((f"a{i}", f"A {i}", "MLM", (("mlm", 1.0),), 0.0) for i in range(20))
+    study = FakeStudy(steps=40, arms=arms, tasks=(), seeds=())
+    styles = arm_styles(load_study(*study.write(tmp_path)).arms)
+    assert len({(s.color, s.marker, s.line) for s in styles.values()}) == 20

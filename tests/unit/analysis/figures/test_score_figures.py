@@ -9,12 +9,20 @@ from grid_scores import DATASETS, grid_models, grid_scores, model
 
 import biphasic
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.plots.catalog import score_figures
-from biphasic.analysis.plots.chart import Chart, Skipped, points_csv
-from biphasic.analysis.plots.continued import continued_at_one_budget, continued_by_budget
-from biphasic.analysis.plots.phases import mask_rate_sensitivity, scores_by_clm_share
-from biphasic.analysis.plots.progress import scores_by_flops, scores_by_step
-from biphasic.analysis.plots.sizes import scores_by_mask_rate, scores_by_size
+from biphasic.analysis.figures.catalog import score_figures
+from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
+from biphasic.analysis.figures.factors import (
+    mask_rate_sensitivity,
+    scores_by_clm_share,
+    scores_by_mask_rate,
+    scores_by_size,
+)
+from biphasic.analysis.figures.progress import (
+    continued_at_one_budget,
+    continued_by_budget,
+    scores_by_flops,
+    scores_by_step,
+)
 from biphasic.analysis.score_table import DatasetInfo, Score, Scores
 from biphasic.analysis.scores import paper_scores
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from fake_study import ARMS, FakeStudy
 
+from biphasic.analysis.figures.catalog import record_figures
+from biphasic.analysis.figures.chart import Chart, Skipped
+from biphasic.analysis.figures.losses import continued_losses
+from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.load import Curve, load_study
-from biphasic.analysis.plots.catalog import record_figures
-from biphasic.analysis.plots.chart import Chart, Skipped
-from biphasic.analysis.plots.continued import continued_losses
-from biphasic.analysis.plots.rates import scores_by_learning_rate
 
 
 @pytest.fixture
@@ -60,6 +60,18 @@ def test_the_untrained_encoder_is_no_line_and_diverged_runs_are_counted(tmp_path
     assert "1 run at 2e-4 and 2 runs at 5e-4" in chart.caption
 
 
+def test_every_arm_has_its_range_over_seeds_in_the_report(records):
+    [panel, *_] = rates_of_arms(records).panels
+    task = records.tasks[0]
+    assert panel.title == task.title
+    assert [series.label for series in panel.series] == [label for _, label, *_ in ARMS]
+    outcomes = records.by_cell()["untrained", task.name]
+    point = panel.series[0].points[0]
+    scores = [100 * o.result.test[task.metric] for o in outcomes if o.run.learning_rate == point.x]
+    assert (point.low, point.high) == (min(scores), max(scores))
+    assert point.mean == pytest.approx(sum(scores) / 5)
+
+
 def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
     arms = tuple(
         (f"a{i}", f"A {i}", family, ((family.lower(), 1.0),), 0.01 * i)
@@ -76,9 +88,10 @@ def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
 
 def test_one_rate_or_no_run_is_a_reason(tmp_path, records):
     study = FakeStudy(steps=40, learning_rates=(1e-4,))
-    found = scores_by_learning_rate(load_study(*study.write(tmp_path / "one")))
-    assert isinstance(found, Skipped)
-    assert "two learning rates" in found.reason
+    one_rate = load_study(*study.write(tmp_path / "one"))
+    for found in (scores_by_learning_rate(one_rate), rates_of_arms(one_rate)):
+        assert isinstance(found, Skipped)
+        assert "two learning rates" in found.reason
     found = scores_by_learning_rate(replace(records, outcomes=()))
     assert isinstance(found, Skipped)
     assert "has finished" in found.reason

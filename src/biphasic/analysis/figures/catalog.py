@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
-from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.plots.chart import Chart, Skipped, shown_datasets, with_reference
-from biphasic.analysis.plots.continued import (
-    LOSS_FIGURE,
-    LOSS_TITLE,
-    continued_at_one_budget,
-    continued_by_budget,
-    continued_losses,
-)
-from biphasic.analysis.plots.phases import (
+from biphasic.analysis.figures.chart import Chart, Skipped, with_reference
+from biphasic.analysis.figures.choose import Datasets, shown_datasets
+from biphasic.analysis.figures.factors import (
     mask_rate_sensitivity,
     scores_by_clm_share,
+    scores_by_mask_rate,
+    scores_by_size,
     sizes_with_shares,
 )
-from biphasic.analysis.plots.progress import scores_by_flops, scores_by_step
-from biphasic.analysis.plots.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
-from biphasic.analysis.plots.sizes import scores_by_mask_rate, scores_by_size
+from biphasic.analysis.figures.losses import LOSS_FIGURE, LOSS_TITLE, continued_losses
+from biphasic.analysis.figures.progress import (
+    continued_at_one_budget,
+    continued_by_budget,
+    scores_by_flops,
+    scores_by_step,
+)
+from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
+from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.reference_values import alike_datasets
 from biphasic.analysis.score_table import DatasetInfo, Scores
 from biphasic.records import Convention
 
-Make = Callable[[Scores, Sequence[DatasetInfo] | None], Chart | Skipped]
+Make = Callable[[Scores, Datasets], Chart | Skipped]
 """From a table and the datasets to show, to a figure."""
 _PAPER = "arXiv:2507.00994"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A figure that a table may support, and its number in the paper."""
-
-    number: int
-    make: Make
-
-
-_ENTRIES = (
-    Entry(2, scores_by_size),
-    Entry(3, scores_by_mask_rate),
-    Entry(4, scores_by_step),
-    Entry(6, scores_by_clm_share),
-    Entry(7, mask_rate_sensitivity),
-    Entry(8, continued_at_one_budget),
-    Entry(9, continued_by_budget),
-    Entry(10, scores_by_flops),
+_NUMBERED: tuple[tuple[int, Make], ...] = (
+    (2, scores_by_size),
+    (3, scores_by_mask_rate),
+    (4, scores_by_step),
+    (6, scores_by_clm_share),
+    (7, mask_rate_sensitivity),
+    (8, continued_at_one_budget),
+    (9, continued_by_budget),
+    (10, scores_by_flops),
 )
 
 
@@ -62,9 +56,9 @@ def score_figures(
         reference: A table to draw behind it, on datasets that are the same in both.
     """
     wanted = shown_datasets(scores, is_every=is_every)
-    for entry in _ENTRIES:
-        chart = _numbered(entry.make(scores, wanted), entry.number)
-        yield _over(chart, entry.make, scores, wanted, reference)
+    for number, make in _NUMBERED:
+        chart = _numbered(make(scores, wanted), number)
+        yield _over(chart, make, scores, wanted, reference)
     yield from _further_shares(scores, wanted, reference)
 
 
@@ -92,12 +86,7 @@ def _further_shares(
         title = "Scores by share of CLM and budget: another size"
         yield Skipped("clm-share-further", title, "needs CLM then MLM at a second model size")
     for size in further:
-
-        def make(
-            table: Scores, datasets: Sequence[DatasetInfo] | None, size: str = size
-        ) -> Chart | Skipped:
-            return scores_by_clm_share(table, datasets, size=size)
-
+        make = partial(scores_by_clm_share, size=size)
         chart = _numbered(make(scores, wanted), 11)
         chart = replace(chart, name=f"{chart.name}-{_slug(size)}")
         yield _over(chart, make, scores, wanted, reference)

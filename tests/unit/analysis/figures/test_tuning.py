@@ -6,7 +6,7 @@ import csv
 import io
 import re
 
-from biphasic.analysis.tune_figure import curve_csv, draw_curves
+from biphasic.analysis.figures.tuning import curve_csv, draw_curves
 from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, TuneRecord
 
 

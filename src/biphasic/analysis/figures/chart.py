@@ -1,0 +1,216 @@
+"""What a figure shows, before anything is drawn: panels of points, and why others are missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from biphasic.analysis.figures.palette import SeriesStyle, reference_style
+from biphasic.analysis.text import amount, csv_text, flat
+
+
+@dataclass(frozen=True)
+class Point:
+    """One mean with its interval.
+
+    Attributes:
+        x: Place on the axis.
+        mean: Height; infinity stands on the upper edge.
+        low: Lower end of the interval; None without one.
+        high: Upper end.
+        model: Name of the model that it belongs to.
+        note: Written above it.
+        is_chosen: Whether it has a ring.
+    """
+
+    x: float
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    model: str = ""
+    note: str = ""
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together.
+
+    Attributes:
+        label: Its name in the key; equal labels share one entry.
+        style: How it looks.
+        points: In any order.
+        is_connected: Whether a line goes through its points, or their means where several share
+            a place.
+        has_markers: Whether single points show.
+        is_reference: Whether these are the paper's numbers, drawn behind one's own.
+    """
+
+    label: str
+    style: SeriesStyle
+    points: tuple[Point, ...]
+    is_connected: bool = True
+    has_markers: bool = True
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small chart.
+
+    Attributes:
+        key: Tells which panels of two charts belong together.
+        title: Stands above it, with the unit of its heights.
+        series: What it shows.
+        floor: Height of the untrained encoder, a dotted line across; None without.
+        top: Lines that rise above it leave the panel; None where all has room.
+    """
+
+    key: str
+    title: str
+    unit: str
+    series: tuple[Series, ...]
+    floor: float | None = None
+    top: float | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The horizontal axis that all panels share; ticks are places with their text."""
+
+    label: str
+    scale: Literal["linear", "log", "category"]
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure as data.
+
+    Attributes:
+        name: File name without its ending.
+        title: For people.
+        caption: What is drawn, and what to know before believing it.
+        axis: Shared by all panels.
+        panels: In reading order.
+    """
+
+    name: str
+    title: str
+    caption: str
+    axis: Axis
+    panels: tuple[Panel, ...]
+
+    @property
+    def alt(self) -> str:
+        """Say in words what the figure shows, ends of every series included."""
+        parts = [f"{flat(self.title)}. Horizontal axis: {self.axis.label}."]
+        for panel in self.panels:
+            # One model's line may be several series, with gaps between them.
+            lines = groupby(
+                (s for s in panel.series if s.points), lambda s: (s.label, s.points[0].model)
+            )
+            ends = [
+                self._spoken(label, [point for each in group for point in each.points])
+                for (label, _), group in lines
+            ]
+            if panel.floor is not None:
+                ends.append(f"untrained encoder {panel.floor:.2f}")
+            heading = ", ".join(filter(None, (flat(panel.title), panel.unit)))
+            parts.append(f"{heading}: {'; '.join(ends)}.")
+        return " ".join(parts)
+
+    def _spoken(self, label: str, points: list[Point]) -> str:
+        points = sorted(points, key=lambda point: point.x)
+        first, last = points[0], points[-1]
+        if first.x == last.x:
+            return f"{flat(label)} {first.mean:.2f}"
+        return (
+            f"{flat(label)} from {first.mean:.2f} at {self._place(first.x)} "
+            f"to {last.mean:.2f} at {self._place(last.x)}"
+        )
+
+    def _place(self, x: float) -> str:
+        return dict(self.axis.ticks).get(x) or (amount(x) if x >= 1_000 else f"{x:g}")
+
+    def split(self) -> list[Chart]:
+        """Return a chart for each panel, under the panel's title."""
+        return [
+            dataclasses.replace(
+                self,
+                name=f"{self.name}-{index}",
+                title=panel.title,
+                panels=(dataclasses.replace(panel, title=""),),
+            )
+            for index, panel in enumerate(self.panels)
+        ]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A figure that cannot be drawn, and what the data lack for it."""
+
+    name: str
+    title: str
+    reason: str
+
+
+def points_csv(chart: Chart) -> str:
+    """Write what a figure shows as rows; floats read back exactly."""
+    columns = ("panel", "series", "x", "mean", "low", "high", "model")
+    rows = []
+    for panel in chart.panels:
+        for series in panel.series:
+            for point in sorted(series.points, key=lambda point: (point.x, point.model)):
+                numbers = (point.x, point.mean, point.low, point.high)
+                cells = ("" if number is None else repr(number) for number in numbers)
+                rows.append((panel.title, series.label, *cells, point.model))
+    return csv_text(columns, rows)
+
+
+def ticks_at(
+    places: Iterable[float], text: Callable[[float], str]
+) -> tuple[tuple[float, str], ...]:
+    """Return a tick for each distinct place."""
+    return tuple((place, text(place)) for place in sorted(set(places)))
+
+
+def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
+    """Put another table's series behind a chart's own, in grey, panel by panel.
+
+    Categories are matched by their text; what one's own chart has no category for is left out.
+
+    Args:
+        chart: One's own.
+        reference: The same figure of the other table.
+        name: Begins the labels of its series.
+    """
+    mine = {text.casefold(): place for place, text in chart.axis.ticks}
+    theirs = dict(reference.axis.ticks)
+    is_category = chart.axis.scale == "category"
+
+    def moved(series: Series) -> Series | None:
+        points = series.points
+        if is_category:
+            places = [(mine.get(theirs[point.x].casefold()), point) for point in points]
+            points = tuple(dataclasses.replace(p, x=x) for x, p in places if x is not None)
+        if not points:
+            return None
+        label, style = f"{name}: {series.label}", reference_style(series.style)
+        return dataclasses.replace(
+            series, label=label, style=style, points=points, is_reference=True
+        )
+
+    behind = {panel.key: filter(None, map(moved, panel.series)) for panel in reference.panels}
+    panels = tuple(
+        dataclasses.replace(panel, series=(*behind.get(panel.key, ()), *panel.series))
+        for panel in chart.panels
+    )
+    if is_category:
+        return dataclasses.replace(chart, panels=panels)
+    ticks = tuple(sorted((dict(chart.axis.ticks) | theirs).items()))
+    axis = dataclasses.replace(chart.axis, ticks=ticks)
+    return dataclasses.replace(chart, panels=panels, axis=axis)

@@ -1,0 +1,275 @@
+"""Draws any chart: panels side by side on one kind of axis, the key above them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
+from biphasic.analysis.figures.frame import (
+    FONT_SIZE,
+    POINTS_PER_INCH,
+    SMALL,
+    add_field,
+    draw_key,
+    fitting,
+    fix_ticks,
+    head,
+    key_height,
+    label_ends,
+    lay_out_key,
+    marker_look,
+    text_width,
+)
+from biphasic.analysis.figures.palette import FLOOR, INK, MUTED, PAPER
+from biphasic.analysis.figures.render import drawing, page_svg
+from biphasic.analysis.text import wrap
+
+_TITLE_SIZE = 10.0
+_EDGE = 0.08
+_LEFT = 0.36
+_RIGHT = 0.1
+_END_NAMES = 1.1
+_HEAD = 0.42
+_UNIT_ALONE = 0.26
+_TICKS = 0.2
+_AXIS_LABEL = 0.12
+_TICK_GAP = 0.04
+_WIDEST_TICK = 1.2
+_TITLE = 0.26
+_LEAST_WIDTH = 3
+_DODGE = 2.6
+_WIDEST_DODGE = 10.0
+_FLAT_ROOM = 1.0
+_TICK_HEIGHT = 0.3
+_FEW_POINTS = 12
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes in inches.
+
+    Attributes:
+        num_columns: Panels side by side.
+        panel_width: Of a panel with its numbers.
+        panel_height: Of the field of a panel alone.
+        has_title: Whether the figure's title stands above it.
+        has_key: Whether a key names the series; else their names stand at their ends.
+    """
+
+    num_columns: int = 4
+    panel_width: float = 1.76
+    panel_height: float = 1.5
+    has_title: bool = True
+    has_key: bool = True
+
+
+PRINT = Layout()
+"""As wide as a page."""
+PHONE = Layout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
+"""As wide as a phone, a panel below the other."""
+ALONE = Layout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
+"""As wide as a phone, a name at each line's end."""
+PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
+"""The same for print, two panels side by side."""
+
+
+def chart_svg(chart: Chart, layout: Layout = PHONE) -> str:
+    """Render a chart for a page, as wide as a phone unless told otherwise."""
+    return page_svg(draw_chart(chart, layout), name=chart.name, alt=chart.alt)
+
+
+def draw_chart(chart: Chart, layout: Layout = PRINT) -> Figure:
+    """Draw a chart."""
+    with drawing(salt=chart.name):
+        return _draw(chart, layout)
+
+
+def _draw(chart: Chart, layout: Layout) -> Figure:
+    num_columns = max(1, min(layout.num_columns, len(chart.panels)))
+    num_rows = math.ceil(len(chart.panels) / num_columns)
+    # A figure of one or two panels keeps room for its title and key.
+    num_wide = min(_LEAST_WIDTH, layout.num_columns) if layout.has_key else num_columns
+    width = 2 * _EDGE + layout.panel_width * max(num_columns, num_wide)
+    panel_width = (width - 2 * _EDGE) / num_columns
+    series = [each for panel in chart.panels for each in panel.series] if layout.has_key else []
+    entries = lay_out_key(series, width=width - 2 * _EDGE)
+    title = _TITLE if layout.has_title else 0.0
+    above = _HEAD if any(panel.title for panel in chart.panels) else _UNIT_ALONE
+    row_height = above + layout.panel_height + _TICKS
+    height = 2 * _EDGE + title + key_height(entries) + num_rows * row_height + _AXIS_LABEL
+    figure = Figure(figsize=(width, height), facecolor=PAPER)
+    top = height - _EDGE
+    if layout.has_title:
+        text = fitting(chart.title, _TITLE_SIZE, width - 2 * _EDGE, "bold")
+        figure.text(
+            _EDGE / width, (top - 0.04) / height, text,
+            fontsize=_TITLE_SIZE, fontweight="bold", color=INK, va="top",
+        )  # fmt: skip
+    draw_key(figure, entries, left=_EDGE, top=top - title)
+    first_row = top - title - key_height(entries)
+    for index, panel in enumerate(chart.panels):
+        row, column = divmod(index, num_columns)
+        field = panel_width - _LEFT - (_RIGHT if layout.has_key else _END_NAMES)
+        bottom = first_row - row * row_height - above - layout.panel_height
+        left = _EDGE + column * panel_width + _LEFT
+        axes = add_field(figure, left, bottom, field, layout.panel_height)
+        _draw_panel(axes, panel, chart.axis, width=field)
+        if not layout.has_key:
+            _name_ends(axes, panel, height=layout.panel_height)
+    figure.text(0.5, 0.06 / height, chart.axis.label, fontsize=SMALL, color=MUTED, ha="center")
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
+    room = _LEFT + width + _RIGHT - 0.04
+    title = fitting(panel.title, FONT_SIZE, room, "bold")
+    head(axes, title, fitting(panel.unit, SMALL, room), left=_LEFT)
+    _place_axis(axes, axis, panel, width=width)
+    _place_heights(axes, panel)
+    # Only intervals would hide each other.
+    own = [
+        series
+        for series in panel.series
+        if not series.is_reference and any(point.low is not None for point in series.points)
+    ]
+    for series in panel.series:
+        shift = 0.0
+        if series in own and len(own) > 1:
+            step = min(_DODGE, _WIDEST_DODGE / len(own))
+            shift = (own.index(series) - (len(own) - 1) / 2) * step
+        _draw_series(axes, series, shift)
+
+
+def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
+    """Write the name of each line at its end, and how high one ends that leaves at the top."""
+    high = axes.get_ylim()[1]
+    ends = {}
+    for each in panel.series:  # of a model's line the last part
+        last = each.points[-1]
+        beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
+        name = wrap(each.label) + beyond
+        ends[each.label, last.model] = min(last.mean, high), name, each.style.color
+    if panel.floor is not None:
+        ends["", ""] = panel.floor, "untrained", FLOOR
+    label_ends(axes, ends.values(), height=height)
+
+
+def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
+    """Set limits and those ticks whose texts do not touch."""
+    places = [place for place, _ in axis.ticks]
+    places += [point.x for series in panel.series for point in series.points]
+    low, high = min(places), max(places)
+    if axis.scale == "log":
+        axes.set_xscale("log")
+        room = max((high / low) ** 0.1, 1.05)
+        axes.set_xlim(low / room, high * room)
+    else:
+        has_bars = any(p.low is not None for series in panel.series for p in series.points)
+        room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
+        share = 0.4 if axis.scale == "category" else room
+        axes.set_xlim(low - share, high + share)
+    # Categories are all named; numbers between others can be left out.
+    is_category = axis.scale == "category"
+    widest = width / len(axis.ticks) - _TICK_GAP if is_category else _WIDEST_TICK
+    texts = [fitting(text, SMALL, widest) for _, text in axis.ticks]
+    pixels = axes.transData.transform([(place, 0.5) for place, _ in axis.ticks])[:, 0]
+    middles = [float(pixel) / axes.figure.dpi for pixel in pixels]
+    shown = _apart(middles, [text_width(text, SMALL) for text in texts])
+    if is_category:
+        shown = [*range(len(texts))]
+    fix_ticks(axes, [(axis.ticks[index][0], texts[index]) for index in shown])
+
+
+def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
+    """Choose texts that do not touch: both ends first, then from left to right what fits."""
+    order = [*range(len(middles))]
+    chosen: list[int] = []
+    for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):
+        if all(
+            abs(middles[index] - middles[other]) > (widths[index] + widths[other]) / 2 + _TICK_GAP
+            for other in chosen
+        ):
+            chosen.append(index)
+    return sorted(chosen)
+
+
+def _place_heights(axes: Axes, panel: Panel) -> None:
+    """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
+    everything = [point for series in panel.series for point in series.points]
+    points = [point for point in everything if math.isfinite(point.mean)]
+    if not points:  # all stand on the upper edge
+        axes.set_yticks([])
+        return
+    levels = [] if panel.floor is None else [panel.floor]
+    low = min([*levels, *(point.mean if point.low is None else point.low for point in points)])
+    high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
+    high = high if panel.top is None else min(high, panel.top)
+    room = 0.08 * (high - low) or _FLAT_ROOM
+    # What stands on the upper edge has its note below it.
+    axes.set_ylim(low - room, high + (room if points == everything else 3 * room))
+    num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
+    axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for level in levels:
+        axes.axhline(level, color=FLOOR, linewidth=1.2, linestyle=(0, (1, 2)))
+
+
+def _draw_series(axes: Axes, series: Series, shift: float) -> None:
+    """Draw a series, `shift` points of print to the right of its places."""
+    points = sorted(series.points, key=lambda point: point.x)
+    color, scale = series.style.color, axes.figure.dpi_scale_trans
+    moved = axes.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, scale)
+    if series.is_connected:
+        line = _means(points)
+        axes.plot(
+            [x for x, _ in line], [mean for _, mean in line], color=color, transform=moved,
+            linestyle=series.style.line, linewidth=1.4 if series.has_markers else 1.2,
+            zorder=2 if series.is_reference else 3,
+        )  # fmt: skip
+    if not series.has_markers:
+        return
+    # One line with gaps: far faster to draw than a line for each bar.
+    bars = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+    axes.plot(
+        [x for place, _, _ in bars for x in (place, place, math.nan)],
+        [y for _, low, high in bars for y in (low, high, math.nan)],
+        color=color, transform=moved, linewidth=1.1, marker="_", markersize=3.2,
+        markeredgewidth=1.0, alpha=0.6 if series.is_reference else 1.0, zorder=3.5,
+    )  # fmt: skip
+    edge = axes.get_ylim()[1]
+    for point in points:
+        height = min(point.mean, edge)
+        if point.is_chosen:
+            axes.plot(
+                [point.x], [height], marker="o", markersize=10, markerfacecolor="none",
+                markeredgecolor=color, markeredgewidth=1.2,
+            )  # fmt: skip
+        if point.note:
+            is_below = height == edge
+            axes.annotate(
+                point.note, (point.x, height), xytext=(0, -5 if is_below else 5),
+                textcoords="offset points", fontsize=SMALL, color=color, ha="center",
+                va="top" if is_below else "baseline",
+            )  # fmt: skip
+    look = marker_look(series.style, size=4.4 if len(points) <= _FEW_POINTS else 3.0)
+    for group, is_clipped in (
+        ([(p.x, p.mean) for p in points if math.isfinite(p.mean)], True),
+        ([(p.x, edge) for p in points if not math.isfinite(p.mean)], False),
+    ):
+        places, heights = [x for x, _ in group], [y for _, y in group]
+        axes.plot(places, heights, transform=moved, zorder=4, clip_on=is_clipped, **look)
+
+
+def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
+    """Return one height for each place, where several models share one their mean."""
+    heights: dict[float, list[float]] = {}
+    for point in points:
+        heights.setdefault(point.x, []).append(point.mean)
+    return [(x, math.fsum(found) / len(found)) for x, found in heights.items()]

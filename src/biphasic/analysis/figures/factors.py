@@ -1,0 +1,187 @@
+"""Scores by what models differ in: size, masking rate, and the share of CLM in the steps.
+
+Each function takes a table and the datasets that get a panel. Numbers of figures are the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from biphasic.analysis.figures.chart import Axis, Chart, Skipped, ticks_at
+from biphasic.analysis.figures.choose import (
+    Datasets,
+    Lines,
+    at_rate,
+    clm_share,
+    commonest_budget,
+    finished,
+    grouped,
+    masking_note,
+    percent,
+    recipe,
+    recipe_looks,
+    reference_rate,
+    score_chart,
+    sizes,
+    steps_text,
+)
+from biphasic.analysis.figures.palette import objective_styles, ordered_styles
+from biphasic.analysis.score_table import ModelInfo, Scores
+
+_MIXED = "CLM+MLM"
+_QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)
+
+
+def scores_by_size(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Compare objectives over model sizes, trained for equally many steps (Figure 2)."""
+    name, title = "size", "Scores by model size and objective"
+    models = [model for model in finished(scores) if model.size]
+    if len(sizes(models)) < 2:
+        return Skipped(name, title, "needs two model sizes or more")
+    rate = reference_rate(models)
+    groups = grouped(at_rate(models, rate), lambda model: (recipe(model), model.total_steps))
+    alike = [model for group in groups.values() if len(sizes(group)) > 1 for model in group]
+    budget = commonest_budget(alike)
+    if budget is None:
+        return Skipped(
+            name, title, "needs an objective trained at two sizes for equally many steps"
+        )
+    chosen = [model for model in alike if model.total_steps == budget]
+    order = sizes(chosen)
+    recipes = grouped(chosen, recipe)
+    looks = recipe_looks(recipes)
+    lines = [
+        (*looks[key], [(float(order.index(model.size)), model) for model in found])
+        for key, found in recipes.items()
+    ]
+    caption = f"{title}, after {budget:,} steps. {masking_note(rate)}"
+    axis = Axis("model size", "category", tuple((float(i), size) for i, size in enumerate(order)))
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Compare masking rates of MLM at each model size (Figure 3)."""
+    name, title = "mask-rate", "MLM by masking rate and model size"
+    models = [
+        model
+        for model in finished(scores)
+        if model.objective == "MLM" and model.mask_rate is not None
+    ]
+    groups = grouped(models, lambda model: (model.size, model.total_steps))
+    varied = [
+        model
+        for group in groups.values()
+        if len({member.mask_rate for member in group}) > 1
+        for model in group
+    ]
+    budget = commonest_budget(varied)
+    if budget is None:
+        return Skipped(name, title, "needs MLM of one size and length at two masking rates or more")
+    chosen = [model for model in varied if model.total_steps == budget]
+    styles = ordered_styles(sizes(chosen))
+    by_size = grouped(chosen, lambda model: model.size)
+    lines: Lines = [
+        (size or "MLM", style, [(100 * (model.mask_rate or 0.0), model) for model in by_size[size]])
+        for size, style in styles.items()
+    ]
+    caption = f"{title}, after {budget:,} steps. "
+    axis = _mask_axis(lines)
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def sizes_with_shares(scores: Scores) -> list[str]:
+    """Return the sizes for which `scores_by_clm_share` has something to show."""
+    return [size for size in sizes(finished(scores)) if _by_budget(scores, size)]
+
+
+def scores_by_clm_share(
+    scores: Scores, datasets: Datasets = None, *, size: str | None = None
+) -> Chart | Skipped:
+    """Compare shares of CLM in a budget, a line per budget (Figures 6 and 11).
+
+    Args:
+        scores: A table.
+        datasets: What gets a panel.
+        size: Models of which size; by default the smallest that has what is needed.
+    """
+    name, title = "clm-share", "Scores by share of CLM and budget"
+    known = sizes_with_shares(scores)
+    size = size if size is not None else next(iter(known), None)
+    if size is None or size not in known:
+        reason = "needs CLM then MLM and another share of CLM, of one size, budget and masking rate"
+        return Skipped(name, title, reason)
+    by_budget = _by_budget(scores, size)
+    styles = ordered_styles(sorted(by_budget))
+    lines: Lines = [
+        (
+            f"{budget:,} steps",
+            style,
+            [(clm_share(model), model) for model in by_budget[budget]],
+        )
+        for budget, style in styles.items()
+    ]
+    rate = reference_rate(model for found in by_budget.values() for model in found)
+    caption = (
+        f"{title}{f', {size}' if size else ''}. From MLM alone (left) to CLM alone (right); what "
+        f"is not CLM is MLM, after it. {masking_note(rate)}"
+    )
+    axis = Axis("share of CLM in the steps", "linear", ticks_at(_QUARTERS, lambda x: f"{x:g} %"))
+    title += f": {size}" if size else ""
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
+    """Return the models of each budget that has CLM then MLM and at least one other share."""
+    models = [
+        model
+        for model in finished(scores)
+        if model.size == size and model.objective in ("MLM", "CLM", _MIXED)
+    ]
+    rate = reference_rate(model for model in models if model.objective == _MIXED)
+    groups = grouped(at_rate(models, rate), lambda model: model.total_steps)
+    return {
+        budget: found
+        for budget, found in groups.items()
+        if any(model.objective == _MIXED for model in found)
+        and len({round(clm_share(model), 3) for model in found}) > 1
+    }
+
+
+def mask_rate_sensitivity(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
+    """Compare how MLM and CLM then MLM depend on the masking rate (Figure 7)."""
+    name, title = "mask-rate-sensitivity", "Masking rate: MLM against CLM then MLM"
+    models = [model for model in finished(scores) if model.mask_rate is not None]
+    pairs = []
+    groups = grouped(models, lambda model: (model.size, model.total_steps))
+    for (size, budget), group in groups.items():
+        alone = [model for model in group if model.objective == "MLM"]
+        mixed = grouped((m for m in group if m.objective == _MIXED), lambda model: model.clm_steps)
+        for clm_steps, after in mixed.items():
+            common = _rates(alone) & _rates(after)
+            if len(common) > 1:
+                pairs.append((len(common), budget, clm_steps, size, alone, after))
+    if not pairs:
+        reason = "needs MLM and CLM then MLM of one size and budget, both at two masking rates"
+        return Skipped(name, title, reason)
+    _, budget, clm_steps, size, alone, after = max(pairs, key=lambda pair: pair[:3])
+    styles = objective_styles(())
+    lines: Lines = [
+        (label, styles[objective], [(100 * (model.mask_rate or 0.0), model) for model in found])
+        for label, objective, found in (
+            ("MLM", "MLM", alone),
+            (f"CLM {steps_text(clm_steps)}, then MLM {steps_text(budget - clm_steps)}", _MIXED,
+             after),
+        )
+    ]  # fmt: skip
+    caption = f"{title}{f', {size}' if size else ''}, {budget:,} steps in all. "
+    axis = _mask_axis(lines)
+    return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
+
+
+def _rates(models: Sequence[ModelInfo]) -> set[float | None]:
+    return {model.mask_rate for model in models}
+
+
+def _mask_axis(lines: Lines) -> Axis:
+    places = (x for _, _, models in lines for x, _ in models)
+    return Axis("tokens masked", "linear", ticks_at(places, lambda place: percent(place / 100)))

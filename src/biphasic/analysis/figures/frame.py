@@ -1,0 +1,193 @@
+"""What all charts are made of: a field with a quiet frame, ticks, names of series, fitting text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from biphasic.analysis.figures.chart import Series
+from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, SeriesStyle
+from biphasic.analysis.text import flat
+
+SMALL = 7.5
+"""Points; the smallest text of a figure."""
+FONT_SIZE = 8.0
+"""Points; names of panels and series."""
+POINTS_PER_INCH = 72.0
+_SAMPLE, _SPACE, _GAP, _KEY_ROW = 0.32, 0.07, 0.2, 0.19
+_LONGEST = 60
+_RIMMED = 4.0
+# Pixel images place each letter on a whole pixel.
+_ROUNDING = 1.07
+
+
+def add_field(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Add a quiet chart: two thin edges, faint lines across, small numbers.
+
+    Its field, between the axes, is placed in inches from the figure's lower left corner.
+    """
+    across, up = figure.get_size_inches()
+    axes = figure.add_axes((left / across, bottom / up, width / across, height / up))
+    axes.set_facecolor("none")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GRID)
+    axes.tick_params(colors=MUTED, labelsize=SMALL, length=0, pad=3)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def head(axes: Axes, title: str, unit: str, *, left: float) -> None:
+    """Write title and unit above a chart, never rotated; both begin `left` inches before it."""
+    flush = 1 - left * POINTS_PER_INCH
+    for text, above, points, color, weight in (
+        (unit, 6, SMALL, MUTED, "normal"), (title, 16, FONT_SIZE, INK, "bold"),
+    ):  # fmt: skip
+        if text:
+            axes.annotate(
+                text, (0, 1), xytext=(flush, above), xycoords="axes fraction",
+                textcoords="offset points", fontsize=points, color=color, fontweight=weight,
+            )  # fmt: skip
+
+
+def fix_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
+    """Set the ticks of the horizontal axis: places and their texts."""
+    axes.xaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
+    axes.xaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Return how wide a text is in the built-in font, in inches, pixels rounded up."""
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(size=size, weight=weight), ismath=False
+    )
+    return _ROUNDING * float(width) / POINTS_PER_INCH
+
+
+def fitting(
+    text: str, size: float, width: float, weight: str = "normal", *, longest: int = 200
+) -> str:
+    """Return a text in one line, or as much of it as fits into `width` inches with an ellipsis."""
+    text = flat(text)
+    if len(text) <= longest and text_width(text, size, weight) <= width:
+        return text
+    text = text[:longest]
+    while text and text_width(f"{text}…", size, weight) > width:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
+
+
+Entry = tuple[Series, str, float, int]
+"""Of a key: a series, its text, inches from the left, and the row from the top."""
+
+
+def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:
+    """Place the name of each label into rows of at most `width` inches.
+
+    A label too long for a row is cut; equal labels are shown once.
+    """
+    first: dict[str, Series] = {}
+    for each in series:
+        first.setdefault(each.label, each)
+    entries: list[Entry] = []
+    left, row = 0.0, 0
+    for label, each in first.items():
+        text = fitting(label, FONT_SIZE, width - _SAMPLE - _SPACE, longest=_LONGEST)
+        size = _SAMPLE + _SPACE + text_width(text, FONT_SIZE)
+        if entries and left + size > width:
+            left, row = 0.0, row + 1
+        entries.append((each, text, left, row))
+        left += size + _GAP
+    return entries
+
+
+def key_height(entries: Sequence[Entry]) -> float:
+    """Return the height of a key in inches."""
+    return _KEY_ROW * (entries[-1][-1] + 1) if entries else 0.0
+
+
+def draw_key(figure: Figure, entries: Sequence[Entry], *, left: float, top: float) -> None:
+    """Draw a key whose upper left corner lies at `left`, `top`, in inches."""
+    inches = figure.dpi_scale_trans
+    for series, text, offset, row in entries:
+        y, start = top - (row + 0.5) * _KEY_ROW, left + offset
+        ends, style = (start, start + _SAMPLE), series.style
+        if series.is_connected:
+            look = {"color": style.color, "linestyle": style.line, "linewidth": 1.5}
+            figure.add_artist(Line2D(ends, (y, y), transform=inches, **look))
+        if series.has_markers:
+            look = marker_look(style, size=5.0)
+            figure.add_artist(Line2D([sum(ends) / 2], [y], transform=inches, **look))
+        figure.text(
+            start + _SAMPLE + _SPACE, y, text, transform=inches, fontsize=FONT_SIZE, color=INK,
+            va="center_baseline",
+        )  # fmt: skip
+
+
+def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
+    """Return matplotlib's settings for a style's markers, without a line."""
+    # Small ones stand close to each other: a rim of paper would cut their line.
+    is_line = style.marker == "x" or style.is_hollow or size < _RIMMED
+    return {
+        "marker": style.marker, "linestyle": "",
+        "markersize": size if style.is_hollow else size + 0.4,
+        "markerfacecolor": PAPER if style.is_hollow else style.color,
+        "markeredgecolor": style.color if is_line else PAPER,
+        "markeredgewidth": 1.1 if style.is_hollow else 0.6,
+    }  # fmt: skip
+
+
+def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: float) -> None:
+    """Write each line's name at its end, apart from each other, in the line's own colour.
+
+    `ends` has value, text and colour; `height` is that of the axes in inches.
+    """
+    low, high = axes.get_ylim()
+    scale = height * POINTS_PER_INCH / (high - low)
+    ends = sorted(ends)
+    wanted = [(value - low) * scale for value, _, _ in ends]
+    sizes = [(1 + text.count("\n")) * FONT_SIZE * 1.22 for _, text, _ in ends]
+    for (_, text, color), place in zip(ends, spread(wanted, sizes), strict=True):
+        axes.annotate(
+            text, (1, 0), xycoords="axes fraction", xytext=(7, place),
+            textcoords="offset points", va="center", fontsize=FONT_SIZE, color=color,
+            linespacing=1.05, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Move labels apart as little as needed: merge those that touch and centre each group.
+
+    Args:
+        wanted: Where each label's middle should be, in ascending order.
+        sizes: How much room each one takes.
+    """
+    groups: list[tuple[float, float, list[int]]] = []  # middle, size, labels
+    for index, (place, size) in enumerate(zip(wanted, sizes, strict=True)):
+        middle, total, members = place, size, [index]
+        while groups and groups[-1][0] + groups[-1][1] / 2 > middle - total / 2:
+            below, below_total, below_members = groups.pop()
+            members = below_members + members
+            weight = len(members)
+            middle = (below * len(below_members) + middle * (weight - len(below_members))) / weight
+            total += below_total
+        groups.append((middle, total, members))
+    places = [0.0] * len(wanted)
+    for middle, total, members in groups:
+        edge = middle - total / 2
+        for member in members:
+            places[member] = edge + sizes[member] / 2
+            edge += sizes[member]
+    return places

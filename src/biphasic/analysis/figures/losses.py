@@ -1,0 +1,147 @@
+"""Losses: of all training by tokens, and of continued training by steps.
+
+Training losses are means over neighbouring steps, since single batches are noisy; held-out losses
+are as they were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
+from biphasic.analysis.figures.choose import steps_text
+from biphasic.analysis.figures.palette import SeriesStyle, arm_styles, distinct_styles
+from biphasic.analysis.load import ArmData, Curve, StudyRecords
+from biphasic.analysis.text import OBJECTIVES, amount, flat, objective_name, round_ticks
+
+LOSS_FIGURE = "continued-losses"
+LOSS_TITLE = "Losses of continued training"
+_MAX_POINTS = 120
+Kind = Literal["Held-out", "Training"]
+Curves = Mapping[Kind, Mapping[str, Curve]]
+"""Of an arm, by kind and objective."""
+
+
+def study_losses(records: StudyRecords) -> Chart | Skipped:
+    """Draw held-out losses and training losses by tokens; the untrained encoder is a level."""
+    name, title = "loss", "Losses of training"
+    curves: dict[str, Curves] = {
+        arm.name: {"Held-out": arm.heldout, "Training": arm.training}
+        for arm in records.arms
+        if not arm.is_untrained
+    }
+    floor = next((arm.final_heldout for arm in records.arms if arm.is_untrained), {})
+    panels = _panels(records.arms, curves, arm_styles(records.arms), place="tokens", floor=floor)
+    if not panels:
+        return Skipped(name, title, "no arm has been trained")
+    ticks = ((float(tick), amount(tick)) for tick in round_ticks(0, _end(panels), most=4))
+    axis = Axis("training tokens", "linear", tuple(ticks))
+    return Chart(name, title, "", axis, panels)
+
+
+def continued_losses(records: StudyRecords) -> Chart | Skipped:
+    """Draw losses from the first step after a finished model on (the paper's Figure 12)."""
+    name, title = LOSS_FIGURE, LOSS_TITLE
+    arms = [arm for arm in records.arms if arm.record.continued_steps and arm.record.is_final]
+    if not arms:
+        return Skipped(name, title, "no model was trained on after its end")
+    curves = {arm.name: _since_finished(arm) for arm in arms}
+    styles = distinct_styles([arm.name for arm in arms])
+    panels = _panels(arms, curves, styles, place="steps", floor={})
+    if not panels:
+        return Skipped(name, title, "no losses were logged in continued training")
+    caption = (
+        f"{title}, counted from the finished model that it began with. Training losses are means "
+        "over neighbouring steps."
+    )
+    end = _end(panels)
+    axis = Axis("steps of continued training", "linear", ticks_at((0.0, end / 2, end), steps_text))
+    return Chart(name, title, caption, axis, panels)
+
+
+def _since_finished(arm: ArmData) -> Curves:
+    """Return the losses of the objectives that an arm went on with, steps counted from there."""
+    first = arm.record.steps - arm.record.continued_steps
+    training = {name: _since(curve, first + 1, first) for name, curve in arm.training.items()}
+    training = {name: curve for name, curve in training.items() if len(curve.steps)}
+    heldout = {name: _since(c, first, first) for name, c in arm.heldout.items() if name in training}
+    return {"Held-out": heldout, "Training": training}
+
+
+def _since(curve: Curve, step: int, origin: int) -> Curve:
+    chosen = curve.steps >= step
+    steps, tokens, phases = curve.steps[chosen], curve.tokens[chosen], curve.phases[chosen]
+    return Curve(steps - origin, tokens, curve.losses[chosen], phases)
+
+
+def _panels(
+    arms: Sequence[ArmData],
+    curves: Mapping[str, Curves],
+    styles: Mapping[str, SeriesStyle],
+    *,
+    place: Literal["steps", "tokens"],
+    floor: Mapping[str, float],
+) -> tuple[Panel, ...]:
+    """Return a panel for each kind of loss and objective; those without data are absent."""
+    kinds: tuple[tuple[Kind, str], ...] = (
+        ("Held-out", "Held-out {} loss"), ("Training", "Training loss during {}"),
+    )  # fmt: skip
+    panels = []
+    for kind, title in kinds:
+        objectives = {name for found in curves.values() for name in found[kind]}
+        for objective in dict.fromkeys((*OBJECTIVES, *sorted(objectives))):
+            series = [
+                line
+                for arm in arms
+                if arm.name in curves and (curve := curves[arm.name][kind].get(objective))
+                for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place)
+            ]
+            if series:
+                level = floor.get(objective) if kind == "Held-out" else None
+                panel = Panel(
+                    f"{kind}-{objective}", title.format(objective_name(objective)),
+                    "nats per token", tuple(series), level,
+                )  # fmt: skip
+                panels.append(replace(panel, top=_top(panel)))
+    return tuple(panels)
+
+
+def _lines(
+    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: Kind, place: str
+) -> Iterator[Series]:
+    """Yield a curve, thinned to what print can show; with a gap between phases."""
+    for phase in np.unique(curve.phases):
+        chosen = curve.phases == phase
+        num_parts = min(int(chosen.sum()), _MAX_POINTS)
+        parts = [np.array_split(found[chosen], num_parts)
+                 for found in (getattr(curve, place), curve.losses)]  # fmt: skip
+        points = tuple(
+            Point(float(np.mean(x)), float(np.mean(losses)), model=arm.name)
+            if kind == "Training"
+            else Point(float(x[-1]), float(losses[-1]), model=arm.name)
+            for x, losses in zip(*parts, strict=True)
+        )
+        is_marked = kind == "Held-out" and len(points) <= 24
+        yield Series(flat(arm.label), style, points, has_markers=is_marked)
+
+
+def _end(panels: Sequence[Panel]) -> float:
+    return max(point.x for panel in panels for each in panel.series for point in each.points)
+
+
+def _top(panel: Panel) -> float:
+    """Choose a height so that the losses below the start fill the panel.
+
+    A causal model asked for masked tokens can end far above where it began; its line then leaves
+    at the top, and its label says where it is.
+    """
+    level = [] if panel.floor is None else [panel.floor]
+    starts = {each.points[0].model: each.points[0].mean for each in reversed(panel.series)}
+    ends = {each.points[0].model: each.points[-1].mean for each in panel.series}
+    middle = sorted([*ends.values(), *level])[(len(ends) + len(level)) // 2]
+    reasonable = max(level or starts.values())
+    return min(max(*starts.values(), *ends.values(), *level), max(reasonable, middle) * 1.02)

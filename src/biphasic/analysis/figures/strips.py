@@ -1,0 +1,166 @@
+"""A strip per arm with its mean, interval and seeds, its places in percent of the strip's width.
+
+In the report rows are HTML, so that names and numbers are text at any width, and only marks are
+drawn; the figure beside it shows the same strips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from biphasic.analysis.estimate import Estimate
+from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
+from biphasic.analysis.figures.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
+from biphasic.analysis.figures.render import drawing
+from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, Score, Scores
+from biphasic.analysis.text import metric_name, points_cell, round_ticks, wrap
+
+_MOST_TICKS = 4
+_ROOM = 0.06
+_LEAST_ROOM = 0.3
+"""Percent points on either side, where all scores are alike."""
+_MARKS = {
+    "o": "M5 0A5 5 0 1 1-5 0A5 5 0 1 1 5 0Z",
+    "s": "M-4.4-4.4H4.4V4.4H-4.4Z",
+    "^": "M0-5.4L5.4 4.4H-5.4Z",
+    "D": "M0-5.8L5.8 0L0 5.8L-5.8 0Z",
+    "v": "M0 5.4L5.4-4.4H-5.4Z",
+    "P": "M-1.9-5.4H1.9V-1.9H5.4V1.9H1.9V5.4H-1.9V1.9H-5.4V-1.9H-1.9Z",
+    "X": "M-5.2-2.6L-2.6-5.2L0-2.6L2.6-5.2L5.2-2.6L2.6 0L5.2 2.6L2.6 5.2L0 2.6L-2.6 5.2L-5.2 2.6"
+    "L-2.6 0Z",
+}
+"""Outlines around the origin, by matplotlib's names of markers."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of scores, with the places of its labelled lines."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    """Place in percent of the width, and label."""
+
+    def place(self, score: float) -> float:
+        """Return where a score stands, in percent of the width."""
+        return round(100 * (score - self.low) / (self.high - self.low), 2)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What is drawn for one arm; all places in percent of the width."""
+
+    variable: str
+    mark: str
+    """Outline of the mark of the mean."""
+    mean: float
+    interval: tuple[float, float] | None
+    seeds: tuple[float, ...]
+    reference: float | None
+    """Where the paper's value stands."""
+
+
+def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Axis | None:
+    """Choose a range in which all scores have room; None without any."""
+    estimates = [score.estimate for score in scores if score.estimate]
+    ends = [end for found in (*estimates, *references) for end in (found.low, found.high)]
+    ends += [value for score in scores for value in (score.by_seed or {}).values()]
+    if not ends:
+        return None
+    room = max(_ROOM * (max(ends) - min(ends)), _LEAST_ROOM)
+    low, high = min(ends) - room, max(ends) + room
+    bare = Axis(low, high, ())
+    ticks = ((bare.place(tick), f"{tick:g}") for tick in round_ticks(low, high, most=_MOST_TICKS))
+    return Axis(low, high, tuple(ticks))
+
+
+def strip(score: Score, style: SeriesStyle, on: Axis, reference: Estimate | None) -> Strip | None:
+    """Place an arm's score on an axis; None where it has none."""
+    if score.estimate is None:
+        return None
+    found = score.estimate
+    interval = None
+    if found.half_width is not None:
+        interval = on.place(found.low), on.place(found.high)
+    return Strip(
+        variable=style.variable,
+        mark=_MARKS[style.marker],
+        mean=on.place(found.mean),
+        interval=interval,
+        seeds=tuple(on.place(value) for value in (score.by_seed or {}).values()),
+        reference=None if reference is None else on.place(reference.mean),
+    )
+
+
+_COLUMNS, _WIDTH, _GAP = 2, 3.7, 0.3
+_LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.02, 1.26, 0.5, 0.2, 0.36
+
+
+def draw_strips(
+    scores: Scores, styles: Mapping[str, SeriesStyle], titles: Mapping[str, str]
+) -> Figure:
+    """Draw the strips of every dataset, without averages, two datasets side by side.
+
+    Args:
+        scores: A table.
+        styles: Of its models.
+        titles: What people call its datasets.
+    """
+    datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
+    field = _ROW * max(len(scores.models), 1)
+    num_columns = max(1, min(_COLUMNS, len(datasets)))
+    num_rows = -(-len(datasets) // num_columns)
+    across = num_columns * (_WIDTH + _GAP) - _GAP
+    up = num_rows * (_HEAD + field + _TICKS + _GAP) - _GAP
+    with drawing(salt="scores"):
+        figure = Figure(figsize=(across, max(up, 1.0)), facecolor=PAPER)
+        for index, dataset in enumerate(datasets):
+            row, column = divmod(index, num_columns)
+            bottom = up - row * (_HEAD + field + _TICKS + _GAP) - _HEAD - field
+            left = column * (_WIDTH + _GAP) + _LEFT
+            axes = add_field(figure, left, bottom, _WIDTH - _LEFT - _RIGHT, field)
+            title = wrap(titles[dataset.name], width=40, num_lines=1)
+            head(axes, title, f"{metric_name(dataset.metric)}, %", left=_LEFT - 0.06)
+            _draw_rows(axes, scores, dataset, styles)
+    return figure
+
+
+def _draw_rows(
+    axes: Axes, scores: Scores, dataset: DatasetInfo, styles: Mapping[str, SeriesStyle]
+) -> None:
+    rows = [scores.get(model.name, dataset.name) or Score(None) for model in scores.models]
+    on = axis(rows, []) or Axis(0.0, 100.0, ())
+    axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
+    fix_ticks(axes, on.ticks)
+    names = [wrap(model.label) for model in scores.models]
+    axes.set_yticks(range(len(rows)), names, fontsize=FONT_SIZE, color=INK, va="center")
+    axes.tick_params(axis="y", pad=8)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    best = max((row.estimate.mean for row in rows if row.estimate), default=None)
+    for y, (model, score) in enumerate(zip(scores.models, rows, strict=True)):
+        found, style = score.estimate, styles[model.name]
+        is_best = found is not None and found.mean == best
+        axes.annotate(
+            "no score" if found is None else points_cell(found), (1, y), xytext=(8, 0),
+            xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+            fontsize=FONT_SIZE, color=INK if is_best else MUTED,
+            fontweight="bold" if is_best else "normal", annotation_clip=False,
+        )  # fmt: skip
+        drawn = strip(score, style, on, None)
+        if drawn is None:
+            continue
+        if model.objective == UNTRAINED:
+            axes.axvline(drawn.mean, color=FLOOR, linewidth=1.1, linestyle=(0, (1, 2)))
+        interval = {"linewidth": 2.4, "alpha": 0.55, "solid_capstyle": "round"}
+        seeds = {"linestyle": "", "marker": "|", "markersize": 6, "alpha": 0.6}
+        mean = {"marker": style.marker, "markersize": 6.4, "markeredgecolor": PAPER}
+        for places, look in (
+            (drawn.interval or (), interval), (drawn.seeds, seeds), ((drawn.mean,), mean),
+        ):  # fmt: skip
+            axes.plot(places, [y] * len(places), color=style.color, markeredgewidth=0.9, **look)

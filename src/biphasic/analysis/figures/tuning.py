@@ -1,0 +1,81 @@
+"""The curves of a tuning: loss against peak rate, as a figure and as rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
+from biphasic.analysis.figures.draw import Layout, draw_chart
+from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles
+from biphasic.analysis.figures.render import to_png, to_svg
+from biphasic.analysis.text import csv_text
+from biphasic.analysis.tune_record import CurveRecord, TuneRecord
+
+_NAME = "tune-curve"
+_COLUMNS = ("name", "measure", "peak", "loss", "is_chosen", "lost", "state")
+_LAYOUT = Layout(num_columns=2, panel_width=3.6, panel_height=2.4)
+_TALLEST_NATS = 1.0
+"""Losses further above the lowest are drawn at that height: how bad they are says nothing."""
+
+
+def curve_csv(record: TuneRecord) -> str:
+    """Write a tuning as rows, one for each trunk; floats read back exactly."""
+    rows = (
+        (
+            curve.name,
+            curve.measure,
+            repr(trial.peak),
+            "" if trial.loss is None else repr(trial.loss),
+            "yes" if trial.peak == curve.choice else "",
+            trial.lost,
+            trial.state,
+        )
+        for curve in record.curves
+        for trial in curve.trials
+    )
+    return csv_text(_COLUMNS, rows)
+
+
+def draw_curves(record: TuneRecord) -> dict[str, bytes]:
+    """Draw a tuning; return the content of a file by its ending."""
+    figure = draw_chart(_chart(record), _LAYOUT)
+    return {"png": to_png(figure), "svg": to_svg(figure, name=_NAME).encode()}
+
+
+def _chart(record: TuneRecord) -> Chart:
+    styles = distinct_styles([curve.name for curve in record.curves])
+    panels = []
+    for measure in dict.fromkeys(curve.measure for curve in record.curves):
+        curves = [curve for curve in record.curves if curve.measure == measure]
+        top = _top(curves)
+        series = (each for c in curves for each in _series(c, styles[c.name], top))
+        panels.append(Panel(measure, f"Held-out {measure}", "nats per token", tuple(series)))
+    peaks = [trial.peak for curve in record.curves for trial in curve.trials]
+    axis = Axis("peak rate", "log", ticks_at(peaks, lambda peak: f"{peak:.3g}"))
+    title = f"{record.study}: loss after {record.steps:,} steps, by peak rate (ring: chosen)"
+    return Chart(_NAME, title, "", axis, tuple(panels))
+
+
+def _top(curves: Sequence[CurveRecord]) -> float:
+    losses = [trial.loss for curve in curves for trial in curve.trials if trial.loss is not None]
+    return min(losses, default=0.0) + _TALLEST_NATS
+
+
+def _series(curve: CurveRecord, style: SeriesStyle, top: float) -> Iterator[Series]:
+    """Yield a curve, and what was lost on the upper edge."""
+    label = f"{curve.name}: {'none' if curve.choice is None else f'{curve.choice:.3g}'}"
+    finished = [
+        Point(
+            trial.peak,
+            min(trial.loss, top),
+            note=f"{trial.loss:.3g}" if trial.loss > top else "",
+            is_chosen=trial.peak == curve.choice,
+        )
+        for trial in curve.trials
+        if trial.loss is not None
+    ]
+    lost = [Point(t.peak, math.inf, note="lost") for t in curve.trials if t.loss is None]
+    yield Series(label, style, tuple(finished))
+    yield Series(label, replace(style, marker="x"), tuple(lost), is_connected=False)

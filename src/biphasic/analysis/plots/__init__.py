@@ -1,1 +1,0 @@
-"""Figures of scores and of training: data first, then one way to draw all of them."""

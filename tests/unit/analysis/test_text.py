@@ -1,0 +1,55 @@
+"""Numbers and names as people read them."""
+
+import csv
+import io
+
+import pytest
+
+from biphasic.analysis.text import (
+    amount,
+    csv_text,
+    duration,
+    listing,
+    plain,
+    rate,
+    round_ticks,
+    scientific,
+    wrap,
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (amount(950), "950"), (amount(12_800), "12.8 K"), (amount(3_276_800), "3.28 M"),
+        (amount(999_960), "1 M"), (rate(2e-5), "2e-5"), (rate(1.5e-4), "1.5e-4"),
+        (rate(1.0), "1e0"), (scientific(3.12e15), "3.1 × 10¹⁵"), (scientific(0), "0"),
+        (duration(8.25), "8.2 s"), (duration(75), "1 min 15 s"), (duration(3599.7), "1 h 0 min"),
+        (round_ticks(47.28, 60.72, most=4), [50, 55, 60]),
+        (listing([]), ""), (listing(["a"]), "a"), (listing(["a", "b", "c"]), "a, b and c"),
+        (plain("a\x00b\ud800"), "a\ufffdb\ufffd"),
+        (wrap("CLM 25 % then MLM 75 %"), "CLM 25\u00a0% then\nMLM 75\u00a0%"), (wrap("MLM"), "MLM"),
+    ],
+)  # fmt: skip
+def test_numbers_and_names_read_well(found, expected):
+    assert found == expected
+
+
+def test_a_name_without_spaces_is_cut_to_its_lines():
+    lines = wrap("x" * 300).split("\n")
+    assert len(lines) == 2
+    assert max(len(line) for line in lines) <= 15
+    assert lines[1].endswith("…")
+
+
+def test_what_turns_text_round_is_shown_as_a_sign():
+    assert plain("a\u202eb\u2066c\u200fd") == "a\ufffdb\ufffdc\ufffdd"
+    assert plain("שלום 漢字") == "שלום 漢字"
+
+
+def test_no_cell_of_a_csv_is_a_formula():
+    cells = ["=1+1", "+cmd", "-x", "@a", "\t=1", "-1.5", "+2", "1e-3", "a=b", "–", -3, None]
+    [_, row] = csv.reader(io.StringIO(csv_text(["=h"] * len(cells), [cells])))
+    assert row == [
+        *("'=1+1", "'+cmd", "'-x", "'@a", "'\t=1", "-1.5", "+2", "1e-3", "a=b", "–", "-3", "")
+    ]
