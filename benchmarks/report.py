@@ -25,7 +25,7 @@ from typing import Any
 
 from harness import exponent, measured, run_process, write_records
 
-IMPORT = "import biphasic.analysis.report"
+IMPORT = "import biphasic.analysis.page.report"
 GRIDS = {10: (1, 1), 100: (2, 5), 1_000: (10, 10), 10_000: (10, 100)}
 """Fine-tunings of ten cells: learning rates and seeds."""
 LINES = (1_000, 10_000, 100_000)
@@ -243,7 +243,7 @@ def write_result(  # noqa: PLR0917 - a cell of the grid
 
 def measure_report(folder: Path) -> dict[str, float]:
     """Write a report, imports excluded."""
-    from biphasic.analysis.report import write_report  # noqa: PLC0415 - the parent stays small
+    from biphasic.analysis.page.report import write_report  # noqa: PLC0415 - the parent stays small
 
     began, cpu_began = time.perf_counter(), time.process_time()
     page = write_report(folder / "study", folder / "store")
@@ -256,9 +256,9 @@ def measure_report(folder: Path) -> dict[str, float]:
 
 def measure_analysis(folder: Path) -> dict[str, float]:
     """Read a study and compare every arm with the best of each task, imports excluded."""
-    from biphasic.analysis.compare import family_of  # noqa: PLC0415
-    from biphasic.analysis.load import load_study  # noqa: PLC0415
-    from biphasic.analysis.scores import study_scores  # noqa: PLC0415
+    from biphasic.analysis.records import load_study  # noqa: PLC0415
+    from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
+    from biphasic.analysis.statistics.compare import family_of  # noqa: PLC0415
 
     began, cpu_began = time.perf_counter(), time.process_time()
     scores = study_scores(load_study(folder / "study", folder / "store"))

@@ -26,8 +26,8 @@ import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
 
 from biphasic import locks
-from biphasic.analysis.layout import read_layout
-from biphasic.analysis.load import load_study as load_records
+from biphasic.analysis.records import load_study as load_records
+from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
 from biphasic.data.corpus_config import CorpusConfig
 from biphasic.data.text_files import read_text_files

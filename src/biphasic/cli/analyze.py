@@ -61,9 +61,9 @@ def analyze_command(
     from rich.console import Console
     from rich.measure import Measurement
 
-    from biphasic.analysis.analysis_text import comparison_lines, notes, score_tables, scores_json
-    from biphasic.analysis.replicates import over_pretraining
-    from biphasic.analysis.score_table import at_one_rate
+    from biphasic.analysis.scores.table import at_one_rate
+    from biphasic.analysis.statistics.replicates import over_pretraining
+    from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
     from biphasic.analysis.text import flat, plain
 
     scores, found = read_scores(folder, chosen_convention(convention))

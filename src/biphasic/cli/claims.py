@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from biphasic.analysis.claims import Claim, ClaimResult
     from biphasic.analysis.claims.render import Changes
-    from biphasic.analysis.score_table import Scores
+    from biphasic.analysis.scores.table import Scores
     from biphasic.records import Convention
 
 _COLOURS = {"true": "green", "partly": "yellow", "false": "red", "undecided": "dim"}
@@ -80,7 +80,7 @@ def claims_command(
 
 def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
     """Read the table; say on the standard error how much of it was left out."""
-    from biphasic.analysis.scores import paper_scores
+    from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.text import count
     from biphasic.errors import ConfigError
 

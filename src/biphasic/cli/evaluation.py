@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.doubts import doubt
-from biphasic.analysis.sentences import coverage_sentence
+from biphasic.analysis.statistics.doubts import doubt
+from biphasic.analysis.tables.sentences import coverage_sentence
 from biphasic.analysis.text import count, metric_name, points_cell, rate, truncations
 from biphasic.cli.options import echo
 from biphasic.config import parse_overrides

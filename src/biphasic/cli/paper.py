@@ -11,7 +11,7 @@ from biphasic.cli.options import echo
 from biphasic.cli.results import chosen_convention, shown
 
 if TYPE_CHECKING:
-    from biphasic.analysis.gallery import Gallery
+    from biphasic.analysis.page.gallery import Gallery
 
 Formats = Annotated[
     list[str] | None,
@@ -35,8 +35,8 @@ def paper_command(
 ) -> None:
     """Write the reference study's tables, and those figures that they support."""
     from biphasic.analysis.figures.catalog import score_figures, without_records
-    from biphasic.analysis.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.scores import paper_scores
+    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
+    from biphasic.analysis.scores.source import paper_scores
 
     chosen = chosen_formats(formats)
     scores = paper_scores()
@@ -69,10 +69,10 @@ def figures_command(
 ) -> None:
     """Write all tables and figures that a study's records support, and say what they lack."""
     from biphasic.analysis.figures.catalog import record_figures, score_figures
-    from biphasic.analysis.gallery import chosen_formats, write_gallery
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.reference_values import ReferenceValues
-    from biphasic.analysis.scores import paper_scores, study_scores
+    from biphasic.analysis.page.gallery import chosen_formats, write_gallery
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.scores.reference import ReferenceValues
+    from biphasic.analysis.scores.source import paper_scores, study_scores
 
     rule = chosen_convention(convention)
     chosen = chosen_formats(formats)

@@ -10,8 +10,8 @@ import typer
 from biphasic.cli.options import echo
 
 if TYPE_CHECKING:
-    from biphasic.analysis.load import Problem
-    from biphasic.analysis.score_table import Scores
+    from biphasic.analysis.records import Problem
+    from biphasic.analysis.scores.table import Scores
     from biphasic.records import Convention
     from biphasic.study.run.run import StudyOutcome
 
@@ -49,9 +49,9 @@ def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tu
         DataError: There is nothing to read.
         StudyError: The study's record is damaged.
     """
-    from biphasic.analysis.layout import read_layout
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.scores import study_scores
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.scores.layout import read_layout
+    from biphasic.analysis.scores.source import study_scores
 
     folder = folder.resolve()
     if (folder / "study.json").is_file():
@@ -66,8 +66,8 @@ def show_outcome(outcome: StudyOutcome) -> None:
     from rich.console import Console
     from rich.measure import Measurement
 
-    from biphasic.analysis.load import load_study
-    from biphasic.analysis.tables import format_table
+    from biphasic.analysis.records import load_study
+    from biphasic.analysis.tables.results import format_table
     from biphasic.study.paths import STORE
 
     if outcome.is_stopped:

@@ -196,7 +196,7 @@ def study_report(
     """Write a study's report anew from its records."""
     import csv
 
-    from biphasic.analysis.report import write_report
+    from biphasic.analysis.page.report import write_report
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.analysis.selection import best_run, grid_score
+from biphasic.analysis.scores.selection import best_run, grid_score
 from biphasic.errors import TrainingError
 from biphasic.evaluation.evaluate import (
     Evaluation,

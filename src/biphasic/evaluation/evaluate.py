@@ -11,8 +11,8 @@ from typing import Any, Literal, cast, get_args
 import torch
 from rich.console import Console
 
-from biphasic.analysis.load import Outcome
-from biphasic.analysis.stats import Estimate, estimate, scores_on_test, select
+from biphasic.analysis.records import Outcome
+from biphasic.analysis.scores.runs import Estimate, estimate, scores_on_test, select
 from biphasic.config import nearest, parse_config, refuse_repeats
 from biphasic.data.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError

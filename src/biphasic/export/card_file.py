@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from biphasic.analysis.markup import markdown_text
+from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import TASKS, flat, metric_name
 from biphasic.export.names import CARD, FILL_IN
 from biphasic.files import write_text

@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.selection import best_per_seed, grid_score
+from biphasic.analysis.scores.selection import best_per_seed, grid_score
 from biphasic.errors import CheckpointError, DataError
 from biphasic.export.card_file import eval_result
 from biphasic.files import read_json, verify_folder

@@ -107,7 +107,7 @@ def report_study(folder: Path | str) -> Path:
         >>> report_study("runs/mine").name
         'report.html'
     """
-    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+    from biphasic.analysis.page.report import write_report  # noqa: PLC0415 - loads matplotlib
 
     folder = Path(folder).resolve()
     return write_report(folder, folder.parent / STORE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 
 DATASETS = (
     DatasetInfo("words-sc", "SC", "accuracy"),

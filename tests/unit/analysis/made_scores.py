@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.examples import ExampleScores, mean_examples
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.scores.examples import ExampleScores, mean_examples
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 from biphasic.errors import DataError
 
 DATASET = DatasetInfo("d", "SC", "accuracy")

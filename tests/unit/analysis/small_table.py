@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Score, Scores
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
 
 SIZES = {"210M": "pico", "610M": "nano", "1B": "micro"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from biphasic.analysis.claims import claims_report, paper_claims, restated
 from biphasic.analysis.claims.levels import FACTORS
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
 from biphasic.cli.main import main
 
 PAGE = Path(__file__).parents[3] / "docs" / "claims.md"

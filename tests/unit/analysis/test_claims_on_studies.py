@@ -9,8 +9,8 @@ from small_table import miniature, model, table
 
 from biphasic.analysis.claims import ClaimResult, claims_report
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import Score, Scores
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import Score, Scores
 
 # What the miniature of the paper's table cannot say: it has one dataset per task.
 BY_DATASET = {"C07"}

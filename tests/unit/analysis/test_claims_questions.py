@@ -24,7 +24,7 @@ from biphasic.analysis.claims import (
     paper_claims,
 )
 from biphasic.analysis.claims.render import body_lines
-from biphasic.analysis.score_table import ModelInfo, Scores
+from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.errors import ConfigError
 
 MLM, CLM, MIX = {"objective": "MLM"}, {"objective": "CLM"}, {"objective": "CLM+MLM"}

@@ -20,8 +20,8 @@ from biphasic.analysis.claims import (
     changed_verdicts,
     claims_report,
 )
-from biphasic.analysis.compare import family_of
-from biphasic.analysis.score_table import DatasetInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, Scores
+from biphasic.analysis.statistics.compare import family_of
 
 SC, TC = DatasetInfo("SC", "SC", "accuracy"), DatasetInfo("TC", "TC", "f1")
 LUCK = (0.0, 0.3, -0.2, 0.1, -0.2)

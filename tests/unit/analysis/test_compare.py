@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from made_scores import DATASET, example_reader, made_scores
 
-from biphasic.analysis.compare import compare_arms, family_of, indistinguishable, ranked
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.multiple import holm
-from biphasic.analysis.pairs import all_pairs
-from biphasic.analysis.score_table import DatasetInfo, Score, with_averages
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import DatasetInfo, Score, with_averages
+from biphasic.analysis.statistics.compare import compare_arms, family_of, indistinguishable, ranked
+from biphasic.analysis.statistics.multiple import holm
+from biphasic.analysis.statistics.pairs import all_pairs
 from biphasic.errors import DataError
 
 HIGH = [80.0, 90.0, 70.0, 85.0, 75.0]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from biphasic.analysis.crossed import CrossedErrors, example_interval, squared_errors
 from biphasic.analysis.estimate import estimate, expected_coverage
-from biphasic.analysis.power import detectable_effect
+from biphasic.analysis.statistics.crossed import CrossedErrors, example_interval, squared_errors
+from biphasic.analysis.statistics.power import detectable_effect
 
 NUM_STUDIES = 4_000
 TRUTH = 70.0

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from made_scores import example_reader, made_scores
 
-from biphasic.analysis.analysis_text import notes
-from biphasic.analysis.doubts import cell_doubt, doubt, doubt_notes
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.examples import ExampleScores, metric_examples
-from biphasic.analysis.score_table import DatasetInfo, Score
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.examples import ExampleScores, metric_examples
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import DatasetInfo, Score
+from biphasic.analysis.statistics.doubts import cell_doubt, doubt, doubt_notes
+from biphasic.analysis.tables.text import notes
 
 ENTITIES = DatasetInfo("ner", "TC", "entity_f1")
 

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import stdtr, stdtrit
 
-from biphasic.analysis.crossed import CrossedErrors, example_interval, squared_errors
-from biphasic.analysis.examples import check_value, mean_examples, mean_of_runs, metric_examples
+from biphasic.analysis.scores.examples import (
+    check_value,
+    mean_examples,
+    mean_of_runs,
+    metric_examples,
+)
+from biphasic.analysis.statistics.crossed import CrossedErrors, example_interval, squared_errors
 from biphasic.errors import DataError
 
 

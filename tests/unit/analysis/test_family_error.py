@@ -13,9 +13,9 @@ import pytest
 from made_scores import made_scores
 from scipy.special import ndtri
 
-from biphasic.analysis.compare import family_of
-from biphasic.analysis.examples import CellInfluences
-from biphasic.analysis.power import LEVEL
+from biphasic.analysis.scores.examples import CellInfluences
+from biphasic.analysis.statistics.compare import family_of
+from biphasic.analysis.statistics.power import LEVEL
 from biphasic.errors import DataError
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from biphasic.analysis.figures.catalog import score_figures, without_records
 from biphasic.analysis.figures.chart import Skipped
-from biphasic.analysis.gallery import FORMATS, chosen_formats, write_gallery
+from biphasic.analysis.page.gallery import FORMATS, chosen_formats, write_gallery
 from biphasic.cli.main import app
 from biphasic.errors import ConfigError
 

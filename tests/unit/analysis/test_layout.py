@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from made_layout import write_cell, write_run
 
-from biphasic.analysis.analysis_text import notes
-from biphasic.analysis.compare import compare_arms
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.layout import layout_scores, read_layout
+from biphasic.analysis.scores.layout import layout_scores, read_layout
+from biphasic.analysis.statistics.compare import compare_arms
+from biphasic.analysis.tables.text import notes
 from biphasic.errors import DataError
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 from fake_study import ARMS, FakeStudy
 
-from biphasic.analysis.load import load_study
+from biphasic.analysis.records import load_study
 from biphasic.errors import StudyError
 from biphasic.files import seal_folder
 

@@ -14,10 +14,10 @@ from markdown_it import MarkdownIt
 
 import biphasic
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.markup import to_csv, to_html, to_latex, to_markdown
-from biphasic.analysis.score_table import Score
-from biphasic.analysis.scores import paper_scores
-from biphasic.analysis.sheets import make_sheets
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import Score
+from biphasic.analysis.tables.markup import to_csv, to_html, to_latex, to_markdown
+from biphasic.analysis.tables.sheets import make_sheets
 
 SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"
 PARSED = Path(__file__).parents[4] / "shared" / "paper" / "results.csv"

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from biphasic.analysis.model_names import model_from_name
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.source import paper_scores
 
 
 def test_names_of_the_paper_s_models_tell_all_their_factors():

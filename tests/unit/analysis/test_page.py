@@ -11,7 +11,6 @@ from scipy.stats import ttest_rel
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.palette import SeriesStyle, arm_styles
 from biphasic.analysis.figures.strips import axis, strip
-from biphasic.analysis.load import Problem, load_study
 from biphasic.analysis.page import cards as page_cards
 from biphasic.analysis.page import matrix
 from biphasic.analysis.page.background import problem_groups, problems_csv
@@ -20,13 +19,14 @@ from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.evidence import arm_labels, caveats, gather_evidence, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.matrix import comparison_tables
+from biphasic.analysis.page.report import render
 from biphasic.analysis.page.runs import record_links, run_data
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.report import render
-from biphasic.analysis.score_table import Score
-from biphasic.analysis.scores import paper_scores, study_scores
-from biphasic.analysis.stats import cells
-from biphasic.analysis.tables import format_table
+from biphasic.analysis.records import Problem, load_study
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.runs import cells
+from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.scores.table import Score
+from biphasic.analysis.tables.results import format_table
 
 STYLE = SeriesStyle("#0b62a8", "o", "-")
 

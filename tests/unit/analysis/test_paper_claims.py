@@ -11,8 +11,8 @@ from paper_rules import RULES, SIZES, Cell, Key, Table, read
 
 from biphasic.analysis.claims import changed_verdicts, claims_report, restated
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import ModelInfo, Score, Scores
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 
 # As found by hand in the paper's tables, before there was any code.
 VERDICTS = {

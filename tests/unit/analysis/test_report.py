@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from biphasic.analysis.load import load_study
 from biphasic.analysis.page.environment import shown
+from biphasic.analysis.page.report import render as render_with_links
+from biphasic.analysis.page.report import write_report
 from biphasic.analysis.page.runs import Links
-from biphasic.analysis.report import render as render_with_links
-from biphasic.analysis.report import write_report
-from biphasic.analysis.tables import format_table, results_csv, table_csv
+from biphasic.analysis.records import load_study
+from biphasic.analysis.tables.results import format_table, results_csv, table_csv
 
 pytestmark = pytest.mark.slow
 
@@ -351,7 +351,7 @@ def test_the_terminal_table_shows_every_cell(good):
 
 def test_analysis_imports_neither_torch_nor_pyplot():
     code = (
-        "import sys, biphasic.analysis.report;"
+        "import sys, biphasic.analysis.page.report;"
         "print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

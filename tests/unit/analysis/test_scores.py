@@ -10,9 +10,9 @@ from fake_study import ARMS, TASKS, FakeStudy
 
 import biphasic
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.load import load_study
-from biphasic.analysis.score_table import with_averages
-from biphasic.analysis.scores import paper_scores, study_scores
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.scores.table import with_averages
 from biphasic.errors import DataError
 
 SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from made_scores import example_reader, made_scores
 
-from biphasic.analysis.compare import compare_arms, family_of
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, at_one_rate
-from biphasic.analysis.sentences import (
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
+from biphasic.analysis.statistics.compare import compare_arms, family_of
+from biphasic.analysis.statistics.variance import Source
+from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
     detectable_sentence,
@@ -20,7 +21,6 @@ from biphasic.analysis.sentences import (
     selection_sentence,
     source_sentence,
 )
-from biphasic.analysis.variance import Source
 
 FIVE = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0] * 5}
 

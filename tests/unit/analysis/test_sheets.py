@@ -8,11 +8,11 @@ from grid_scores import DATASETS, grid_models, grid_scores, model
 from made_scores import example_reader, made_scores
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.marks import marks
-from biphasic.analysis.reference_values import ReferenceValues, alike_datasets
-from biphasic.analysis.score_table import DatasetInfo, Score, Scores
-from biphasic.analysis.scores import paper_scores
-from biphasic.analysis.sheets import make_sheets, score_text
+from biphasic.analysis.scores.reference import ReferenceValues, alike_datasets
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
+from biphasic.analysis.tables.marks import marks
+from biphasic.analysis.tables.sheets import make_sheets, score_text
 
 ONE = DATASETS[:1]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.exact import sign_flip_test
-from biphasic.analysis.power import detectable_effect
+from biphasic.analysis.statistics.exact import sign_flip_test
+from biphasic.analysis.statistics.power import detectable_effect
 
 PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 

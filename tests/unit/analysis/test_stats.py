@@ -3,8 +3,8 @@ import math
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
-from biphasic.analysis.load import Outcome, load_study
-from biphasic.analysis.stats import Estimate, cells, estimate, overlap, ranking, select
+from biphasic.analysis.records import Outcome, load_study
+from biphasic.analysis.scores.runs import Estimate, cells, estimate, overlap, ranking, select
 from biphasic.records import ResultRecord, RunRecord
 
 

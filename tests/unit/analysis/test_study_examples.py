@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 
-from biphasic.analysis.compare import compare_arms
-from biphasic.analysis.load import load_study
-from biphasic.analysis.scores import study_scores
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.statistics.compare import compare_arms
 from biphasic.errors import DataError
 from biphasic.files import seal_folder
 

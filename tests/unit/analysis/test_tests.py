@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.analysis.exact import sign_flip_test, wilcoxon_test
-from biphasic.analysis.multiple import holm
-from biphasic.analysis.power import (
+from biphasic.analysis.statistics.exact import sign_flip_test, wilcoxon_test
+from biphasic.analysis.statistics.multiple import holm
+from biphasic.analysis.statistics.power import (
     detectable_difference,
     detectable_effect,
     effect_size,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from made_scores import DATASET, example_reader, made_scores
 
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, with_averages
-from biphasic.analysis.variance import variance_split
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, with_averages
+from biphasic.analysis.statistics.variance import variance_split
 from biphasic.errors import DataError
 
 

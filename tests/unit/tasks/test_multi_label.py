@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from torch import nn
 
-from biphasic.analysis.examples import metric_examples
+from biphasic.analysis.scores.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
 from biphasic.tasks.metrics import multi_label_scores
 from biphasic.tasks.multi_label import encode_multi_label

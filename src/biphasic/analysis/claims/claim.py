@@ -36,7 +36,7 @@ from biphasic.analysis.claims.questions import (
     varies,
 )
 from biphasic.analysis.claims.table import AVERAGE, Rows, size_order, tidy
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.config import refuse_repeats
 from biphasic.errors import BiphasicError, ConfigError

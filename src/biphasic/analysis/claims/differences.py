@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 
 from biphasic.analysis.claims.table import Term
-from biphasic.analysis.compare import Family, family_of
-from biphasic.analysis.crossed import CrossedErrors, joint_p_values
-from biphasic.analysis.example_compare import contrast_errors
-from biphasic.analysis.power import LEVEL, deviation
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.statistics.compare import Family, family_of
+from biphasic.analysis.statistics.crossed import CrossedErrors, joint_p_values
+from biphasic.analysis.statistics.example_compare import contrast_errors
+from biphasic.analysis.statistics.power import LEVEL, deviation
 from biphasic.errors import DataError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from biphasic.analysis.claims.check import Check, Verdict
 from biphasic.analysis.claims.report import ClaimResult
-from biphasic.analysis.markup import markdown_text
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.tables.markup import markdown_text
 from biphasic.analysis.text import count, flat, listing
 
 REPORT_FORMAT = "biphasic.claims-report/1"

@@ -12,7 +12,7 @@ from biphasic.analysis.claims.claim import Claim, Table, paper_claims
 from biphasic.analysis.claims.levels import level_text
 from biphasic.analysis.claims.questions import Comparison
 from biphasic.analysis.estimate import as_convention
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.records import Convention
 

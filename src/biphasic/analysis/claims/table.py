@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 
 if TYPE_CHECKING:
     from pandas import DataFrame

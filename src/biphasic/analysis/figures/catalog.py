@@ -23,9 +23,9 @@ from biphasic.analysis.figures.progress import (
     scores_by_step,
 )
 from biphasic.analysis.figures.rates import RATE_FIGURE, RATE_TITLE, scores_by_learning_rate
-from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.reference_values import alike_datasets
-from biphasic.analysis.score_table import DatasetInfo, Scores
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.scores.reference import alike_datasets
+from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.records import Convention
 
 Make = Callable[[Scores, Datasets], Chart | Skipped]

@@ -9,7 +9,7 @@ from typing import TypeVar
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles, objective_styles
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 from biphasic.analysis.text import TASKS, amount, metric_name
 
 Key = TypeVar("Key", bound=Hashable)

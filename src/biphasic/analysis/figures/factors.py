@@ -26,7 +26,7 @@ from biphasic.analysis.figures.choose import (
     steps_text,
 )
 from biphasic.analysis.figures.palette import objective_styles, ordered_styles
-from biphasic.analysis.score_table import ModelInfo, Scores
+from biphasic.analysis.scores.table import ModelInfo, Scores
 
 _MIXED = "CLM+MLM"
 _QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)

@@ -15,7 +15,7 @@ import numpy as np
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, Skipped, ticks_at
 from biphasic.analysis.figures.choose import steps_text
 from biphasic.analysis.figures.palette import SeriesStyle, arm_styles, distinct_styles
-from biphasic.analysis.load import ArmData, Curve, StudyRecords
+from biphasic.analysis.records import ArmData, Curve, StudyRecords
 from biphasic.analysis.text import OBJECTIVES, amount, flat, objective_name, round_ticks
 
 LOSS_FIGURE = "continued-losses"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from biphasic.analysis.load import ArmData
+    from biphasic.analysis.records import ArmData
 
 Dash = str | tuple[int, tuple[int, ...]]
 Key = TypeVar("Key", bound=Hashable)

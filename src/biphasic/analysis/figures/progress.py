@@ -32,7 +32,7 @@ from biphasic.analysis.figures.palette import (
     objective_styles,
     ordered_styles,
 )
-from biphasic.analysis.score_table import ModelInfo, Scores
+from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.text import superscript
 
 _WIDE = 8

@@ -15,8 +15,8 @@ from biphasic.analysis.figures.palette import (
     distinct_styles,
     objective_styles,
 )
-from biphasic.analysis.load import ArmData, Outcome, StudyRecords
-from biphasic.analysis.score_table import PERCENT
+from biphasic.analysis.records import ArmData, Outcome, StudyRecords
+from biphasic.analysis.scores.table import PERCENT
 from biphasic.analysis.text import count, listing, metric_name, rate
 from biphasic.records import Convention
 

@@ -16,7 +16,7 @@ from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.frame import FONT_SIZE, add_field, fix_ticks, head
 from biphasic.analysis.figures.palette import FLOOR, GRID, INK, MUTED, PAPER, SeriesStyle
 from biphasic.analysis.figures.render import drawing
-from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Score, Scores
 from biphasic.analysis.text import metric_name, points_cell, round_ticks, wrap
 
 _MOST_TICKS = 4

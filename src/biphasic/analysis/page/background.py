@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from biphasic.analysis.load import Problem, StudyRecords
 from biphasic.analysis.page.environment import grouped
-from biphasic.analysis.summary import finetunings, segment_rows
+from biphasic.analysis.records import Problem, StudyRecords
+from biphasic.analysis.tables.summary import finetunings, segment_rows
 from biphasic.analysis.text import amount, csv_text, duration, rate
 
 _KINDS = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.palette import SeriesStyle
 from biphasic.analysis.figures.strips import Axis, Strip, axis, strip
-from biphasic.analysis.load import StudyRecords
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
-from biphasic.analysis.summary import task_line, task_notes
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.statistics.doubts import cell_doubt
+from biphasic.analysis.tables.summary import task_line, task_notes
 
 MOST_ROWS = 12
 """Up to here a chart shows all arms in the study's order."""

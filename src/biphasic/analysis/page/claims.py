@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from biphasic.analysis.claims import ClaimResult, changed_verdicts, claims_report
 from biphasic.analysis.claims.check import Check
-from biphasic.analysis.score_table import Scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import count
 
 MOST_COMPARISONS = 40

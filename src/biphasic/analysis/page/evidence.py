@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.compare import Comparison, Family, family_of
-from biphasic.analysis.examples import ExampleScores
-from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import best_of, ranked, score_text
-from biphasic.analysis.score_table import UNTRAINED, DatasetInfo, Scores
-from biphasic.analysis.sentences import (
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.scores.examples import ExampleScores
+from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
+from biphasic.analysis.statistics.compare import Comparison, Family, family_of
+from biphasic.analysis.statistics.variance import VarianceSplit, variance_split
+from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
     detectable_sentence,
@@ -23,7 +24,6 @@ from biphasic.analysis.sentences import (
     source_sentence,
 )
 from biphasic.analysis.text import count, listing, short
-from biphasic.analysis.variance import VarianceSplit, variance_split
 from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
 

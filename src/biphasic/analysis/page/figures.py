@@ -17,10 +17,10 @@ from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.load import StudyRecords
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles, ranked
-from biphasic.analysis.score_table import Scores
-from biphasic.analysis.scores import paper_scores, study_scores
+from biphasic.analysis.records import StudyRecords
+from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.scores.table import Scores
 from biphasic.files import write_bytes, write_text
 
 _FADED = SeriesStyle(MUTED, "o", "-")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.compare import Comparison
-from biphasic.analysis.crossed import ExampleInterval
-from biphasic.analysis.doubts import cell_doubt
 from biphasic.analysis.figures.palette import SeriesStyle
-from biphasic.analysis.load import Segment, StudyRecords
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
-from biphasic.analysis.power import EffectSize
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.score_table import Score, Scores
-from biphasic.analysis.sentences import number, probability
-from biphasic.analysis.stats import Cell
-from biphasic.analysis.summary import CostRow, cost_rows, segment_rows
-from biphasic.analysis.tables import lowest_loss
+from biphasic.analysis.records import Segment, StudyRecords
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.runs import Cell
+from biphasic.analysis.scores.table import Score, Scores
+from biphasic.analysis.statistics.compare import Comparison
+from biphasic.analysis.statistics.crossed import ExampleInterval
+from biphasic.analysis.statistics.doubts import cell_doubt
+from biphasic.analysis.statistics.power import EffectSize
+from biphasic.analysis.tables.results import lowest_loss
+from biphasic.analysis.tables.sentences import number, probability
+from biphasic.analysis.tables.summary import CostRow, cost_rows, segment_rows
 from biphasic.analysis.text import count, listing, rate
 
 _MOST_USERS = 6

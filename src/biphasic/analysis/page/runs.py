@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
 
-from biphasic.analysis.load import Outcome, Status, StudyRecords
 from biphasic.analysis.page.cards import dataset_titles, paper_text
 from biphasic.analysis.page.environment import shown
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.score_table import PERCENT, Scores
-from biphasic.analysis.stats import Cell
+from biphasic.analysis.records import Outcome, Status, StudyRecords
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.runs import Cell
+from biphasic.analysis.scores.table import PERCENT, Scores
 from biphasic.analysis.text import metric_name, rate
 
 _STATUS: tuple[str, ...] = get_args(Status)

@@ -29,7 +29,7 @@ def write_study_report(study: PreparedStudy) -> Path:
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
     write_json(folder / STUDY, record)
-    from biphasic.analysis.report import write_report  # noqa: PLC0415 - loads matplotlib
+    from biphasic.analysis.page.report import write_report  # noqa: PLC0415 - loads matplotlib
 
     return write_report(folder, store, made_from=made_from)
 

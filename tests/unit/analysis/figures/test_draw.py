@@ -33,9 +33,9 @@ from biphasic.analysis.figures.palette import (
 from biphasic.analysis.figures.rates import rates_of_arms
 from biphasic.analysis.figures.render import drawing, to_pdf, to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
-from biphasic.analysis.load import load_study
-from biphasic.analysis.score_table import Score
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import Score
 
 pytestmark = pytest.mark.slow
 

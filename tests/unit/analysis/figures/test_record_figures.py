@@ -11,7 +11,7 @@ from biphasic.analysis.figures.catalog import record_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
 from biphasic.analysis.figures.losses import continued_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
-from biphasic.analysis.load import Curve, load_study
+from biphasic.analysis.records import Curve, load_study
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from biphasic.analysis.figures.progress import (
     scores_by_flops,
     scores_by_step,
 )
-from biphasic.analysis.score_table import DatasetInfo, Score, Scores
-from biphasic.analysis.scores import paper_scores
+from biphasic.analysis.scores.source import paper_scores
+from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 
 SHIPPED = Path(biphasic.__file__).parent / "analysis" / "reference" / "results.csv"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from biphasic.analysis.compare import Comparison
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.exact import ExactTest
-from biphasic.analysis.power import LEVEL
-from biphasic.analysis.score_table import PERCENT, Scores
+from biphasic.analysis.scores.table import PERCENT, Scores
+from biphasic.analysis.statistics.compare import Comparison
+from biphasic.analysis.statistics.exact import ExactTest
+from biphasic.analysis.statistics.power import LEVEL
+from biphasic.analysis.statistics.variance import Source
 from biphasic.analysis.text import count, listing, short
-from biphasic.analysis.variance import Source
 from biphasic.records import Convention
 
 Labels = Mapping[str, str]

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from biphasic.analysis.examples import (
+from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
     RunExamples,
     check_value,
     mean_examples,
 )
-from biphasic.analysis.selection import GridScore
+from biphasic.analysis.scores.selection import GridScore
 from biphasic.errors import DataError, reading
 
 

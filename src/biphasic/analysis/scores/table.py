@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate, estimate
-from biphasic.analysis.examples import CellInfluences, ExampleReader
-from biphasic.analysis.selection import GridScore, best_per_seed, best_rate
+from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
+from biphasic.analysis.scores.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
 from biphasic.records import Convention
 

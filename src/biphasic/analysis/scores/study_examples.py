@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from biphasic.analysis.checked import check_file
-from biphasic.analysis.examples import (
+from biphasic.analysis.records import Outcome
+from biphasic.analysis.scores.examples import (
     ExampleReader,
     ExampleScores,
     RunExamples,
@@ -14,8 +15,7 @@ from biphasic.analysis.examples import (
     metric_examples,
     needed_columns,
 )
-from biphasic.analysis.load import Outcome
-from biphasic.analysis.stats import Cell
+from biphasic.analysis.scores.runs import Cell
 from biphasic.errors import DataError
 
 _FILE = "scores.parquet"

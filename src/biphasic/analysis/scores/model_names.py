@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from biphasic.analysis.score_table import ModelInfo
+from biphasic.analysis.scores.table import ModelInfo
 
 _SIZE = re.compile(r"\d+(\.\d+)?[mb]", re.IGNORECASE)
 _PHASE = re.compile(r"(?P<objective>clm|mlm)(?P<rate>\d+(?:\.\d+)?)?-(?P<dec>dec)?(?P<end>\d+k?)")

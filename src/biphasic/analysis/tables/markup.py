@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import Scores
-from biphasic.analysis.sheets import Sheet, SheetCell, columns_of, score_text
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.tables.sheets import Sheet, SheetCell, columns_of, score_text
 from biphasic.analysis.text import csv_text, flat
 
 _LEVEL = "≈"

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from biphasic.analysis.estimate import estimate
-from biphasic.analysis.examples import ExampleReader, ExampleScores, mean_of_runs
-from biphasic.analysis.score_table import ModelInfo, Score, Scores
+from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
+from biphasic.analysis.scores.table import ModelInfo, Score, Scores
 from biphasic.errors import DataError
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from biphasic.analysis.checked import NOTE
 from biphasic.analysis.figures.palette import VARIABLES
-from biphasic.analysis.load import StudyRecords, load_study
 from biphasic.analysis.page.background import facts, problem_groups, problems_csv, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
 from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
@@ -37,11 +36,17 @@ from biphasic.analysis.page.matrix import (
     segment_lines,
 )
 from biphasic.analysis.page.runs import Links, record_links, run_data
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.scores import Scores, paper_scores, study_scores
-from biphasic.analysis.stats import cells
-from biphasic.analysis.summary import cost_sentence, heldout_note, loss_sentences, rows_statement
-from biphasic.analysis.tables import results_csv, seeds_note, table_csv
+from biphasic.analysis.records import StudyRecords, load_study
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.runs import cells
+from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
+from biphasic.analysis.tables.results import results_csv, seeds_note, table_csv
+from biphasic.analysis.tables.summary import (
+    cost_sentence,
+    heldout_note,
+    loss_sentences,
+    rows_statement,
+)
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
 from biphasic.files import file_entry, write_json, write_text
 from biphasic.records import STUDY

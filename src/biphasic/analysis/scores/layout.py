@@ -21,11 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biphasic.analysis.layout_examples import example_reader
-from biphasic.analysis.load import Problem
-from biphasic.analysis.model_names import model_from_name
-from biphasic.analysis.score_table import DatasetInfo, Scores, score_of_grid, with_averages
-from biphasic.analysis.selection import GridScore, best_per_seed
+from biphasic.analysis.records import Problem
+from biphasic.analysis.scores.layout_examples import example_reader
+from biphasic.analysis.scores.model_names import model_from_name
+from biphasic.analysis.scores.selection import GridScore, best_per_seed
+from biphasic.analysis.scores.table import DatasetInfo, Scores, score_of_grid, with_averages
 from biphasic.errors import DataError, reading
 from biphasic.records import Convention
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from biphasic.analysis.load import ArmData, Segment, StudyRecords
-from biphasic.analysis.tables import lowest_loss
+from biphasic.analysis.records import ArmData, Segment, StudyRecords
+from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.text import (
     OBJECTIVES,
     amount,

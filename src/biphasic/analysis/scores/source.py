@@ -12,8 +12,10 @@ from functools import lru_cache
 from importlib import resources
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.load import ArmData, StudyRecords
-from biphasic.analysis.score_table import (
+from biphasic.analysis.records import ArmData, StudyRecords
+from biphasic.analysis.scores.runs import cells, grid
+from biphasic.analysis.scores.study_examples import example_reader
+from biphasic.analysis.scores.table import (
     PERCENT,
     DatasetInfo,
     ModelInfo,
@@ -23,8 +25,6 @@ from biphasic.analysis.score_table import (
     score_of_grid,
     with_averages,
 )
-from biphasic.analysis.stats import cells, grid
-from biphasic.analysis.study_examples import example_reader
 from biphasic.files import digest
 from biphasic.records import ArmRecord, Convention, PhaseRecord
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, overlap
-from biphasic.analysis.load import Outcome, StudyRecords
-from biphasic.analysis.selection import GridScore, best_per_seed, grid_score
+from biphasic.analysis.records import Outcome, StudyRecords
+from biphasic.analysis.scores.selection import GridScore, best_per_seed, grid_score
 from biphasic.records import ZERO_SHOT_SEED, Convention
 
 __all__ = [

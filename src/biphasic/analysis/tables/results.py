@@ -8,11 +8,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import expected_coverage
-from biphasic.analysis.load import Outcome, StudyRecords
-from biphasic.analysis.scores import study_scores
-from biphasic.analysis.stats import cells, estimate, ranking, scores_on_test
+from biphasic.analysis.records import Outcome, StudyRecords
+from biphasic.analysis.scores.runs import cells, estimate, ranking, scores_on_test
+from biphasic.analysis.scores.source import study_scores
+from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.text import (
     OBJECTIVES,
     count,

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.crossed import (
+from biphasic.analysis.scores.examples import CellInfluences
+from biphasic.analysis.scores.table import PERCENT, DatasetInfo, Scores
+from biphasic.analysis.statistics.crossed import (
     CrossedErrors,
     ExampleInterval,
     example_interval,
     squared_errors,
 )
-from biphasic.analysis.examples import CellInfluences
-from biphasic.analysis.score_table import PERCENT, DatasetInfo, Scores
 from biphasic.errors import DataError
 from biphasic.files import digest
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
-from biphasic.analysis.power import NO_SPREAD, deviation
-from biphasic.analysis.score_table import Score, Scores
+from biphasic.analysis.scores.table import Score, Scores
+from biphasic.analysis.statistics.power import NO_SPREAD, deviation
 from biphasic.records import Convention
 
 _AT_ONCE = 200_000

@@ -18,14 +18,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.analysis.crossed import ExampleInterval, joint_p_values
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.exact import ExactTest, sign_flip_test, wilcoxon_test
-from biphasic.analysis.example_compare import compare_examples, family_errors
-from biphasic.analysis.multiple import holm
-from biphasic.analysis.pairs import Pair, all_pairs, pair_of
-from biphasic.analysis.power import LEVEL, EffectSize, detectable_difference, effect_size
-from biphasic.analysis.score_table import DatasetInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, Scores
+from biphasic.analysis.statistics.crossed import ExampleInterval, joint_p_values
+from biphasic.analysis.statistics.exact import ExactTest, sign_flip_test, wilcoxon_test
+from biphasic.analysis.statistics.example_compare import compare_examples, family_errors
+from biphasic.analysis.statistics.multiple import holm
+from biphasic.analysis.statistics.pairs import Pair, all_pairs, pair_of
+from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
 

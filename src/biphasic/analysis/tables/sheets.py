@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note, percent, sizes
-from biphasic.analysis.marks import Mark, marks, marks_note
-from biphasic.analysis.reference_values import ReferenceValues
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
-from biphasic.analysis.scores import PAPER_SOURCE
+from biphasic.analysis.scores.reference import ReferenceValues
+from biphasic.analysis.scores.source import PAPER_SOURCE
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.statistics.doubts import doubt_notes
+from biphasic.analysis.tables.marks import Mark, marks, marks_note
 from biphasic.analysis.text import TASKS, flat, metric_name
 
 _PAPER_GROUPS = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.power import NO_SPREAD
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.statistics.power import NO_SPREAD
 from biphasic.analysis.text import count, flat, listing
 from biphasic.errors import DataError
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biphasic.analysis.figures.chart import Chart, Skipped, points_csv
-from biphasic.analysis.markup import TABLE_FORMATS, markdown_text
-from biphasic.analysis.score_table import Scores
-from biphasic.analysis.sheets import make_sheets
+from biphasic.analysis.scores.table import Scores
+from biphasic.analysis.tables.markup import TABLE_FORMATS, markdown_text
+from biphasic.analysis.tables.sheets import make_sheets
 from biphasic.errors import ConfigError
 from biphasic.files import write_bytes, write_text
 

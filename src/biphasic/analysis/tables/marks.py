@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from biphasic.analysis.compare import indistinguishable
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.statistics.compare import indistinguishable
 
 Mark = Literal["best", "level"]
 

@@ -8,11 +8,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from biphasic.analysis.compare import Comparison, family_of, ranked
-from biphasic.analysis.doubts import doubt_notes
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import DatasetInfo, Score, Scores
-from biphasic.analysis.sentences import (
+from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
+from biphasic.analysis.statistics.compare import Comparison, family_of, ranked
+from biphasic.analysis.statistics.doubts import doubt_notes
+from biphasic.analysis.statistics.variance import variance_split
+from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
     detectable_sentence,
@@ -22,9 +23,8 @@ from biphasic.analysis.sentences import (
     selection_sentence,
     source_sentence,
 )
-from biphasic.analysis.sheets import score_text
+from biphasic.analysis.tables.sheets import score_text
 from biphasic.analysis.text import flat, listing, plain
-from biphasic.analysis.variance import variance_split
 
 _PROVISIONAL = " †"
 

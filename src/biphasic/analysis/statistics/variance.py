@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from biphasic.analysis.example_compare import influences
-from biphasic.analysis.score_table import DatasetInfo, Score, Scores
+from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
+from biphasic.analysis.statistics.example_compare import influences
 from biphasic.analysis.text import count
 from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.score_table import DatasetInfo, ModelInfo, Scores
+from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 
 # Names of the public tasks and of their copies, written small, without signs between.
 _SAME_DATASET = {

@@ -1,0 +1,1 @@
+"""Differences, and how sure they are."""
