@@ -24,11 +24,11 @@ from typing import Any
 
 from harness import write_records
 
-from biphasic.data.build import CorpusFolders, build_corpus
+from biphasic.data.building.build import CorpusFolders, build_corpus
+from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.sources import SourceConfig, read_documents
-from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
+from biphasic.data.text.sources import SourceConfig, read_documents
+from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 
 PROCESSES = 2
 VOCAB_SIZE = 8192

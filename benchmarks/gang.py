@@ -30,11 +30,11 @@ from setup_pretraining import (
 )
 
 from biphasic.distributed import joined_gang
-from biphasic.training import heldout
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
+from biphasic.training.records import heldout
 
 
 def measure(setting: Setting, num_steps: int) -> None:

@@ -45,8 +45,8 @@ from setup_pretraining import (
 )
 from torch import nn
 
-from biphasic.model.build import architecture_config
-from biphasic.model.linear import speed_up_linear_layers
+from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.loading.build import architecture_config
 from biphasic.model.shape import architecture_shape
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import step_flops

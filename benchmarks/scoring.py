@@ -25,17 +25,17 @@ from setup_pretraining import MODELS, PRECISIONS, TRAINED_VOCABULARY, Setting, p
 from torch import Tensor, nn
 
 from biphasic.data.packing import PackedBatch, TokenIds
-from biphasic.data.pydocs import load_documents
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.text.pydocs import load_documents
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.shape import architecture_shape
 from biphasic.tasks.builtin.write import build_tasks
 from biphasic.tasks.encoding import EncodedTask, Encoder, new_head
 from biphasic.tasks.finetune import encode_task
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import tune_allocator
-from biphasic.training.optimizer import set_head_precision, set_precision
 from biphasic.training.run import first_model
+from biphasic.training.step.optimizer import set_head_precision, set_precision
 
 KINDS = ("sc", "tc", "qa", "ir")
 UNITS = {"sc": "texts", "tc": "sentences", "qa": "questions", "ir": "queries"}

@@ -19,15 +19,15 @@ from typing import Any
 from harness import measured
 
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.pydocs import load_documents
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.data.text.pydocs import load_documents
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.presets import Architecture
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
-from biphasic.training.step_rows import StepRows
+from biphasic.training.step.rows import StepRows
 
 CORPUS_CHARACTERS = 6_000_000
 TRAINED_VOCABULARY = 8_192

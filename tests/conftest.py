@@ -20,7 +20,7 @@ from warm import forking
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.tokens.tokenizer import TextTokenizer
     from biphasic.training.data import TrainingData
     from biphasic.training.recipe import Recipe
 
@@ -79,7 +79,7 @@ def documents() -> list[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def tokenizer(documents: list[tuple[str, str]]) -> TextTokenizer:
     """A byte-level BPE of 320 tokens."""
-    from biphasic.data.tokenizer import train_tokenizer
+    from biphasic.data.tokens.tokenizer import train_tokenizer
 
     return train_tokenizer([text for _, text in documents], vocab_size=320)
 
@@ -160,7 +160,7 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     In forked processes, too. Probes are tested in unit/model and parity.
     """
-    for module in ("biphasic.model.contract", "biphasic.training.run"):
+    for module in ("biphasic.model.checks.contract", "biphasic.training.run"):
         monkeypatch.setattr(f"{module}.check_contract", lambda *_, **__: None)
 
 

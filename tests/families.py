@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 Column = Literal["contract", "clm", "mlm", "packed", "export", "onnx", "refused"]
 RECORDS = "BIPHASIC_FAMILY_RECORDS"

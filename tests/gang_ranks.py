@@ -18,15 +18,17 @@ import torch
 
 from biphasic.config import parse_config
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.distributed import Gang, joined_gang
 from biphasic.errors import BiphasicError
-from biphasic.training import gradient_sums, heldout, run
+from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
+from biphasic.training.records import heldout
+from biphasic.training.step import gradient_sums
 from warm import forking
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.source import prepare_task
 
 QRELS = "query-id\tcorpus-id\tscore\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 
 FILLERS = ["the", "sat", "on", "mat", "and", "ran", "to", "with"]
 TEXT = "the cat sat on the mat and the dog ran to Paris with Anna \n Question Document: Query: . ,"

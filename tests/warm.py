@@ -26,7 +26,7 @@ import pytest
 _Popen = subprocess.Popen
 _TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 _STANDARD = 3  # input, output, error
-_LIGHT = "biphasic.data.tokenize_worker"  # imports next to nothing
+_LIGHT = "biphasic.data.tokens.worker"  # imports next to nothing
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
-    from biphasic.export.fitted import finetune
+    from biphasic.export.finetuned.write import finetune
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
 
@@ -22,7 +22,7 @@ _HOMES = {
     "evaluate": "biphasic.evaluation.evaluate",
     "evaluate_all": "biphasic.evaluation.evaluate",
     "export_model": "biphasic.export.write",
-    "finetune": "biphasic.export.fitted",
+    "finetune": "biphasic.export.finetuned.write",
     "pretrain": "biphasic.study.api",
     "report_study": "biphasic.study.api",
     "run_study": "biphasic.study.api",

@@ -14,16 +14,16 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 
 from biphasic.config import Config, parse_config
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.sources import SourceConfig
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.text.sources import SourceConfig
 from biphasic.errors import ConfigError, DataError
 from biphasic.export.output import find_made
 from biphasic.export.write import Format, check_format, export_inputs, export_model
 from biphasic.files import expanded
-from biphasic.model.device import computing_on, parse_device
-from biphasic.model.hub import LocalModel, fetch_model
-from biphasic.model.limits import model_limits
-from biphasic.model.reading import read_config
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.model.loading.hub import LocalModel, fetch_model
+from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.progress import progress_bar, say_on
 from biphasic.study.api import parse_compute, train_recipe
@@ -47,9 +47,9 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Precision, Recipe
+from biphasic.training.records.wandb_view import viewed_in_wandb
 from biphasic.training.state import read_state_record
 from biphasic.training.timeline import check_phases
-from biphasic.training.wandb_view import viewed_in_wandb
 
 PEAK_TIMES_WIDTH = 0.4
 """Peak learning rate of a model whose own is not known, times its hidden size: 4e-4 at 1,024. How

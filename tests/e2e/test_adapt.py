@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.export import write
 from biphasic.export.check import Reloaded
 from biphasic.files import read_json
-from biphasic.model import footprint
-from biphasic.model.hub import LocalModel
+from biphasic.model.loading import footprint
+from biphasic.model.loading.hub import LocalModel
 from families import save_family
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.files import read_json
 from biphasic.model.presets import PRESETS
 from biphasic.study.api import pretrain

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.model.limits import model_limits
+from biphasic.model.checks.limits import model_limits
 from biphasic.study.gc.pins import read_wishes, record_wish
 from biphasic.tasks.embedding import Choices, embedding_settings
-from biphasic.tasks.fitted import read_head
-from biphasic.tasks.folder import read_description
-from biphasic.tasks.labels import read_labels
+from biphasic.tasks.finetuned import read_head
+from biphasic.tasks.formats.folder import read_description
+from biphasic.tasks.formats.labels import read_labels
 from mini_study import copy_root, results, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]

@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from biphasic.data.build import build_corpus
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.tokenizer import write_tokenizer
+from biphasic.data.building.build import build_corpus
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.tokens.tokenizer import write_tokenizer
 
 DEADLINE = 60.0
 NUM_DOCUMENTS = 1500
@@ -23,8 +23,8 @@ NUM_DOCUMENTS = 1500
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from biphasic.data.build import build_corpus
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.build import build_corpus
+from biphasic.data.building.config import CorpusConfig
 config = CorpusConfig.model_validate(json.loads(sys.argv[1]))
 build_corpus(config, Path(sys.argv[2]), num_workers=2, say=print, block_bytes=30_000)
 """

@@ -29,16 +29,16 @@ from biphasic import locks
 from biphasic.analysis.records import load_study as load_records
 from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.text_files import read_text_files
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.text.files import read_text_files
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError
-from biphasic.model.build import load_encoder
-from biphasic.model.hub import fetch_model
-from biphasic.model.limits import model_limits
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.hub import fetch_model
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
+from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
-from biphasic.tasks.inputs import open_input
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
 from mini_study import STUDY

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from biphasic.data.build import RECORD
+from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
 from biphasic.execution.job import Progress
 from biphasic.files import complete_folder, read_json, write_json, write_text
@@ -25,7 +25,7 @@ from biphasic.study.jobs.train import TrainJob
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.step_input import StepInputs
+from biphasic.training.step.input import StepInputs
 
 pytestmark = [
     pytest.mark.slow,

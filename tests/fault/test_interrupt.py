@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from biphasic.training.step_input import StepInputs
+from biphasic.training.step.input import StepInputs
 from mini_study import children, command, copy_root, run_command, write_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "unprobed", "slow_steps")]

@@ -17,9 +17,9 @@ from transformers import BertConfig
 
 from biphasic.config import parse_config
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.files import digest, read_json
-from biphasic.model.build import load_encoder, new_model
+from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.presets import PRESETS
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task
 from biphasic.tasks.protocol import FinetuneProtocol

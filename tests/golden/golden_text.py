@@ -10,7 +10,7 @@ from string import ascii_lowercase
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.seeds import stream, uniforms
 
 _TEXT = (

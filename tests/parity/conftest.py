@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import PackedBatch, pack_sequences
-from biphasic.model.build import new_model
+from biphasic.model.loading.build import new_model
 from families import save_family, tiny_config
 
 ROW_LENGTH = 24

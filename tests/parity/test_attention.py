@@ -12,8 +12,8 @@ from torch.nn.attention import varlen
 from torch.testing import assert_close
 
 from biphasic.errors import ModelError
-from biphasic.model import attention
-from biphasic.model.attention import (
+from biphasic.model.compute import attention
+from biphasic.model.compute.attention import (
     attention_arguments,
     backend,
     block_mask,

@@ -14,7 +14,7 @@ from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import ConfigError, ModelError
 from biphasic.files import read_json
-from biphasic.model.hub import fetch_model
+from biphasic.model.loading.hub import fetch_model
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
 
 
 def train(recipe: Recipe, data: TrainingData, store: Path, *, kill_at: int = 0, end=None) -> Path:

@@ -21,14 +21,14 @@ from transformers import EuroBertConfig, ModernBertConfig, PretrainedConfig, Pre
 
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.errors import ModelError
-from biphasic.model.build import new_model
-from biphasic.model.contract import check_contract
-from biphasic.model.directions import is_decoder, open_both_ways
-from biphasic.model.forward import hidden_states
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute.forward import hidden_states
+from biphasic.model.loading.build import new_model
+from biphasic.model.loading.directions import is_decoder, open_both_ways
+from biphasic.model.loading.pretrained import load_pretrained
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.optimizer import set_precision
-from biphasic.training.supervised import summed_loss
+from biphasic.training.step.optimizer import set_precision
+from biphasic.training.step.supervised import summed_loss
 from families import FAMILIES, REFUSED, record, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

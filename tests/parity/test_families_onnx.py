@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModel
 
-from biphasic.export.onnx import TOLERANCE, write_onnx
-from biphasic.model.directions import open_both_ways
+from biphasic.export.formats.onnx import TOLERANCE, write_onnx
+from biphasic.model.loading.directions import open_both_ways
 from families import FAMILIES, RECORDS, record, save_family, tiny_config
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -21,8 +21,8 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
-from biphasic.training.step_input import StepInput, StepInputs
-from biphasic.training.step_rows import StepRows
+from biphasic.training.step.input import StepInput, StepInputs
+from biphasic.training.step.rows import StepRows
 from gang_ranks import gang_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
@@ -72,7 +72,7 @@ def stop_after(steps: int) -> Callable[[], bool]:
 
 @pytest.fixture(autouse=True)
 def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
             # One process stops after three steps; the gang goes on.
             stopped = make_recipe(CLM, MLM, **FP32)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+                patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
                 with pytest.raises(StoppedError, match="stopped after 3 steps"):
                     alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
             known.write_text(

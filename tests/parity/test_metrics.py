@@ -18,7 +18,7 @@ from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from biphasic.tasks.metrics import (
+from biphasic.tasks.kinds.metrics import (
     NO_PREDICTION,
     accuracy,
     entity_scores,
@@ -30,7 +30,7 @@ from biphasic.tasks.metrics import (
     spearman,
     top_documents,
 )
-from biphasic.tasks.squad import answer_scores, question_metrics
+from biphasic.tasks.kinds.squad import answer_scores, question_metrics
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 GOLDEN = Path(__file__).parent / "golden" / "squad.json.gz"

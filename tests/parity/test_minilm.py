@@ -20,12 +20,13 @@ from torch.testing import assert_close
 from transformers import AutoTokenizer
 
 from biphasic.data.packing import Batching
-from biphasic.data.tokenizer import TextTokenizer
-from biphasic.model.build import load_encoder
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.qa import EncodedQuestions
+from biphasic.tasks.kinds.tagging import EncodedTagging
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.qa import EncodedQuestions
 from biphasic.tasks.records import (
     SPLITS,
     Answer,
@@ -36,7 +37,6 @@ from biphasic.tasks.records import (
     TaggingTask,
     TaskInfo,
 )
-from biphasic.tasks.tagging import EncodedTagging
 
 # Beside the checkout; none of it is part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"

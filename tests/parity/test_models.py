@@ -17,16 +17,16 @@ from transformers import PreTrainedModel
 from biphasic.data.packing import PackedBatch, pack_sequences
 from biphasic.data.rows import Piece, RowBatch
 from biphasic.errors import ModelError
-from biphasic.model import attention
-from biphasic.model.attention import register_attention
-from biphasic.model.contract import check_contract
-from biphasic.model.forward import hidden_states
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute import attention
+from biphasic.model.compute.attention import register_attention
+from biphasic.model.compute.forward import hidden_states
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
-from biphasic.training.optimizer import MasterWeights, set_precision
 from biphasic.training.recipe import Precision
-from biphasic.training.supervised import summed_loss
+from biphasic.training.step.optimizer import MasterWeights, set_precision
+from biphasic.training.step.supervised import summed_loss
 
 pytestmark = pytest.mark.slow
 

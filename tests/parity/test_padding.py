@@ -15,11 +15,11 @@ from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import Batching, pack_sequences
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
-from biphasic.model.build import load_encoder
-from biphasic.model.contract import check_contract
-from biphasic.model.forward import hidden_states, padded_states
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute.forward import hidden_states, padded_states
+from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 from biphasic.tasks.finetune import FinetuneResult, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.protocol import FinetuneProtocol

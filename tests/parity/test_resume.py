@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("unprobed")
 
 @pytest.fixture(autouse=True)
 def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
 
 
 def content(folder: Path) -> dict[str, object]:

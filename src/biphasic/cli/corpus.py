@@ -11,10 +11,10 @@ import typer
 from biphasic.cli.options import Quiet, echo, progress_console
 
 if TYPE_CHECKING:
-    from biphasic.data.blend import BuildProgress
-    from biphasic.data.build import CorpusFolders
-    from biphasic.data.corpus_config import CorpusConfig
-    from biphasic.data.inspect import CorpusSummary
+    from biphasic.data.building.blend import BuildProgress
+    from biphasic.data.building.build import CorpusFolders
+    from biphasic.data.building.config import CorpusConfig
+    from biphasic.data.building.inspect import CorpusSummary
 
 corpus_app = typer.Typer(
     help="Turn text into a corpus to pretrain on, and look at it.", no_args_is_help=True
@@ -95,8 +95,8 @@ def corpus_build(
 
     The result depends neither on interruptions nor on the number of workers.
     """
-    from biphasic.data.build import build_corpus
-    from biphasic.data.build_display import build_bar
+    from biphasic.data.building.build import build_corpus
+    from biphasic.data.building.display import build_bar
     from biphasic.progress import say_on
 
     settings = {
@@ -138,9 +138,9 @@ def corpus_inspect(
     samples: Annotated[int, typer.Option(min=0, help="Documents to show.")] = 3,
 ) -> None:
     """Show counts, lengths, samples, fill of rows, duplicates and sources."""
-    from biphasic.data.build import RECORD
-    from biphasic.data.inspect import inspect_corpus
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.building.build import RECORD
+    from biphasic.data.building.inspect import inspect_corpus
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
     if _is_build(folder) and not (folder / RECORD).is_file():
         echo(f"WARNING: unfinished (no {RECORD}); run its 'corpus build' again", err=True)
@@ -156,7 +156,7 @@ def corpus_inspect(
 @corpus_app.command("verify")
 def corpus_verify(folder: Folder) -> None:
     """Check every file's hash and that all parts agree; exit code 2 names a damaged file."""
-    from biphasic.data.verify import verify_build, verify_corpus
+    from biphasic.data.building.verify import verify_build, verify_corpus
 
     for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
         counts = f"{len(corpus):,} documents, {corpus.num_tokens:,} tokens"
@@ -171,7 +171,7 @@ def corpus_merge(
     out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
 ) -> None:
     """Put corpora of one tokenizer together, training with training and held-out with held-out."""
-    from biphasic.data.merge import merge_builds, merge_corpora
+    from biphasic.data.building.merge import merge_builds, merge_corpora
     from biphasic.errors import ConfigError
 
     kinds = {_is_build(folder) for folder in folders}
@@ -195,7 +195,7 @@ def _config(
         ConfigError: A value is wrong, or shares do not fit the sources.
     """
     from biphasic.config import load_config, parse_config
-    from biphasic.data.corpus_config import CorpusConfig
+    from biphasic.data.building.config import CorpusConfig
     from biphasic.errors import ConfigError
 
     raw: dict[str, Any] = {}
@@ -229,7 +229,7 @@ def _is_build(folder: Path) -> bool:
     Raises:
         DataError: It is neither.
     """
-    from biphasic.data.build import RECORD
+    from biphasic.data.building.build import RECORD
     from biphasic.errors import DataError
 
     if not folder.is_dir():
@@ -259,7 +259,7 @@ def _tokenizer_of(folder: Path) -> Path | None:
 
 
 def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | None) -> None:
-    from biphasic.data.build_display import rates
+    from biphasic.data.building.display import rates
 
     for part in (folders.train, folders.heldout):
         echo(_counts(part))
@@ -276,7 +276,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
 
 def _left_out(folder: Path) -> Iterator[str]:
     """Say what each source has that is not in the corpus, and why."""
-    from biphasic.data.build import read_record
+    from biphasic.data.building.build import read_record
 
     record = read_record(folder)
     for name, counts in record["sources"].items():

@@ -12,8 +12,8 @@ from biphasic.cli.options import echo
 from biphasic.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from biphasic.data.sources import SourceConfig
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.text.sources import SourceConfig
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 tokenizer_app = typer.Typer(help="Train tokenizers and check them.", no_args_is_help=True)
 
@@ -42,8 +42,8 @@ def train_command(
 ) -> None:
     """Train a byte-level BPE tokenizer on all text of the sources."""
     from biphasic.config import parse_config
-    from biphasic.data.sources import SourceConfig, source_origin
-    from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
+    from biphasic.data.text.sources import SourceConfig, source_origin
+    from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
     from biphasic.files import digest, is_complete, verify_folder
 
     if out.exists() and not is_complete(out):
@@ -86,8 +86,8 @@ def check_command(
     ] = None,
 ) -> None:
     """Print what a corpus would use of a tokenizer, and which mask token is chosen, and why."""
-    from biphasic.data.mask_token import choose_mask_token
-    from biphasic.data.tokenizer import load_tokenizer
+    from biphasic.data.building.mask_token import choose_mask_token
+    from biphasic.data.tokens.tokenizer import load_tokenizer
 
     loaded = load_tokenizer(tokenizer, revision=revision)
     for role, token in loaded.special_tokens.items():
@@ -109,7 +109,7 @@ class _Reading:
 
     def texts(self) -> Iterator[str]:
         """Yield every text but those that are held out by their source."""
-        from biphasic.data.sources import read_documents
+        from biphasic.data.text.sources import read_documents
 
         for source in self._sources:
             for document in read_documents(source, copies=self._copies):

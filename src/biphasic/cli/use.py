@@ -10,7 +10,7 @@ import typer
 from biphasic.cli.options import Device, Quiet, echo, precision_dtype, progress_console, renamed
 
 if TYPE_CHECKING:
-    from biphasic.export.fitted import FinetunedFolder
+    from biphasic.export.finetuned.write import FinetunedFolder
     from biphasic.tasks.embedding import Precision
 
 _FORMS = {
@@ -72,7 +72,7 @@ def finetune_command(
     """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
     from biphasic.config import parse_overrides
     from biphasic.evaluation.evaluate import task_from_text
-    from biphasic.export.fitted import finetune
+    from biphasic.export.finetuned.write import finetune
     from biphasic.study.run.run import default_workers
 
     console = progress_console(quiet=quiet)
@@ -137,8 +137,8 @@ def predict_command(
 ) -> None:
     """Predict with a fine-tuned model: a row for each example, in their order."""
     from biphasic.progress import progress_bar
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import ROW_SUFFIXES, check_output
+    from biphasic.tasks.custom.inputs import open_input
+    from biphasic.tasks.formats.outputs import ROW_SUFFIXES, check_output
     from biphasic.tasks.predict import predict_file
 
     console = progress_console(quiet=quiet)
@@ -200,8 +200,9 @@ def encode_command(
     dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
     """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
-    from biphasic.model.device import parse_device
+    from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar
+    from biphasic.tasks.custom.inputs import open_input
     from biphasic.tasks.embedding import (
         Choices,
         embedding_settings,
@@ -209,8 +210,7 @@ def encode_command(
         never_saw_both_ways,
     )
     from biphasic.tasks.encode import SUFFIXES, encode_file
-    from biphasic.tasks.inputs import open_input
-    from biphasic.tasks.outputs import check_output
+    from biphasic.tasks.formats.outputs import check_output
 
     console = progress_console(quiet=quiet)
     column = renamed(field, column, old_name="--field", new_name="--column")

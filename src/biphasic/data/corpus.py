@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.shards import (
+from biphasic.data.tokens.shards import (
     BLOCK_BYTES,
     INDEX,
     LENGTHS,
@@ -36,7 +36,7 @@ from biphasic.data.shards import (
     token_dtype,
     write_shard,
 )
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import complete_folder, read_json, verify_folder, write_json
 

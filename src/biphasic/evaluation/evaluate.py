@@ -14,7 +14,7 @@ from rich.console import Console
 from biphasic.analysis.records import Outcome
 from biphasic.analysis.scores.runs import Estimate, estimate, scores_on_test, select
 from biphasic.config import nearest, parse_config, refuse_repeats
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalEngine
@@ -23,9 +23,9 @@ from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import expanded, read_json, verify_folder
-from biphasic.model.device import computing_on, parse_device
-from biphasic.model.hub import LocalModel, fetch_model
-from biphasic.model.limits import ModelLimits, model_limits
+from biphasic.model.checks.limits import ModelLimits, model_limits
+from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.gc.pins import record_wish
@@ -44,8 +44,8 @@ from biphasic.study.plan.plan import (
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.tasks.folder import DESCRIPTION, read_description
-from biphasic.tasks.own.task_file import load_task_file
+from biphasic.tasks.custom.task_file import load_task_file
+from biphasic.tasks.formats.folder import DESCRIPTION, read_description
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.source import split_source

@@ -23,7 +23,7 @@ from biphasic import errors
 from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
 from biphasic.execution.rank_worker import STOP_FILE
-from biphasic.model.device import chosen_device, device_environment
+from biphasic.model.compute.device import chosen_device, device_environment
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from biphasic.errors import ConfigError
-from biphasic.model.device import chosen_device, visible_devices
+from biphasic.model.compute.device import chosen_device, visible_devices
 
 MOST_PER_CORE = 8
 """Jobs and threads that a core may have: more of them stop a machine, and nobody means it."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import DataError
 from biphasic.files import expanded, is_complete, read_json
-from biphasic.model.footprint import check_memory
-from biphasic.model.hub import (
+from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
+from biphasic.model.loading.footprint import check_memory
+from biphasic.model.loading.hub import (
     LocalModel,
     check_claim,
     claimed_identity,
     fetch_model,
 )
-from biphasic.model.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"

@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args
 
 from biphasic.config import nearest
 from biphasic.errors import ConfigError
-from biphasic.export.card import Export, write_export_card
+from biphasic.export.cards.card import Export, write_export_card
 from biphasic.export.check import Reloaded, check_export, refuse_differences
-from biphasic.export.hf import MAX_SHARD_SIZE, WrittenModel, write_model
+from biphasic.export.formats.hf import MAX_SHARD_SIZE, WrittenModel, write_model
+from biphasic.export.formats.sentence_transformers import write_sentence_transformers
+from biphasic.export.formats.tokenizer import write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.reference import Dtype, Reference, read_reference
-from biphasic.export.sentence_transformers import write_sentence_transformers
 from biphasic.export.source import Source, open_source
-from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded
 
 Format = Literal["hf", "sentence-transformers", "onnx"]
@@ -33,7 +33,7 @@ def check_format(format: str) -> None:
     """
     _known("format", format, Format)
     if format == "onnx":
-        from biphasic.export.onnx import require_packages  # noqa: PLC0415 - an extra
+        from biphasic.export.formats.onnx import require_packages  # noqa: PLC0415 - an extra
 
         require_packages()
 
@@ -94,7 +94,7 @@ def export_model(
             _write(source, partial, out.name, settings, say)
             sign(partial, inputs)
         return out
-    from biphasic.export.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
+    from biphasic.export.formats.onnx import write_onnx  # noqa: PLC0415 - an extra; slow to import
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=out.parent) as name:

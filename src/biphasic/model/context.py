@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
-from biphasic.model.forward import first_position
+from biphasic.model.compute.forward import first_position
 
 _GLOBAL = "full_attention"
 _BY_LENGTH = ("dynamic", "longrope")  # one set of frequencies for short batches, one for long ones

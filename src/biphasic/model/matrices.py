@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from biphasic.model.directions import is_decoder, is_open
-from biphasic.model.reading import language_model_class
+from biphasic.model.loading.directions import is_decoder, is_open
+from biphasic.model.loading.reading import language_model_class
 from biphasic.model.shape import ModelShape
 
 

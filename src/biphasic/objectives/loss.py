@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from biphasic.model.linear import product
+from biphasic.model.compute.linear import product
 
 GROUP_LOGITS = 1 << 26
 """Logits held at once: 128 MiB in bf16. Matrix products over few tokens are slow, and each group

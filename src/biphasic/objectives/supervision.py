@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from biphasic.data.packing import PackedBatch
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.objectives.words import Spellings, spellings_of
+from biphasic.objectives.masking.words import Spellings, spellings_of
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from biphasic.config import load_config, parse_config
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
-from biphasic.model.device import computing_on, parse_device
+from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.study.gc.garbage import event_folder
 from biphasic.study.gc.pins import record_wish
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
@@ -28,7 +28,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
 from biphasic.training.recipe import Recipe
-from biphasic.training.wandb_view import viewed_in_wandb
+from biphasic.training.records.wandb_view import viewed_in_wandb
 
 
 def run_study(

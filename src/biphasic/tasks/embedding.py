@@ -19,17 +19,17 @@ from tokenizers import Tokenizer, normalizers
 
 from biphasic.config import nearest
 from biphasic.data.packing import TokenIds
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json, read_json_object
-from biphasic.model.contract import load_checked_encoder
-from biphasic.model.device import on_compute_device
-from biphasic.model.directions import is_decoder, is_open
-from biphasic.model.hub import locate_model
-from biphasic.model.limits import ModelLimits, model_limits, tokenizer_limit
-from biphasic.model.reading import read_config
+from biphasic.model.checks.contract import load_checked_encoder
+from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
+from biphasic.model.compute.device import on_compute_device
+from biphasic.model.loading.directions import is_decoder, is_open
+from biphasic.model.loading.hub import locate_model
+from biphasic.model.loading.reading import read_config
 from biphasic.tasks.encoding import WatchedEncoder
-from biphasic.training.optimizer import set_precision
+from biphasic.training.step.optimizer import set_precision
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"

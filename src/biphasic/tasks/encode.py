@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from biphasic.errors import DataError
-from biphasic.model.device import computing_on, parse_device
+from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.embedding import EmbeddingSettings, Precision, load_embedder
-from biphasic.tasks.inputs import Input, check_rows, require_columns
-from biphasic.tasks.outputs import new_file
-from biphasic.tasks.rows import Row
+from biphasic.tasks.formats.outputs import new_file
+from biphasic.tasks.formats.rows import Row
 from biphasic.training.memory import tune_allocator
 
 SUFFIXES = (".npy", ".parquet")

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import TokenIds, pack_sequences
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
-from biphasic.model.forward import batching_of, hidden_states, padded_states
+from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
 from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.scores import SplitScores
 from biphasic.training.memory import release_excess

@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, TrainingError
-from biphasic.model.forward import batching_of
+from biphasic.model.compute.forward import batching_of
 from biphasic.objectives.lr import learning_rate
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
-from biphasic.tasks.classification import encode_classification
 from biphasic.tasks.encoding import EncodedTask, Encoder, new_head, token_ids
-from biphasic.tasks.multi_label import encode_multi_label
+from biphasic.tasks.kinds.classification import encode_classification
+from biphasic.tasks.kinds.multi_label import encode_multi_label
+from biphasic.tasks.kinds.qa import encode_questions
+from biphasic.tasks.kinds.regression import encode_regression
+from biphasic.tasks.kinds.retrieval import encode_retrieval
+from biphasic.tasks.kinds.tagging import encode_tagging
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import (
     ClassificationTask,
     MultiLabelTask,
@@ -38,19 +41,16 @@ from biphasic.tasks.records import (
     Task,
     TaskInfo,
 )
-from biphasic.tasks.regression import encode_regression
-from biphasic.tasks.retrieval import encode_retrieval
 from biphasic.tasks.scores import SplitScores
-from biphasic.tasks.tagging import encode_tagging
-from biphasic.training.embedding_rows import short_table
 from biphasic.training.memory import release_excess
-from biphasic.training.optimizer import (
+from biphasic.training.recipe import FinetunePrecision
+from biphasic.training.step.embedding_rows import short_table
+from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
     set_head_precision,
     set_precision,
 )
-from biphasic.training.recipe import FinetunePrecision
 
 Status = Literal["finished", "diverged"]
 

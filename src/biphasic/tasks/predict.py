@@ -12,14 +12,14 @@ import pyarrow as pa
 import torch
 
 from biphasic.errors import DataError
-from biphasic.model.device import computing_on, parse_device
+from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.tasks.custom.columns import USUAL_TEXTS
+from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.encoding import WatchedEncoder
-from biphasic.tasks.fitted import HeadRecord, load_fitted, read_head
-from biphasic.tasks.inputs import Input, check_rows, require_columns
-from biphasic.tasks.outputs import row_writer
-from biphasic.tasks.own.columns import USUAL_TEXTS
+from biphasic.tasks.finetuned import HeadRecord, load_fitted, read_head
+from biphasic.tasks.formats.outputs import row_writer
+from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.predictors import example_of, predictor_of
-from biphasic.tasks.rows import Row
 from biphasic.training.memory import tune_allocator
 
 # Examples that are sorted by length together; no more of them are in memory at once.

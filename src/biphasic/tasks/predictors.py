@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from biphasic.tasks.encoding import Encoder, encode_texts, frame
-from biphasic.tasks.fitted import FittedModel, HeadRecord
-from biphasic.tasks.metrics import NO_PREDICTION
-from biphasic.tasks.multi_label import predicted_labels
-from biphasic.tasks.qa import Span, best_spans
+from biphasic.tasks.finetuned import FittedModel, HeadRecord
+from biphasic.tasks.formats.rows import Row
+from biphasic.tasks.formats.templates import PAIR_TEMPLATE, fill
+from biphasic.tasks.kinds.metrics import NO_PREDICTION
+from biphasic.tasks.kinds.multi_label import predicted_labels
+from biphasic.tasks.kinds.qa import Span, best_spans
+from biphasic.tasks.kinds.tagging import align_words, best_tags, word_logits
+from biphasic.tasks.kinds.windows import question_windows
 from biphasic.tasks.records import Question
-from biphasic.tasks.rows import Row
-from biphasic.tasks.tagging import align_words, best_tags, word_logits
-from biphasic.tasks.templates import PAIR_TEMPLATE, fill
-from biphasic.tasks.windows import question_windows
 
 _WORD_CATEGORIES = ("L", "M", "N", "Pc", "Cf")
 _PAIR = ("text_a", "text_b")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from biphasic.files import complete_folder, write_json
-from biphasic.model.device import compute_device
+from biphasic.model.compute.device import compute_device
 from biphasic.records import ResultRecord
 from biphasic.tasks.finetune import FinetuneResult
 from biphasic.tasks.scores import Column, SplitScores

@@ -20,7 +20,10 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import wait_for_work
-from biphasic.tasks.folder import (
+from biphasic.tasks.custom.data import Content, read_content
+from biphasic.tasks.custom.files import own_files
+from biphasic.tasks.custom.task_file import TaskFile, describe, load_task_file
+from biphasic.tasks.formats.folder import (
     DESCRIPTION,
     RETRIEVAL_KINDS,
     TaskDescription,
@@ -28,10 +31,7 @@ from biphasic.tasks.folder import (
     task_files,
     write_task_folder,
 )
-from biphasic.tasks.formats import load_task
-from biphasic.tasks.own.data import Content, read_content
-from biphasic.tasks.own.files import own_files
-from biphasic.tasks.own.task_file import TaskFile, describe, load_task_file
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_published
 from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask, Task
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokenizer import TextTokenizer
-from biphasic.model.hub import LocalModel
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.model.loading.hub import LocalModel
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.lineage import Ground
 

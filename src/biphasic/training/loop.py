@@ -13,20 +13,20 @@ from torch import Tensor
 from biphasic.distributed import ALONE, Gang
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import is_complete
-from biphasic.model.forward import first_position
+from biphasic.model.compute.forward import first_position
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
-from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
-from biphasic.training.passes import pass_loss
-from biphasic.training.pending import MeasuredStep, PendingStep, PendingSteps
-from biphasic.training.prefetch import prefetched
 from biphasic.training.recipe import Recipe
+from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Progress
-from biphasic.training.step_input import StepInput, StepInputs
-from biphasic.training.step_rows import StepRows
+from biphasic.training.step.input import StepInput, StepInputs
+from biphasic.training.step.passes import pass_loss
+from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
+from biphasic.training.step.prefetch import prefetched
+from biphasic.training.step.rows import StepRows
 from biphasic.training.timeline import PlacedPhase
 
 

@@ -17,31 +17,27 @@ from transformers import PreTrainedModel
 
 from biphasic.distributed import Gang, checksum
 from biphasic.errors import ConfigError, DivergedError, ModelError
-from biphasic.model.build import architecture_config, new_model
-from biphasic.model.compiled import compile_layers, uncompiled
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute.compiled import compile_layers, uncompiled
+from biphasic.model.compute.device import on_compute_device
+from biphasic.model.compute.memory_saving import recompute_activations
 from biphasic.model.context import extend_config, extend_context
-from biphasic.model.contract import check_contract
-from biphasic.model.device import on_compute_device
-from biphasic.model.hub import check_model
+from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.loading.hub import check_model
+from biphasic.model.loading.pretrained import load_pretrained, load_weights
+from biphasic.model.loading.reading import read_config
 from biphasic.model.matrices import model_shape
-from biphasic.model.memory_saving import recompute_activations
-from biphasic.model.pretrained import load_pretrained, load_weights
-from biphasic.model.reading import read_config
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.records import StateRecord
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.environment import environment
-from biphasic.training.frozen import freeze, frozen_names
-from biphasic.training.gradient_sums import GradientSums
-from biphasic.training.heldout import HeldoutLoss
 from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
-from biphasic.training.log import MetricsLog
-from biphasic.training.optimizer import Optimizer, set_precision
-from biphasic.training.pending import MeasuredStep
 from biphasic.training.recipe import Recipe
+from biphasic.training.records.environment import environment
+from biphasic.training.records.heldout import HeldoutLoss
+from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
     STATE_FORMAT,
     Progress,
@@ -50,6 +46,10 @@ from biphasic.training.state import (
     metrics_lines,
     save_state,
 )
+from biphasic.training.step.frozen import freeze, frozen_names
+from biphasic.training.step.gradient_sums import GradientSums
+from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.pending import MeasuredStep
 from biphasic.training.timeline import PlacedPhase
 
 

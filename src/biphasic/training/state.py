@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError
 from biphasic.files import (
     complete_folder,

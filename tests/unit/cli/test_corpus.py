@@ -11,7 +11,7 @@ import pytest
 from biphasic.cli import main as module
 from biphasic.cli.corpus import _config
 from biphasic.data.corpus import Corpus
-from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from biphasic.cli.tokenizer import tokenizer_app
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
 
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.data import blend, sample
-from biphasic.data import build as module
-from biphasic.data.blend import unique_names
-from biphasic.data.build import CorpusFolders, build_corpus, corpus_origin
+from biphasic.data.building import blend, sample
+from biphasic.data.building import build as module
+from biphasic.data.building.blend import unique_names
+from biphasic.data.building.build import CorpusFolders, build_corpus, corpus_origin
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.sample import TextSample, sample_training_text
+from biphasic.data.building.selection import digest_of, split_of
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.pydocs import load_documents
-from biphasic.data.sample import TextSample, sample_training_text
-from biphasic.data.selection import digest_of, split_of
-from biphasic.data.tokenize import ShardMaker
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
+from biphasic.data.text.pydocs import load_documents
+from biphasic.data.tokens.tokenize import ShardMaker
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError, LockedError
 
 pytestmark = pytest.mark.slow

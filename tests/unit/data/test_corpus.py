@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of, write_corpus
-from biphasic.data.shards import blocks, write_shard
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.shards import blocks, write_shard
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 
 

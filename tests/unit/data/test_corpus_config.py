@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from biphasic.config import load_config, parse_config
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 
 

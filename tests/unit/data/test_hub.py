@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from biphasic.data import hub as module
-from biphasic.data.hub import find_copy, hub_fingerprint, open_hub, quiet, resolve_revision
+from biphasic.data.text import hub as module
+from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub, quiet, resolve_revision
 from biphasic.errors import DataError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
+from biphasic.data.building.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
+from biphasic.data.building.verify import verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.inspect import count_duplicates, fill_rate, inspect_corpus, length_bins
-from biphasic.data.tokenizer import train_tokenizer, write_tokenizer
-from biphasic.data.verify import verify_corpus, verify_tokenizer
+from biphasic.data.tokens.tokenizer import train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import seal_folder
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.mask_token import (
+from biphasic.data.building.mask_token import (
     MaskChoice,
     choose_mask_token,
     count_special_tokens,
@@ -20,7 +19,8 @@ from biphasic.data.mask_token import (
     refuse_if_present,
     with_mask_token,
 )
-from biphasic.data.tokenizer import MASK, TextTokenizer, write_tokenizer
+from biphasic.data.corpus import Corpus, write_corpus
+from biphasic.data.tokens.tokenizer import MASK, TextTokenizer, write_tokenizer
 from biphasic.errors import DataError
 
 TEXT = "the array of rows holds tokens and their weights"
@@ -236,7 +236,7 @@ def test_a_corpus_with_the_mask_token_is_refused(tmp_path, block_bytes):
 
 
 def test_a_token_is_found_across_the_borders_of_blocks(monkeypatch):
-    monkeypatch.setattr("biphasic.data.mask_token._BLOCK_TOKENS", 3)
+    monkeypatch.setattr("biphasic.data.building.mask_token._BLOCK_TOKENS", 3)
     tokens = np.arange(10, dtype="<u2")
     lengths = np.array([1, 4, 5])
     found = [find_token(token, tokens, lengths) for token in range(11)]

@@ -8,13 +8,13 @@ import shutil
 
 import pytest
 
-from biphasic.data.build import build_corpus, is_built, read_record
+from biphasic.data.building.build import build_corpus, is_built, read_record
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.inspect import inspect_corpus
+from biphasic.data.building.merge import merge_builds, merge_corpora
+from biphasic.data.building.verify import verify_build, verify_corpus, verify_tokenizer
 from biphasic.data.corpus import Corpus, write_corpus
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.inspect import inspect_corpus
-from biphasic.data.merge import merge_builds, merge_corpora
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
-from biphasic.data.verify import verify_build, verify_corpus, verify_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biphasic.data.mixture import Limit, Reach, fitting_quotas, largest_total, token_quotas
+from biphasic.data.building.mixture import Limit, Reach, fitting_quotas, largest_total, token_quotas
 
 
 def reach(lengths, *, limit, positions=None, cuts=()):

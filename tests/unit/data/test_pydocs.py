@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.data import pydocs
-from biphasic.data.docstrings import MAX_SIGNATURE_CHARACTERS, find_modules, read_docstrings
-from biphasic.data.near_duplicates import ShingleIndex, Shingler
-from biphasic.data.pydocs import Document, Split
+from biphasic.data.text import pydocs
+from biphasic.data.text.docstrings import MAX_SIGNATURE_CHARACTERS, find_modules, read_docstrings
+from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
+from biphasic.data.text.pydocs import Document, Split
 
 PROSE = (
     "Compute the weighted mean of the given values. The weights are divided by their sum, so that"

@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
-from biphasic.data.selection import SeenDigests, Selection, digest_of, split_of
-from biphasic.data.sources import SourceDocument
+from biphasic.data.building.selection import SeenDigests, Selection, digest_of, split_of
+from biphasic.data.text.sources import SourceDocument
 
 
 def documents(*texts: str, split=None) -> list[SourceDocument]:
@@ -145,7 +145,7 @@ def test_no_index_without_deduplication(tmp_path):
 
 
 def test_an_index_larger_than_its_cache_still_knows_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("biphasic.data.selection._CACHE_KIB", 64)
+    monkeypatch.setattr("biphasic.data.building.selection._CACHE_KIB", 64)
     digests = [digest_of(str(number)) for number in range(20_000)]
     tracemalloc.start()
     with SeenDigests(tmp_path) as seen:

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from biphasic.config import parse_config
-from biphasic.data import sources as module
-from biphasic.data.pydocs import Document
-from biphasic.data.sources import (
+from biphasic.data.text import sources as module
+from biphasic.data.text.pydocs import Document
+from biphasic.data.text.sources import (
     HubSource,
     SourceConfig,
     SourceDocument,

@@ -16,9 +16,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from biphasic.data import lines
-from biphasic.data import text_files as module
-from biphasic.data.text_files import (
+from biphasic.data.text import files as module
+from biphasic.data.text import lines
+from biphasic.data.text.files import (
     TextRecord,
     files_fingerprint,
     find_text_files,

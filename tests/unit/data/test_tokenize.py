@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from biphasic.data.shards import (
+from biphasic.data.tokens.shards import (
     CHARACTERS,
     INDEX,
     LENGTHS,
@@ -21,8 +21,8 @@ from biphasic.data.shards import (
     blocks,
     write_shard,
 )
-from biphasic.data.tokenize import ShardMaker
-from biphasic.data.tokenizer import write_tokenizer
+from biphasic.data.tokens.tokenize import ShardMaker
+from biphasic.data.tokens.tokenizer import write_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import is_complete
 
@@ -173,7 +173,7 @@ def test_workers_do_without_large_pipes(tmp_path, monkeypatch, documents, tokeni
 @pytest.mark.parametrize(("sent", "is_logged"), [(b"{\n", True), (b'"f"\n[1, 0, 5]\n', False)])
 def test_a_worker_logs_why_it_cannot_read(tokenizer_folder, sent, is_logged):
     ended = subprocess.run(
-        [sys.executable, "-m", "biphasic.data.tokenize_worker", str(tokenizer_folder)],
+        [sys.executable, "-m", "biphasic.data.tokens.worker", str(tokenizer_folder)],
         input=sent,
         capture_output=True,
         check=False,
@@ -224,7 +224,7 @@ def test_leaving_ends_the_workers_at_once(tmp_path, documents, tokenizer_folder)
 
 def test_workers_import_nothing_heavy():
     program = (
-        "import sys, biphasic.data.tokenize_worker as w; "
+        "import sys, biphasic.data.tokens.worker as w; "
         "print(*sorted({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)))"
     )
     ended = subprocess.run(

@@ -21,7 +21,7 @@ from tokenizers import (
     trainers,
 )
 
-from biphasic.data.tokenizer import (
+from biphasic.data.tokens.tokenizer import (
     BOS,
     EOS,
     MASK,

@@ -17,7 +17,7 @@ from biphasic.files import complete_folder, digest, write_json
 from families import save_family
 
 if TYPE_CHECKING:
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 
 @pytest.fixture

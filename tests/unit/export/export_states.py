@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from biphasic.files import digest
 
 if TYPE_CHECKING:
-    from biphasic.data.tokenizer import TextTokenizer
+    from biphasic.data.tokens.tokenizer import TextTokenizer
 
 IDENTITY = digest("a state")
 CORPUS_HASH = digest("a corpus")
@@ -39,7 +39,7 @@ LEDGER = [
 
 def write_state(store: Path, tokenizer: TextTokenizer, **details: Any) -> Path:
     """Write a state as training does, with random weights, and the corpus that it read."""
-    from biphasic.model.build import architecture_config, new_model
+    from biphasic.model.loading.build import architecture_config, new_model
     from biphasic.model.presets import PRESETS
     from biphasic.records import StateRecord
     from biphasic.training.state import Snapshot, save_state

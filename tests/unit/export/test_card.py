@@ -16,12 +16,12 @@ from markdown_it import MarkdownIt
 from scipy import stats
 
 from biphasic.export import write
+from biphasic.export.cards.finetuned import write_fitted_card
+from biphasic.export.cards.results import scores_of_state
 from biphasic.export.check import Reloaded
-from biphasic.export.fitted_card import write_fitted_card
-from biphasic.export.results import scores_of_state
 from biphasic.export.write import export_model
 from biphasic.files import write_json
-from biphasic.tasks.fitted import HeadRecord
+from biphasic.tasks.finetuned import HeadRecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Add = Callable[..., None]

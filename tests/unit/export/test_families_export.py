@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export import write
 from biphasic.export.check import Reloaded
-from biphasic.model.build import load_encoder
+from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder
 from families import FAMILIES, PADDED_ONLY, record, save_family
 

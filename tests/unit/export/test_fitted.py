@@ -16,10 +16,10 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from biphasic.errors import ConfigError, DataError
-from biphasic.export.fitted import FinetunedFolder, finetune
+from biphasic.export.finetuned.write import FinetunedFolder, finetune
+from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.encoding import encode_texts
-from biphasic.tasks.fitted import load_fitted, read_head
-from biphasic.tasks.inputs import open_input
+from biphasic.tasks.finetuned import load_fitted, read_head
 from biphasic.tasks.predict import predict_file
 from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
 
@@ -275,7 +275,7 @@ def test_the_best_on_validation_is_kept(one_thread, make):
 def test_the_same_again_is_done(make, monkeypatch):
     made = make("eurobert", "sr")
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
-    monkeypatch.setattr("biphasic.export.fitted.finetune_grid", None)
+    monkeypatch.setattr("biphasic.export.finetuned.write.finetune_grid", None)
     again = {
         "learning_rates": [1e-3, 3e-3],
         "root": made.folder.parent / "root",

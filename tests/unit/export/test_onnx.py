@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.export import onnx
-from biphasic.export.onnx import write_onnx
-from biphasic.model.directions import open_both_ways
+from biphasic.export.formats import onnx
+from biphasic.export.formats.onnx import write_onnx
+from biphasic.model.loading.directions import open_both_ways
 from families import save_family
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from biphasic.data.tokenizer import TextTokenizer
-from biphasic.export.tokenizer import pair_ids, write_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.export.formats.tokenizer import pair_ids, write_tokenizer
 from biphasic.tasks.encoding import frame
+from biphasic.tasks.kinds.windows import question_windows
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Answer, Question
-from biphasic.tasks.windows import question_windows
 
 TEXT = "the rows of an array hold tokens [CLS] and their weights ?"
 

@@ -23,13 +23,13 @@ from transformers import (
     pipeline,
 )
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, CheckpointError, ConfigError, DataError, ModelError
 from biphasic.export import check, write
 from biphasic.export.check import Reloaded
 from biphasic.export.write import export_model
 from biphasic.files import MANIFEST, write_json
-from biphasic.model.build import load_encoder
+from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
 
 TEXTS = ["the rows of an array", "model", "each value was read in order " * 4]

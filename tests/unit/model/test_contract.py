@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
-from biphasic.model import attention
-from biphasic.model.attention import attention_arguments, register_attention
-from biphasic.model.build import load_encoder, new_model, preset_config
-from biphasic.model.contract import check_contract
-from biphasic.training.optimizer import set_precision
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute import attention
+from biphasic.model.compute.attention import attention_arguments, register_attention
+from biphasic.model.loading.build import load_encoder, new_model, preset_config
+from biphasic.training.step.optimizer import set_precision
 from families import tiny_config
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])

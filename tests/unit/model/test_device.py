@@ -10,7 +10,7 @@ from torch import nn
 
 from biphasic.errors import ConfigError
 from biphasic.execution.slots import local_slots
-from biphasic.model.device import (
+from biphasic.model.compute.device import (
     compute_device,
     computing_on,
     device_environment,

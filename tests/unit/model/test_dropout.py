@@ -11,10 +11,10 @@ import transformers
 from torch import nn
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model.build import load_encoder, new_model
-from biphasic.model.dropout import dropout, speed_up_dropout
-from biphasic.model.forward import hidden_states
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.compute.dropout import dropout, speed_up_dropout
+from biphasic.model.compute.forward import hidden_states
+from biphasic.model.loading.build import load_encoder, new_model
+from biphasic.model.loading.pretrained import load_pretrained
 from families import FAMILIES, save_family, tiny_config
 
 SIZE = 400_000
@@ -92,7 +92,7 @@ def test_encoders_drop_this_way(tmp_path: Path, monkeypatch):
     )  # fmt: skip
     transformers.BertModel(config).save_pretrained(tmp_path)
     model = load_encoder(tmp_path)
-    monkeypatch.setattr("biphasic.model.dropout.dropout", lambda *_: pytest.fail("our own"))
+    monkeypatch.setattr("biphasic.model.compute.dropout.dropout", lambda *_: pytest.fail("our own"))
     layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     assert len(layers) == 4  # embeddings, attention, and behind attention and MLP
     for layer in layers:

@@ -11,14 +11,14 @@ import transformers
 from transformers import PreTrainedModel
 
 from biphasic.data.packing import PackedBatch, pack_sequences
-from biphasic.model.build import new_model
-from biphasic.model.forward import (
+from biphasic.model.compute.forward import (
     activation_dtype,
     first_position,
     hidden_states,
     padded_states,
 )
-from biphasic.training.optimizer import set_precision
+from biphasic.model.loading.build import new_model
+from biphasic.training.step.optimizer import set_precision
 
 
 @pytest.fixture

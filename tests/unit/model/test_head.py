@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from biphasic.errors import ModelError
-from biphasic.model.build import new_model
 from biphasic.model.head import check_head, language_model_head
+from biphasic.model.loading.build import new_model
 from families import FAMILIES, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)

@@ -14,9 +14,9 @@ from huggingface_hub import constants
 
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
-from biphasic.model.build import load_encoder
-from biphasic.model.hub import check_claim, check_model, fetch_model
-from biphasic.model.limits import model_limits
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.hub import check_claim, check_model, fetch_model
 
 COMMIT, OLDER = "c" * 40, "b" * 40
 Settings = dict[str, object]
@@ -153,9 +153,9 @@ def test_a_folder_is_hashed_once_until_it_changes(
         hashed.append(path.name)
         return file_sha256(path)
 
-    monkeypatch.setattr("biphasic.model.hub._AT_REST_SECONDS", -1)
+    monkeypatch.setattr("biphasic.model.loading.hub._AT_REST_SECONDS", -1)
     monkeypatch.setattr("biphasic.files.file_sha256", sha256)
-    monkeypatch.setattr("biphasic.model.hub.file_sha256", sha256)
+    monkeypatch.setattr("biphasic.model.loading.hub.file_sha256", sha256)
     for _ in range(3):
         check_model(fetch_model(state).folder, NAME, remedy="")
     assert hashed.count("model.safetensors") == 1

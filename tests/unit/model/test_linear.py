@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from biphasic.model.build import load_encoder
-from biphasic.model.linear import speed_up_linear_layers
+from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.loading.build import load_encoder
 
 # Sums of 48 products of numbers around 1, in fp32.
 TOLERANCE = 2e-5
@@ -57,7 +57,7 @@ def test_frozen_weights_get_no_gradient() -> None:
 def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("biphasic.model.linear._HAS_BF16_KERNELS", False)
+    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", False)
     _, fast = layers(bias=True)
     layer = fast[0].bfloat16()
     plain = deepcopy(layer)
@@ -71,9 +71,11 @@ def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
 
 
 def test_bf16_with_kernels_goes_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biphasic.model.linear._HAS_BF16_KERNELS", True)
+    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", True)
     _, fast = layers(bias=True)
-    monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
+    monkeypatch.setattr(
+        "biphasic.model.compute.linear._by_onednn", lambda *_: pytest.fail("by oneDNN")
+    )
     assert fast.bfloat16()(torch.ones(2, 48, dtype=torch.bfloat16)).dtype == torch.bfloat16
     with pytest.raises(BaseException, match="by oneDNN"):
         fast.float()(torch.ones(2, 48))
@@ -103,6 +105,8 @@ def test_encoders_compute_this_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model = load_encoder(tmp_path, batching="padded")
     model.save_pretrained(tmp_path / "again")  # what transformers writes is what it read
     assert load_encoder(tmp_path / "again").state_dict().keys() == model.state_dict().keys()
-    monkeypatch.setattr("biphasic.model.linear._by_onednn", lambda *_: pytest.fail("by oneDNN"))
+    monkeypatch.setattr(
+        "biphasic.model.compute.linear._by_onednn", lambda *_: pytest.fail("by oneDNN")
+    )
     with pytest.raises(BaseException, match="by oneDNN"):
         model(input_ids=torch.ones(1, 3, dtype=torch.int64))

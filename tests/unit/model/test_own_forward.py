@@ -14,13 +14,13 @@ from torch.testing import assert_close
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
-from biphasic.model import attention
-from biphasic.model.attention import register_attention
-from biphasic.model.build import load_encoder, new_model
-from biphasic.model.contract import check_contract, load_checked_encoder
-from biphasic.model.forward import batching_of, padded_states
-from biphasic.model.own_forward import probe_tokens
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.checks.contract import check_contract, load_checked_encoder
+from biphasic.model.checks.own_forward import probe_tokens
+from biphasic.model.compute import attention
+from biphasic.model.compute.attention import register_attention
+from biphasic.model.compute.forward import batching_of, padded_states
+from biphasic.model.loading.build import load_encoder, new_model
+from biphasic.model.loading.pretrained import load_pretrained
 from families import tiny_config, with_head
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.models.bert.modeling_bert import BertModel
 
-from biphasic.model.attention import ATTENTION_NAME
-from biphasic.model.build import count_parameters, new_model, preset_config
+from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.head import language_model_head
+from biphasic.model.loading.build import count_parameters, new_model, preset_config
 from biphasic.model.presets import PRESETS
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from biphasic.data.packing import pack_sequences
-from biphasic.model import attention
-from biphasic.model.attention import register_attention
-from biphasic.model.build import architecture_config, new_model
-from biphasic.model.forward import hidden_states
+from biphasic.model.compute import attention
+from biphasic.model.compute.attention import register_attention
+from biphasic.model.compute.forward import hidden_states
+from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.matrices import config_shape, model_shape
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.supervised import summed_loss
+from biphasic.training.step.supervised import summed_loss
 from families import FAMILIES, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)

@@ -15,14 +15,14 @@ from objective_rows import BOS, EOS, MASK, PAD, VOCABULARY, batch_of, by_token, 
 
 from biphasic.config import Config, parse_config
 from biphasic.data.rows import Piece, RowBatch
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError
+from biphasic.objectives.masking.selection import SpanConfig, select
+from biphasic.objectives.masking.words import spellings_of, word_starts
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
 from biphasic.objectives.phases import Phase
-from biphasic.objectives.selection import SpanConfig, select
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.objectives.words import spellings_of, word_starts
 
 TEXTS = (
     "Größere Übungen: naïve façades, 漢字とカタカナ, 👨‍👩‍👧 and 🎉 (or हिन्दी)! ",

@@ -70,7 +70,7 @@ def locate(tasks_folder: Path) -> Callable[..., tuple[PlannedTask, ...]]:
 @pytest.fixture(scope="session")
 def prepared(training_data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     """The shared tiny data, as a study finds them."""
-    from biphasic.data.tokenizer import write_tokenizer
+    from biphasic.data.tokens.tokenizer import write_tokenizer
     from biphasic.study.inputs.corpus import DataPaths
 
     tokenizer = tmp_path_factory.mktemp("prepared") / "tokenizer"

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 import biphasic
-from biphasic.data.tokenizer import train_tokenizer
+from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.evaluation.evaluate import evaluate, evaluate_all, plan_evaluation
-from biphasic.export.provenance import corpora_of
+from biphasic.export.cards.provenance import corpora_of
 from biphasic.export.source import open_source
 from biphasic.study import api
 from biphasic.study.api import pretrain

@@ -10,7 +10,7 @@ import pytest
 
 from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, seal_folder, verify_folder
-from biphasic.model.hub import fetch_model
+from biphasic.model.loading.hub import fetch_model
 from biphasic.study.inputs.continuation import check_state, find_continuation, is_state
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
@@ -24,7 +24,7 @@ SCHEDULE = {"peak": 2e-3, "warmup_steps": 1, "decay_steps": 2}
 
 @pytest.fixture(autouse=True)
 def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.heldout.HELDOUT_TOKENS", 256)
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
 
 
 @pytest.fixture

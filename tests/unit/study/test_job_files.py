@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import DataError
 from biphasic.execution.job_store import save_job
 from biphasic.files import PARTIAL

@@ -7,11 +7,11 @@ import shutil
 import pytest
 from rich.console import Console
 
-from biphasic.data import sources
-from biphasic.data.build import corpus_origin
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.pydocs import LIBRARIES, Document
-from biphasic.data.tokenizer import TextTokenizer, write_tokenizer
+from biphasic.data.building.build import corpus_origin
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.text import sources
+from biphasic.data.text.pydocs import LIBRARIES, Document
+from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import CheckpointError, DataError, StoppedError
 from biphasic.execution.job_store import save_job
 from biphasic.study.inputs import corpus as module

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedModel
 
-from biphasic.data.tokenizer import TextTokenizer, train_tokenizer
-from biphasic.model.build import architecture_config, new_model
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import Architecture
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from biphasic.tasks.classification import encode_classification
+from biphasic.tasks.kinds.classification import encode_classification
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, ClassificationTask, LabelledText, TaskInfo
 

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError
-from biphasic.export.sentence_transformers import write_sentence_transformers
-from biphasic.export.tokenizer import write_tokenizer
+from biphasic.export.formats.sentence_transformers import write_sentence_transformers
+from biphasic.export.formats.tokenizer import write_tokenizer
 from biphasic.tasks import encode
+from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings, load_embedder
 from biphasic.tasks.encode import encode_file
-from biphasic.tasks.inputs import open_input
 from tiny_use import tiny_tokenizer, words, write_jsonl, write_model
 
 LIMIT = 24

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biphasic.errors import ConfigError
-from biphasic.model.build import load_encoder
+from biphasic.model.loading.build import load_encoder
 from biphasic.tasks import encoding
 from biphasic.tasks.encoding import Encoder
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.qa import Window, best_span
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.qa import Window, best_span
 from biphasic.tasks.records import (
     SPLITS,
     Answer,

@@ -14,7 +14,7 @@ from biphasic.files import digest
 from biphasic.tasks.encoding import Encoder, mean_pool, new_head
 from biphasic.tasks.finetune import Finetuner, FinetuneRun, encode_task, finetune_group
 from biphasic.tasks.records import METRICS_BY_KIND
-from biphasic.training.embedding_rows import ShortTable
+from biphasic.training.step.embedding_rows import ShortTable
 
 KINDS = ("sc", "ml", "sr", "tc", "qa", "ir")
 

@@ -6,8 +6,8 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
-from biphasic.tasks.folder import TaskDescription, read_description, write_task_folder
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.folder import TaskDescription, read_description, write_task_folder
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 
 ROW = {"id": "a", "text": "é\u2028", "label": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.files import digest, file_sha256
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS, Answer
 
 TEXT = {"id": "a", "text": "good", "label": 1}

@@ -10,8 +10,8 @@ from torch import nn
 
 from biphasic.analysis.scores.examples import metric_examples
 from biphasic.errors import ConfigError, DataError
-from biphasic.tasks.metrics import multi_label_scores
-from biphasic.tasks.multi_label import encode_multi_label
+from biphasic.tasks.kinds.metrics import multi_label_scores
+from biphasic.tasks.kinds.multi_label import encode_multi_label
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import METRICS_BY_KIND, MultiLabelTask, MultiLabelText, TaskInfo
 from own_tasks import jsonl, refused, write_splits

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from biphasic.tasks.overlap import count_overlaps
+from biphasic.tasks.formats.overlap import count_overlaps
 from biphasic.tasks.records import (
     Answer,
     Question,

@@ -18,9 +18,9 @@ from seqeval.scheme import IOB2, Entities
 
 from biphasic.errors import DataError
 from biphasic.tasks import predict
-from biphasic.tasks.fitted import HeadRecord
-from biphasic.tasks.inputs import open_input
-from biphasic.tasks.outputs import check_output, new_file
+from biphasic.tasks.custom.inputs import open_input
+from biphasic.tasks.finetuned import HeadRecord
+from biphasic.tasks.formats.outputs import check_output, new_file
 from biphasic.tasks.predict import predict_file
 from biphasic.tasks.predictors import entity_borders, split_words
 from biphasic.tasks.protocol import FinetuneProtocol

@@ -11,8 +11,8 @@ from torch import nn
 
 from biphasic.tasks.encoding import Encoder, new_head
 from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.qa import encode_questions
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.qa import encode_questions
 from biphasic.tasks.records import SPLITS, Answer, Question, QuestionTask, TaskInfo
 
 INFO = TaskInfo("t", "qa", "T", "f1", "0" * 64)

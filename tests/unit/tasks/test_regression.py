@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from biphasic.errors import TrainingError
+from biphasic.tasks.kinds.regression import encode_regression, standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RegressionTask, ScoredText, TaskInfo
-from biphasic.tasks.regression import encode_regression, standardisation
 
 INFO = TaskInfo("t", "sr", "T", "spearman", "0" * 64)
 VALUES = {"train": (1.0, 5.0), "validation": (2.0, 3.0, 4.0), "test": (0.0, 6.0, 5.0)}

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from biphasic.tasks import retrieval
+from biphasic.tasks.kinds import retrieval
+from biphasic.tasks.kinds.retrieval import encode_retrieval
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import RetrievalTask, TaskInfo, epoch_length
-from biphasic.tasks.retrieval import encode_retrieval
 
 INFO = TaskInfo("t", "ir", "T", "ndcg_at_10", "0" * 64)
 CORPUS = {"d1": "T. one", "d10": "ten", "d2": "two", "d9": "nine", "d5": "the cat sat on the mat"}

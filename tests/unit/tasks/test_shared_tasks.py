@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS, QuestionTask
 from biphasic.tasks.source import prepare_task
 

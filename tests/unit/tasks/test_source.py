@@ -10,8 +10,8 @@ import pytest
 from biphasic.errors import ConfigError, DataError
 from biphasic.files import verify_folder
 from biphasic.tasks import source as source_module
-from biphasic.tasks.folder import TaskDescription, write_task_folder
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import split_source
 from own_tasks import (

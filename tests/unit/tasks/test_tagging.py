@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from biphasic.tasks.kinds.tagging import encode_tagging
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import SPLITS, TaggedSentence, TaggingTask, TaskInfo
-from biphasic.tasks.tagging import encode_tagging
 
 FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
 ODD_WORDS = [

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from short_runs import CLM, MIX, MLM, train
 
 from biphasic.errors import ModelError
-from biphasic.model import compiled
+from biphasic.model.compute import compiled
 from biphasic.training import run
 from biphasic.training.loop import StepReport
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from biphasic.errors import ModelError
-from biphasic.training.embedding_rows import short_table
-from biphasic.training.optimizer import MasterWeights, Optimizer
+from biphasic.training.step.embedding_rows import short_table
+from biphasic.training.step.optimizer import MasterWeights, Optimizer
 
 READ = np.array([2, 5, 11, 19])
 PADDING = 1

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from biphasic.errors import ConfigError
-from biphasic.training.frozen import freeze, frozen_names
+from biphasic.training.step.frozen import freeze, frozen_names
 
 NAMES = ["model.embed_tokens.weight", "model.layers.0.mlp.weight", "model.layers.1.mlp.weight"]
 

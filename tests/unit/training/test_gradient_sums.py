@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from biphasic.distributed import ALONE
-from biphasic.training import gradient_sums
-from biphasic.training.gradient_sums import GradientSums
-from biphasic.training.optimizer import MasterWeights
+from biphasic.training.step import gradient_sums
+from biphasic.training.step.gradient_sums import GradientSums
+from biphasic.training.step.optimizer import MasterWeights
 
 
 @dataclass

@@ -11,11 +11,11 @@ from short_runs import train
 from biphasic.data.rows import Leg, RowPlan, RowReader
 from biphasic.errors import TrainingError
 from biphasic.objectives.clm import Clm
-from biphasic.training import heldout as module
 from biphasic.training.data import TrainingData
-from biphasic.training.heldout import HeldoutLoss
+from biphasic.training.records import heldout as module
+from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import first_model
-from biphasic.training.supervised import summed_loss
+from biphasic.training.step.supervised import summed_loss
 
 
 def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4) -> HeldoutLoss:

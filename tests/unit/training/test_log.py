@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
-from biphasic.training.log import MetricsLog
+from biphasic.training.records.log import MetricsLog
 
 TRAIN = {
     "step": 1,

@@ -7,7 +7,7 @@ import torch
 from short_runs import CLM, MIX, assert_same, train
 
 from biphasic.errors import ModelError
-from biphasic.model import attention, memory_saving
+from biphasic.model.compute import attention, memory_saving
 from biphasic.training import run
 
 pytestmark = pytest.mark.slow

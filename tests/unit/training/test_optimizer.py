@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from biphasic.errors import TrainingError
-from biphasic.model.build import new_model, preset_config
-from biphasic.training.optimizer import (
+from biphasic.model.loading.build import new_model, preset_config
+from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
     set_head_precision,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from biphasic.errors import TrainingError
-from biphasic.training import pending as module
-from biphasic.training.pending import PendingStep, PendingSteps
+from biphasic.training.step import pending as module
+from biphasic.training.step.pending import PendingStep, PendingSteps
 
 NAN, INF = float("nan"), float("inf")
 

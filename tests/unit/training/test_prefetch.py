@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from biphasic.training.prefetch import prefetched
+from biphasic.training.step.prefetch import prefetched
 
 
 class Killed(BaseException):

@@ -10,7 +10,7 @@ from short_runs import CLM, CPU, CUDA, MLM, assert_same, train
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from biphasic.errors import TrainingError
-from biphasic.model import attention
+from biphasic.model.compute import attention
 from biphasic.training import loop, run
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from biphasic.errors import ConfigError
-from biphasic.training.log import MetricsLog
-from biphasic.training.wandb_view import PROJECT, viewed_in_wandb
+from biphasic.training.records.log import MetricsLog
+from biphasic.training.records.wandb_view import PROJECT, viewed_in_wandb
 
 TRAIN = {"step": 1, "loss": 2.5, "learning_rate": 0.1, "gradient_norm": 1.5}
 TRAIN |= {"tokens_per_second": 3.0}

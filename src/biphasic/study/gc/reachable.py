@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from biphasic.data.build import RECORD
+from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record

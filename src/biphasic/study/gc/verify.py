@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biphasic.analysis.checked import report_damage
-from biphasic.data.build import RECORD
-from biphasic.data.verify import verify_build
+from biphasic.data.building.build import RECORD
+from biphasic.data.building.verify import verify_build
 from biphasic.errors import BiphasicError, DataError
 from biphasic.files import MANIFEST, verify_folder
 from biphasic.records import StudyRecord

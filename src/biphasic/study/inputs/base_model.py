@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError
-from biphasic.model.contract import check_contract
-from biphasic.model.footprint import check_memory
-from biphasic.model.hub import LocalModel, fetch_model
-from biphasic.model.limits import model_limits
-from biphasic.model.pretrained import load_pretrained
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.checks.limits import model_limits
+from biphasic.model.loading.footprint import check_memory
+from biphasic.model.loading.hub import LocalModel, fetch_model
+from biphasic.model.loading.pretrained import load_pretrained
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 

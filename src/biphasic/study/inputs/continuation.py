@@ -15,7 +15,7 @@ from typing import Any
 from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import is_complete, read_json_object, verify_folder
-from biphasic.model.hub import LocalModel, check_claim, claimed_identity
+from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import Ground, Lineage
 from biphasic.training.recipe import Recipe

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biphasic.config import Config, load_config, parse_config
-from biphasic.data.blend import Report
-from biphasic.data.build import RECORD, build_corpus, corpus_origin, read_record
+from biphasic.data.building.blend import Report
+from biphasic.data.building.build import RECORD, build_corpus, corpus_origin, read_record
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.verify import read_tokenizer, verify_tokenizer
 from biphasic.data.corpus import Corpus
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.pydocs import (
+from biphasic.data.text.pydocs import (
     PYDOCS_VERSION,
     STANDARD_LIBRARY,
     installed_versions,
     load_documents,
 )
-from biphasic.data.verify import read_tokenizer, verify_tokenizer
 from biphasic.errors import DataError
 from biphasic.files import MANIFEST, digest, expanded, file_sha256, is_complete, remove_partials
 from biphasic.locks import wait_for_work
-from biphasic.model.hub import LocalModel
+from biphasic.model.loading.hub import LocalModel
 from biphasic.tasks.builtin.write import BUILTIN_TASKS, TASKS_VERSION, build_tasks
 from biphasic.training.data import TrainingData, vocabulary_of
 from biphasic.training.recipe import PretrainedModel, Recipe
@@ -152,7 +152,7 @@ def prepare_corpus(
     """
     if config.folder is None and not is_built(folder):
         # Most commands only look whether the corpus is there, and start sooner without these.
-        from biphasic.data.build_display import build_bar  # noqa: PLC0415
+        from biphasic.data.building.display import build_bar  # noqa: PLC0415
         from biphasic.progress import say_on  # noqa: PLC0415
 
         with build_bar(console) as report:

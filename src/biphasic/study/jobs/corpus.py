@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from biphasic.config import Config
-from biphasic.data.blend import BuildProgress
-from biphasic.data.build_display import rates
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.blend import BuildProgress
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.display import rates
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Progress, Report, ShouldStop, never
 from biphasic.study.inputs.corpus import build_missing_corpus, is_built

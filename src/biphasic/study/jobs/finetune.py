@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from biphasic.config import Config
-from biphasic.data.tokenizer import TextTokenizer
-from biphasic.data.verify import read_tokenizer
+from biphasic.data.building.verify import read_tokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import StoppedError
 from biphasic.execution.job import Progress, Report, ShouldStop, never, while_held
 from biphasic.execution.job_store import IDENTITY
 from biphasic.files import PARTIAL, is_complete, remove_partials
 from biphasic.locks import lock_work
-from biphasic.model.device import on_compute_device
-from biphasic.model.hub import check_model
+from biphasic.model.compute.device import on_compute_device
+from biphasic.model.loading.hub import check_model
 from biphasic.study.jobs.train import check_state
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.training.memory import release_excess
 
@@ -166,8 +166,8 @@ class FinetuneJob(Config):
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
         """Fine-tune once for each point of the grid, and score the tasks that go with it."""
-        from biphasic.model.build import load_encoder  # noqa: PLC0415
-        from biphasic.model.contract import check_contract  # noqa: PLC0415
+        from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
+        from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
         from biphasic.tasks.finetune import finetune_group  # noqa: PLC0415
 
         is_ours = self.encoder.is_relative_to(self.store)

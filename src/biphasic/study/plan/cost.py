@@ -18,7 +18,7 @@ from biphasic.data.packing import PackedBatch
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.alternate import Alternate
-from biphasic.objectives.masking import MaskingConfig
+from biphasic.objectives.masking.masking import MaskingConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.study.plan.expansion import is_steady
@@ -119,8 +119,8 @@ def _local_shape(folder: str) -> ModelShape | None:
     if not Path(folder).is_dir():
         return None
     # Slow to import: models of presets are counted without torch and transformers.
+    from biphasic.model.loading.reading import read_config  # noqa: PLC0415
     from biphasic.model.matrices import config_shape  # noqa: PLC0415
-    from biphasic.model.reading import read_config  # noqa: PLC0415
 
     return config_shape(read_config(folder))
 

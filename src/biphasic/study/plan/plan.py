@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biphasic.data.tokenizer import TextTokenizer
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
 from biphasic.files import digest
 from biphasic.records import ZERO_SHOT, ZERO_SHOT_SEED
@@ -20,8 +20,8 @@ from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
 from biphasic.study.plan.training import PlannedArm, PlannedPoint, Segment, plan_training
 from biphasic.study.spec.study import FinetuningConfig, StudyConfig
+from biphasic.tasks.kinds.windows import check_room
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-from biphasic.tasks.windows import check_room
 from biphasic.training.lineage import Ground
 
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.data.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
+from biphasic.data.building.build import DEFAULT_VOCAB_SIZE, RECORD, read_record
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.verify import read_tokenizer
 from biphasic.data.corpus import DETAILS
-from biphasic.data.corpus_config import CorpusConfig
-from biphasic.data.hub import find_copy
-from biphasic.data.sources import SourceConfig
-from biphasic.data.tokenizer import TextTokenizer
-from biphasic.data.verify import read_tokenizer
+from biphasic.data.text.hub import find_copy
+from biphasic.data.text.sources import SourceConfig
+from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import BiphasicError, ConfigError, DataError
 from biphasic.files import complete_names, digest, is_complete, read_json
-from biphasic.model.hub import fetch_model
+from biphasic.model.loading.hub import fetch_model
 from biphasic.study.inputs.corpus import locate_corpus
 from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.outdated import outdated_arms

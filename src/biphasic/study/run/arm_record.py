@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from biphasic.model.footprint import stored_parameters
-from biphasic.objectives.masking import MaskingConfig
+from biphasic.model.loading.footprint import stored_parameters
+from biphasic.objectives.masking.masking import MaskingConfig
 from biphasic.records import ArmRecord, PhaseRecord
 from biphasic.study.plan.cost import body_parameters
 from biphasic.study.plan.training import PlannedPoint

@@ -11,7 +11,7 @@ from biphasic.records import STUDY
 from biphasic.study.plan.finished import Finished
 from biphasic.study.run.prepare import PreparedStudy
 from biphasic.study.run.record import settings_digest, study_record
-from biphasic.training.environment import environment
+from biphasic.training.records.environment import environment
 
 
 def write_study_report(study: PreparedStudy) -> Path:

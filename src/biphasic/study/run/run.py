@@ -15,7 +15,7 @@ from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
 from biphasic.execution.slots import Slot, local_slots
 from biphasic.locks import locked_folder, refuse_while_cleaning
-from biphasic.model.device import compute_device, parse_device
+from biphasic.model.compute.device import compute_device, parse_device
 from biphasic.progress import progress_bar
 from biphasic.study.paths import STORE
 from biphasic.study.run.jobs import WORKER, load_job

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from biphasic.config import parse_config
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.records import Convention
 from biphasic.study.spec.study import PAPER, FinetuningConfig, StudyConfig, TaskConfig
 from biphasic.training.compute import ComputeConfig

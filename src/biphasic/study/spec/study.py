@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest, parse_config, refuse_repeats
-from biphasic.data.corpus_config import CorpusConfig
+from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
 from biphasic.files import expanded
 from biphasic.records import PRETRAINING, ZERO_SHOT, Convention

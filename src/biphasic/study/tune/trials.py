@@ -22,8 +22,8 @@ from biphasic.study.spec.arms import ArmConfig, merge_settings
 from biphasic.study.spec.naming import recipe_name
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import TunedRate, first_objective, why_not_tuned
-from biphasic.training.heldout import HELDOUT_MLM_PROBABILITY
 from biphasic.training.recipe import Recipe
+from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from biphasic.data.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
-from biphasic.data.pydocs import Document, Split, body_of
+from biphasic.data.text.near_duplicates import SHINGLE_WORDS, ShingleIndex, Shingler
+from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.tasks.builtin.sections import Sections, parse_sections, plain, sentences
 
 SPLITS: tuple[Split, ...] = ("test", "validation", "train")

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from biphasic.data.pydocs import LIBRARIES, STANDARD_LIBRARY
+from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.tasks.builtin.examples import Example, ParsedDocument
 from biphasic.tasks.builtin.sections import sentences
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from biphasic.config import nearest
-from biphasic.data.hub import hub_fingerprint
+from biphasic.data.text.hub import hub_fingerprint
 from biphasic.errors import DataError
-from biphasic.tasks.folder import TaskDescription, write_task_folder
+from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.published.ir import RetrievalSource, read_retrieval
 from biphasic.tasks.published.qa import QuestionSource, read_questions
 from biphasic.tasks.published.sc import ClassificationSource, read_classification

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from biphasic.data.hub import HubTable
+from biphasic.data.text.hub import HubTable
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.published.tables import SPLIT_SEED, Row, dataset_of, select
 

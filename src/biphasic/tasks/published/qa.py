@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from biphasic.data.hub import HubTable
+from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.tasks.published.tables import (
     Content,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from biphasic.data.near_duplicates import ShingleIndex, Shingler
-from biphasic.data.pydocs import Document, Split, body_of
+from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
+from biphasic.data.text.pydocs import Document, Split, body_of
 from biphasic.errors import DataError
 from biphasic.files import verify_folder
 from biphasic.tasks.builtin import write as builtin

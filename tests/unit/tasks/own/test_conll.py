@@ -5,9 +5,9 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.examples import check_bio
-from biphasic.tasks.own.conll import read_conll
-from biphasic.tasks.rows import Row
+from biphasic.tasks.custom.conll import read_conll
+from biphasic.tasks.formats.examples import check_bio
+from biphasic.tasks.formats.rows import Row
 
 NEWS = """\
 -DOCSTART- -X- O O

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS, Answer
 from own_tasks import (
     MOODS,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.own.splits import cut_splits
+from biphasic.tasks.custom.splits import cut_splits
 
 ITEMS = list(range(100))
 

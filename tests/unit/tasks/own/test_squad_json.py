@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.examples import question
-from biphasic.tasks.own.squad_json import read_squad
+from biphasic.tasks.custom.squad_json import read_squad
+from biphasic.tasks.formats.examples import question
 from biphasic.tasks.records import Answer, Question
 
 CONTEXT = "Ein 😀 von Anna."

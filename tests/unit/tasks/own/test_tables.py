@@ -6,7 +6,7 @@ import re
 import pytest
 
 from biphasic.errors import DataError
-from biphasic.tasks.own.tables import read_csv, read_tsv
+from biphasic.tasks.custom.tables import read_csv, read_tsv
 
 
 def write(tmp_path, name: str, content: str):

@@ -11,7 +11,7 @@ from datasets import load_dataset
 
 import hub_copies
 from biphasic.errors import DataError
-from biphasic.tasks.formats import load_task
+from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.published import pairs as published_pairs
 from biphasic.tasks.published.catalog import PUBLISHED, write_published
 from biphasic.tasks.published.ir import halve_queries

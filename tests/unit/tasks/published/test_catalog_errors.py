@@ -12,7 +12,7 @@ import pytest
 from datasets import Features, List, Value
 
 import hub_copies
-from biphasic.data.hub import HubTable
+from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.tasks.published import catalog
 from biphasic.tasks.published import tables as published

@@ -1,0 +1,1 @@
+"""A corpus built from its sources: selected, mixed, tokenised, checked."""

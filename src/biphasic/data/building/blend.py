@@ -1,0 +1,213 @@
+"""All sources of a corpus to shards: one after another up to a limit, or mixed by shares."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.gather import Gathered, Gathering
+from biphasic.data.building.mixture import (
+    MOST_BYTES_PER_TOKEN,
+    Limit,
+    fitting_quotas,
+    largest_total,
+    token_quotas,
+)
+from biphasic.data.building.selection import Selection
+from biphasic.data.text.sources import SourceConfig, read_documents
+from biphasic.data.tokens.tokenize import ShardMaker
+from biphasic.errors import DataError
+from biphasic.files import expanded
+
+_LEAST_BLOCK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """How far tokenising is, both splits together.
+
+    Attributes:
+        text_bytes: Text tokenised, in bytes of UTF-8.
+        tokens: Its tokens.
+        total_tokens: Those wanted, where that is known.
+        num_found: Shards that an interrupted build had finished.
+        seconds: Since tokenising began.
+    """
+
+    text_bytes: int
+    tokens: int
+    total_tokens: int | None
+    num_found: int
+    seconds: float
+
+
+Report = Callable[[BuildProgress], None]
+
+
+class Blend:
+    """Tokenises a corpus's sources."""
+
+    def __init__(
+        self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
+    ) -> None:
+        """Prepare.
+
+        Args:
+            config: The corpus.
+            work: Folder for shards and temporary files.
+            tokenizer_folder: Tokenizer in Hugging Face's format.
+            block_bytes: Text per shard.
+        """
+        self._config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
+        self._names = source_names(config.sources)
+        self._shares = [source.share for source in config.sources if source.share is not None]
+        self._block_bytes = block_bytes
+        if config.max_tokens is not None:
+            # So that not much more is read than needed of a source that is large, or far away.
+            needed = config.max_tokens * MOST_BYTES_PER_TOKEN // 2
+            self._block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))
+
+    def gather(self, *, num_workers: int, report: Report | None = None) -> list[Gathered]:
+        """Read and tokenise the sources, as far as each belongs to the corpus.
+
+        Raises:
+            DataError: Text cannot be read or tokenised, or a source is too small for its share.
+        """
+        config = self._config
+        with (
+            Selection(
+                heldout_fraction=config.heldout_fraction,
+                min_characters=config.min_characters,
+                max_characters=config.max_characters,
+                deduplicate=config.deduplicate,
+                folder=self._work,
+            ) as self._selection,
+            ShardMaker(
+                self._work / "shards", self._tokenizer_folder, num_workers=num_workers
+            ) as self._maker,
+        ):
+            self._counter = _Counter(self._maker, config.max_tokens, report)
+            if not self._shares:
+                return self._one_after_another()
+            if config.max_tokens is None:
+                return self._largest_mixture()
+            return self._mixture(config.max_tokens)
+
+    def _one_after_another(self) -> list[Gathered]:
+        tokens, documents = self._config.max_tokens, self._config.max_documents
+        if tokens is None and documents is None:
+            return self._everything()
+        gathered: list[Gathered] = []
+        for source in range(len(self._names)):
+            reading = self._read(source, Limit(tokens, documents))
+            reading.count_finished(wait=True)
+            if reading.fits_nothing and tokens != self._config.max_tokens:
+                break  # The sources before have filled the limit but for a rest.
+            gathered.append(reading.finish())
+            if gathered[-1].stop is not None:
+                break
+            tokens = None if tokens is None else tokens - reading.reach.tokens
+            documents = None if documents is None else documents - reading.reach.documents
+        return gathered
+
+    def _everything(self) -> list[Gathered]:
+        # Without a limit the next source can be read while the last shards are made.
+        readings: list[Gathering] = []
+        for source in range(len(self._names)):
+            readings.append(self._read(source, Limit()))
+            for reading in readings:
+                reading.count_finished()
+        return [reading.finish() for reading in readings]
+
+    def _mixture(self, total: int) -> list[Gathered]:
+        gathered: list[Gathered] = []
+        for source, quota in enumerate(token_quotas(self._shares, total)):
+            reading = self._read(source, Limit(quota))
+            gathered.append(reading.finish())
+            if gathered[-1].stop is None:
+                tokens = reading.reach.tokens
+                raise DataError(
+                    f"{self._names[source]}: has {tokens:,} tokens, and its share of max_tokens "
+                    f"is {quota:,}; max_tokens {largest_total(self._shares, source, tokens)} "
+                    "would fit"
+                )
+        return gathered
+
+    def _largest_mixture(self) -> list[Gathered]:
+        gathered = self._everything()
+        available = [source.reach(Limit()).tokens for source in gathered]
+        if 0 in available:
+            raise DataError(f"{self._names[available.index(0)]}: has no training document to mix")
+        quotas = fitting_quotas(self._shares, available)
+        for source, quota in zip(gathered, quotas, strict=True):
+            source.end_within(Limit(quota))
+        return gathered
+
+    def _read(self, source: int, limit: Limit) -> Gathering:
+        name = self._names[source]
+        reading = Gathering(
+            name,
+            read_documents(
+                self._config.sources[source],
+                libraries=self._config.libraries,
+                copies=self._config.hub_copies,
+            ),
+            selection=self._selection,
+            maker=self._maker,
+            limit=limit,
+            prefix=f"{name}:" if len(self._names) > 1 else "",
+            block_bytes=self._block_bytes,
+            watch=self._counter,
+        )
+        reading.read()
+        return reading
+
+
+class _Counter:
+    """Adds up finished shards and passes the sums on."""
+
+    def __init__(self, maker: ShardMaker, total_tokens: int | None, report: Report | None) -> None:
+        self._maker, self._total_tokens, self._report = maker, total_tokens, report
+        self._text_bytes = self._tokens = 0
+        self._began = time.monotonic()
+
+    def __call__(self, *, text_bytes: int, tokens: int) -> None:
+        self._text_bytes += text_bytes
+        self._tokens += tokens
+        if self._report:
+            progress = BuildProgress(
+                text_bytes=self._text_bytes,
+                tokens=self._tokens,
+                total_tokens=self._total_tokens,
+                num_found=self._maker.num_found,
+                seconds=time.monotonic() - self._began,
+            )
+            self._report(progress)
+
+
+def source_names(sources: Sequence[SourceConfig]) -> list[str]:
+    """Return a short name for each source, without folders; equal ones are numbered."""
+    return unique_names([_short_name(source) for source in sources])
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number names that are equal (`a#1`, `a#2`), passing over what is a name already."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}#{number}" for number in count(1))
+        free = (other for other in numbered if other not in names and other not in unique)
+        unique.append(name if names.count(name) == 1 else next(free))
+    return unique
+
+
+def _short_name(source: SourceConfig) -> str:
+    if source.path:
+        return source.path.resolve().name
+    if source.hub:
+        folder = expanded(source.hub.dataset)
+        return folder.resolve().name if folder.is_dir() else source.hub.dataset
+    return source.source

@@ -1,0 +1,309 @@
+"""A corpus from its description: tokenizer, training and held-out documents.
+
+What is made, in this order, so that a build that was interrupted goes on where it was:
+
+- `.building/`: what the build began from, and finished shards; deleted at the end;
+- `tokenizer/`: the one that was asked for, or trained on a sample of the training text;
+- `train/`, `heldout/`: corpora, put together from the shards;
+- `built.json`: what it was made from, and counts; there once all of the above is.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.building.blend import Blend, Report
+from biphasic.data.building.config import CorpusConfig
+from biphasic.data.building.gather import SPLITS, Gathered
+from biphasic.data.building.mask_token import (
+    MaskChoice,
+    choose_mask_token,
+    count_special_tokens,
+    refuse_if_present,
+    with_mask_token,
+)
+from biphasic.data.building.sample import sample_training_text
+from biphasic.data.corpus import Corpus, assemble_corpus
+from biphasic.data.text.sources import source_folder, source_origin
+from biphasic.data.tokens.shards import BLOCK_BYTES
+from biphasic.data.tokens.tokenizer import (
+    TextTokenizer,
+    load_tokenizer,
+    train_tokenizer,
+    write_tokenizer,
+)
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import is_complete, read_json, remove_partials, write_json
+from biphasic.locks import locked_folder
+from biphasic.records import FEW_HELDOUT
+
+BUILD_VERSION = 1
+"""Raised by hand whenever the same description would give another corpus."""
+DEFAULT_VOCAB_SIZE = 8192
+RECORD = "built.json"
+_WORK, _BEGUN = ".building", "begun.json"
+
+
+@dataclass(frozen=True)
+class CorpusFolders:
+    """Where a finished corpus is."""
+
+    tokenizer: Path
+    train: Path
+    heldout: Path
+
+    @classmethod
+    def below(cls, folder: Path) -> CorpusFolders:
+        """Return the folders of a corpus that was built into `folder`."""
+        return cls(folder / "tokenizer", folder / "train", folder / "heldout")
+
+
+def build_corpus(
+    config: CorpusConfig,
+    folder: Path,
+    *,
+    num_workers: int | None = None,
+    say: Callable[[str], None],
+    progress: Report | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> CorpusFolders:
+    """Build a corpus, or find it built.
+
+    Args:
+        config: What to make it of.
+        folder: Where `tokenizer/`, `train/` and `heldout/` go.
+        num_workers: Processes that tokenise, one core each; as many as there are cores when None.
+            The result does not depend on it.
+        say: Told what is being done, one sentence at a time.
+        progress: Told how far tokenising is.
+        block_bytes: Text per shard, in bytes.
+
+    Raises:
+        ConfigError: The settings contradict each other, or the folder has another corpus.
+        DataError: There is no text, or it cannot be used.
+        LockedError: Another process is building in the folder.
+    """
+    if config.folder is not None:
+        raise ConfigError(f"'folder' names a finished corpus ({config.folder}); nothing to build")
+    if config.max_documents is not None and config.sources[0].share is not None:
+        raise ConfigError("shares are of tokens: limit a mixture by max_tokens, not max_documents")
+    _refuse_own_input(config, folder)
+    origin = corpus_origin(config)
+    folders = CorpusFolders.below(folder)
+    with locked_folder(folder, remedy="choose another folder"):
+        if not is_built(folder, origin):
+            work = _begin(folder, origin, say=say)
+            if not is_complete(folders.tokenizer):
+                write_tokenizer(_tokenizer(config, work, say=say), folders.tokenizer)
+            say("tokenising")
+            blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
+            sources = blend.gather(num_workers=num_workers or _num_cores(), report=progress)
+            say("putting the corpora together")
+            special = _assemble(sources, folders, origin, say=say)
+            counts = {source.name: _counts(source) for source in sources}
+            record = {"origin": origin, "sources": counts, **special}
+            write_json(folder / RECORD, record)
+        shutil.rmtree(folder / _WORK, ignore_errors=True)
+    return folders
+
+
+def is_built(folder: Path, origin: dict[str, Any]) -> bool:
+    """Tell whether a folder holds a finished corpus of this origin.
+
+    Raises:
+        ConfigError: It holds a finished corpus of another.
+    """
+    if not (folder / RECORD).is_file():
+        return False
+    record = read_json(folder / RECORD, remedy=_remedy(folder))
+    if not isinstance(record, dict) or record.get("origin") != origin:
+        raise ConfigError(
+            f"{folder}: holds a corpus made from other sources or settings; choose another folder, "
+            "or delete it"
+        )
+    folders = CorpusFolders.below(folder)
+    return all(map(is_complete, (folders.tokenizer, folders.train, folders.heldout)))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what a finished build notes about itself: `origin`, and counts by `sources`.
+
+    Raises:
+        DataError: The folder holds no finished corpus, or its record is damaged.
+    """
+    if not (folder / RECORD).is_file():
+        raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
+    record = read_json(folder / RECORD, remedy=_remedy(folder))
+    parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
+    if not all(isinstance(part, dict) for part in parts):
+        raise DataError(f"{folder / RECORD}: damaged: no 'origin' and 'sources'; {_remedy(folder)}")
+    return record
+
+
+def _remedy(folder: Path) -> str:
+    return f"restore it, or delete the folder {folder} and build the corpus again"
+
+
+def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
+    """Return all that determines a corpus: sources, settings, code; no paths, and cheaply.
+
+    Raises:
+        DataError: There is no such source or tokenizer.
+    """
+    settings = config.model_dump(
+        include={
+            "max_tokens",
+            "max_documents",
+            "min_characters",
+            "max_characters",
+            "deduplicate",
+            "heldout_fraction",
+        }
+    )
+    return {
+        "sources": [
+            {
+                **source_origin(source, libraries=config.libraries, copies=config.hub_copies),
+                "share": source.share,
+            }
+            for source in config.sources
+        ],
+        "settings": settings,
+        "tokenizer": _tokenizer_origin(config),
+        "tokenizers": importlib.metadata.version("tokenizers"),
+        "build_version": BUILD_VERSION,
+    }
+
+
+def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
+    if config.tokenizer:
+        return {"sha256": _given_tokenizer(config.tokenizer)[0].sha256}
+    return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
+
+
+def _given_tokenizer(name: str) -> tuple[TextTokenizer, MaskChoice]:
+    """Load the tokenizer that was asked for, and give it a mask token."""
+    tokenizer = load_tokenizer(name)
+    choice = choose_mask_token(tokenizer)
+    return with_mask_token(tokenizer, choice), choice
+
+
+def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) -> TextTokenizer:
+    """Load the tokenizer that was asked for, or train one."""
+    if config.tokenizer:
+        tokenizer, choice = _given_tokenizer(config.tokenizer)
+        say(f"mask token {choice.token} (id {choice.token_id}): {choice.reason}")
+        return tokenizer
+    say("reading text to train a tokenizer on")
+    texts = sample_training_text(config, work)
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
+    say(f"training a tokenizer of {vocab_size:,} entries on {megabytes:.1f} MB of text")
+    return train_tokenizer(texts, vocab_size=vocab_size)
+
+
+def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) -> Path:
+    """Keep of an interrupted build what is sure to be the same, and return the working folder.
+
+    Shards are sure whatever changed: their names are hashes of what they were made of. A corpus is
+    put together again, as its sources may have changed behind an unchanged description.
+
+    Raises:
+        ConfigError: The folder holds what no build made.
+    """
+    work = folder / _WORK
+    folders = CorpusFolders.below(folder)
+    begun = read_json(work / _BEGUN) if (work / _BEGUN).is_file() else None
+    is_ours = begun is not None or (folder / RECORD).is_file()
+    for part in (folders.tokenizer, folders.train, folders.heldout):
+        if part.exists() and not is_ours:
+            raise ConfigError(f"{part}: already there, and of no build; choose an empty folder")
+        if part.exists() and (part != folders.tokenizer or begun != origin):
+            shutil.rmtree(part)
+    if begun not in (None, origin):
+        say(f"{folder.name}: sources or settings differ from the interrupted build's")
+    remove_partials(folder)
+    work.mkdir(exist_ok=True)
+    remove_partials(work)
+    write_json(work / _BEGUN, origin)
+    return work
+
+
+def _assemble(
+    sources: Sequence[Gathered],
+    folders: CorpusFolders,
+    origin: dict[str, Any],
+    *,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Put the shards of all sources together, one split after the other.
+
+    Returns:
+        For the record: how often documents hold special tokens as text; empty if none does.
+
+    Raises:
+        DataError: A split is empty, or holds the mask token.
+    """
+    tokenizer = TextTokenizer.load(folders.tokenizer)
+    special = Counter[str]()
+    for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
+        counts = {source.name: source.counts(split) for source in sources}
+        if split == "heldout" and not any(count.documents for count in counts.values()):
+            raise DataError("no document is held out; raise heldout_fraction, or give more text")
+        number = sum(count.documents for count in counts.values())
+        if split == "heldout" and number < FEW_HELDOUT:
+            say(
+                f"warning: documents held out: {number}. Held-out losses will say little of other "
+                "text; raise heldout_fraction, or give more text"
+            )
+        by_source = {name: asdict(count) for name, count in counts.items()}
+        assemble_corpus(
+            folder,
+            (part for source in sources for part in source.parts(split)),
+            tokenizer_sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            provenance={**origin, "split": split, "by_source": by_source},
+        )
+        corpus = Corpus(folder)
+        try:
+            refuse_if_present(corpus, tokenizer.mask_id)
+        except DataError:
+            shutil.rmtree(folder)  # it is complete, and must not be believed
+            raise
+        special.update(count_special_tokens(corpus, tokenizer))
+    if not special:
+        return {}
+    told = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
+    say(f"documents have special tokens of the tokenizer as text: {told}")
+    return {"special_in_text": dict(special)}
+
+
+def _counts(source: Gathered) -> dict[str, Any]:
+    counts = {split: asdict(source.counts(split)) for split in SPLITS}
+    return {**counts, "left_out": source.left_out_counts()}
+
+
+def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
+    """Refuse to build where text is read from: the next build would read what this one wrote.
+
+    Raises:
+        ConfigError: The folder is, or lies in, a source's.
+    """
+    for source in config.sources:
+        root = source_folder(source, copies=config.hub_copies)
+        if root and folder.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(f"{folder}: lies in the source {root}; choose a folder outside it")
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

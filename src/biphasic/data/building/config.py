@@ -1,0 +1,102 @@
+"""What a corpus is to be made of, as study files and the command line describe it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from biphasic.config import Config, nearest
+from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
+from biphasic.data.text.sources import BUILTIN, SourceConfig
+from biphasic.files import expanded, is_folder
+
+
+class CorpusConfig(Config):
+    """Text to pretrain on."""
+
+    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)] = (
+        SourceConfig(source=BUILTIN),
+    )
+    """Where the text comes from; `builtin:pydocs` is what every installation already has."""
+    libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """For `builtin:pydocs`: whose documentation to read; all that are installed when not given."""
+    vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
+    """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    """A tokenizer to use instead of training one: its folder, or the hub id of a model."""
+    max_tokens: PositiveInt | None = None
+    """Most tokens of the training split; documents are kept whole."""
+    max_documents: PositiveInt | None = None
+    """Most documents of the training split."""
+    min_characters: NonNegativeInt = 0
+    """Shorter documents are left out."""
+    max_characters: PositiveInt | None = None
+    """Longer documents are left out."""
+    deduplicate: bool = False
+    """Whether to leave out documents whose exact text came before, in any source."""
+    heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
+    """Chance of a document to be held out, by its hash; `builtin:pydocs` has its own split."""
+    hub_copies: Path | None = None
+    """Folder with local copies of hub datasets, as `owner/name/`; they go before the hub."""
+    folder: Path | None = None
+    """A corpus that `biphasic corpus build` made; no other setting may be given with it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CorpusConfig:
+        self._check_folder()
+        self._check_sources()
+        self._check_libraries()
+        if self.tokenizer and self.vocab_size:
+            raise ValueError("give a tokenizer, or the vocab_size of one to train, not both")
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"max_characters {self.max_characters} is below min_characters "
+                f"{self.min_characters}"
+            )
+        return self
+
+    def _check_folder(self) -> None:
+        if self.folder is None:
+            return
+        # By value: a configuration written out in full must load again.
+        for name, field in CorpusConfig.model_fields.items():
+            if name != "folder" and getattr(self, name) != field.default:
+                raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
+
+    def _check_sources(self) -> None:
+        texts = [source.source for source in self.sources]
+        if repeated := sorted({text for text in texts if texts.count(text) > 1}):
+            raise ValueError(f"sources: {', '.join(repeated)} given more than once")
+        shares = [source.share is not None for source in self.sources]
+        if any(shares) and not all(shares):
+            without = self.sources[shares.index(False)].source
+            raise ValueError(f"give all sources a share or none; '{without}' has none")
+
+    def _check_libraries(self) -> None:
+        if self.libraries is None:
+            return
+        if not any(source.is_builtin for source in self.sources):
+            raise ValueError(f"'libraries' chooses among {BUILTIN}, which is no source here")
+        known = {*LIBRARIES, STANDARD_LIBRARY}
+        for library in self.libraries:
+            if library not in known:
+                raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
+
+    def anchored(self, base: Path) -> CorpusConfig:
+        """Return the configuration with relative paths taken from `base`, a file's folder.
+
+        A tokenizer is a path where such a folder exists, and a hub id otherwise.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer and is_folder(local := base / expanded(tokenizer)):
+            tokenizer = str(local)
+        return self.model_copy(
+            update={
+                "sources": tuple(source.anchored(base) for source in self.sources),
+                "tokenizer": tokenizer,
+                "folder": base / expanded(self.folder) if self.folder else None,
+                "hub_copies": base / expanded(self.hub_copies) if self.hub_copies else None,
+            }
+        )

@@ -1,0 +1,267 @@
+"""One source to shards: selected documents, grouped by split, until a limit is filled.
+
+Workers are ahead of what is counted, so a limited source is read a little beyond its end. Where
+it ends is found by counting shards in order, and everything beyond is forgotten, so the result
+does not depend on how far that was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.building.mixture import POSITION, Limit, Reach
+from biphasic.data.building.selection import CorpusSplit, Reason, Selection
+from biphasic.data.text.sources import SourceDocument
+from biphasic.data.tokens.shards import BLOCK_BYTES, CHARACTERS, INDEX, LENGTHS, BlockBuilder
+from biphasic.data.tokens.tokenize import ShardMaker
+from biphasic.errors import DataError
+
+SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
+REASONS: tuple[Reason, ...] = get_args(Reason)
+# Columns of a shard's index, behind the position: what the selection remembers and has left out
+# so far, so that both are known for every document at which the source may end.
+_LICENSE, _MARK, _LEFT_OUT = POSITION + 1, POSITION + 2, POSITION + 3
+
+
+class Watch(Protocol):
+    """Told what was tokenised."""
+
+    def __call__(self, *, text_bytes: int, tokens: int) -> None:
+        """Count a shard."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one source in one split."""
+
+    documents: int
+    characters: int
+    tokens: int
+    licenses: dict[str, int]
+    """Documents by licence, where it is known."""
+
+
+@dataclass
+class Gathered:
+    """A source's shards.
+
+    Attributes:
+        name: What messages and ids call the source.
+        shards: Folders of each split's shards, in order.
+        licenses: Those met, in the order of their numbers in the index.
+        left_out: Documents that were not selected, by reason, in all that was read.
+        stop: Position of the first document that does not belong to the corpus; None for all.
+    """
+
+    name: str
+    shards: dict[CorpusSplit, list[Path]]
+    licenses: list[str]
+    left_out: Counter[Reason]
+    stop: int | None = None
+
+    def reach(self, limit: Limit) -> Reach:
+        """Count the training documents within a limit."""
+        reach = Reach(limit)
+        for shard in self.shards["train"]:
+            reach.extend(_read_index(shard))
+        return reach
+
+    def end_within(self, limit: Limit) -> None:
+        """End the source where its training documents fill a limit.
+
+        Raises:
+            DataError: That leaves no document.
+        """
+        reach = self.reach(limit)
+        if not reach.documents:
+            raise DataError(_too_little(self.name, limit, remedy="give it a larger share"))
+        # A source that is used up goes to its end: what is held out there belongs to it.
+        if reach.documents < self.reach(Limit()).documents:
+            self.stop = reach.stop
+
+    def parts(self, split: CorpusSplit) -> Iterator[tuple[Path, int]]:
+        """Yield a split's shards and how many documents of each belong to the corpus."""
+        for shard in self.shards[split]:
+            num_kept = len(self._kept(shard))
+            if num_kept:
+                yield shard, num_kept
+
+    def counts(self, split: CorpusSplit) -> Counts:
+        """Count what a split of the corpus has of this source."""
+        totals = np.zeros(2, dtype=np.int64)
+        by_license = np.zeros(len(self.licenses), dtype=np.int64)
+        num_documents = 0
+        for shard in self.shards[split]:
+            index = self._kept(shard)
+            index = index[index[:, LENGTHS] > 0]
+            num_documents += len(index)
+            totals += index[:, [CHARACTERS, LENGTHS]].sum(axis=0)
+            by_license += np.bincount(index[:, _LICENSE], minlength=len(self.licenses))
+        licenses = dict(zip(self.licenses, by_license.tolist(), strict=True))
+        return Counts(
+            documents=num_documents,
+            characters=int(totals[0]),
+            tokens=int(totals[1]),
+            licenses={name: count for name, count in licenses.items() if name and count},
+        )
+
+    def left_out_counts(self) -> dict[str, int]:
+        """Count what was not selected on the way to the source's last document."""
+        if self.stop is None:
+            return {reason: self.left_out[reason] for reason in REASONS}
+        counts = self._last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
+        return dict(zip(REASONS, counts, strict=True))
+
+    def last_mark(self) -> int:
+        """Return what the selection remembered at the source's last document."""
+        return int(self._last_row()[_MARK])
+
+    def _last_row(self) -> NDArray[np.int64]:
+        shards = [shard for split in SPLITS for shard in self.shards[split]]
+        rows = [kept[-1] for shard in shards if len(kept := self._kept(shard))]
+        return max(rows, key=lambda row: row[POSITION])
+
+    def _kept(self, shard: Path) -> NDArray[np.int64]:
+        index = _read_index(shard)
+        if self.stop is None:
+            return index
+        return index[: np.searchsorted(index[:, POSITION], self.stop)]
+
+
+class Gathering:
+    """Reads one source into shards.
+
+    `read` first, which returns while shards may still be in the making; `finish` waits for them.
+
+    Attributes:
+        reach: How far the limit is filled, by the shards counted so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documents: Iterable[SourceDocument],
+        *,
+        selection: Selection,
+        maker: ShardMaker,
+        limit: Limit,
+        prefix: str = "",
+        block_bytes: int = BLOCK_BYTES,
+        watch: Watch,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            name: What messages call the source.
+            documents: Of the source, in order.
+            selection: Shared by all sources.
+            maker: Makes the shards.
+            limit: The most of its training documents.
+            prefix: Goes before the id of each document.
+            block_bytes: Text per shard.
+            watch: Told of each shard that is finished.
+        """
+        self._limit = limit
+        self._name, self._prefix, self._documents = name, prefix, documents
+        self._selection, self._maker, self._watch = selection, maker, watch
+        self._builders = {split: BlockBuilder(block_bytes) for split in SPLITS}
+        self._licenses: dict[str, int] = {}
+        self._shards: dict[CorpusSplit, list[Path]] = {split: [] for split in SPLITS}
+        self._orders: deque[tuple[CorpusSplit, int, Future[Path]]] = deque()
+        self.reach = Reach(limit)
+        self._left_out_before = Counter(selection.left_out)
+
+    def read(self) -> None:
+        """Read the source to its end, or until its limit is filled."""
+        selected = self._selection.select(self._documents)
+        for position, (document, split) in enumerate(selected):
+            builder = self._builders[split]
+            notes = self._notes(position, document)
+            builder.add(self._prefix + document.id, document.text, notes)
+            if builder.is_full:
+                self._order(split)
+                self.count_finished()
+                if self.reach.stop is not None:
+                    break
+        if self.reach.stop is None:
+            self._order("train")
+        self._order("heldout")
+        self._left_out = self._new_left_out()
+
+    def finish(self) -> Gathered:
+        """Wait for the shards, and find where the source ends.
+
+        Raises:
+            DataError: A shard could not be made, or the limit leaves no document.
+        """
+        self.count_finished(wait=True)
+        if self.fits_nothing:
+            remedy = "raise max_tokens (or its share, where there are shares)"
+            raise DataError(_too_little(self._name, self._limit, remedy=remedy))
+        gathered = Gathered(
+            self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
+        )
+        if self.reach.stop is not None:
+            self._selection.forget(gathered.last_mark())
+        return gathered
+
+    @property
+    def fits_nothing(self) -> bool:
+        """Whether the first training document goes beyond the limit, by the shards counted."""
+        return self.reach.stop is not None and not self.reach.documents
+
+    def count_finished(self, *, wait: bool = False) -> None:
+        """Count shards in order, as far as they are finished; to the last if `wait`.
+
+        Raises:
+            DataError: A shard could not be made.
+        """
+        while self._orders and (wait or self._orders[0][2].done()):
+            split, text_bytes, future = self._orders.popleft()
+            shard = future.result()
+            index = _read_index(shard)
+            self._shards[split].append(shard)
+            self._watch(text_bytes=text_bytes, tokens=int(index[:, LENGTHS].sum()))
+            if split == "train":
+                self.reach.extend(index)
+
+    def _notes(self, position: int, document: SourceDocument) -> tuple[int, ...]:
+        license_number = self._licenses.setdefault(document.license, len(self._licenses))
+        left_out = self._new_left_out()
+        mark = self._selection.mark()
+        return (position, license_number, mark, *(left_out[reason] for reason in REASONS))
+
+    def _new_left_out(self) -> Counter[Reason]:
+        return Counter(
+            {
+                reason: count - self._left_out_before[reason]
+                for reason, count in self._selection.left_out.items()
+            }
+        )
+
+    def _order(self, split: CorpusSplit) -> None:
+        if block := self._builders[split].take():
+            number = len(self._shards[split]) + sum(order[0] == split for order in self._orders)
+            label = f"{self._name}, shard {number} of {split}"
+            future = self._maker.make(block, label=label)
+            self._orders.append((split, int(block.sizes[:, 1].sum()), future))
+
+
+def _too_little(name: str, limit: Limit, *, remedy: str) -> str:
+    return (
+        f"{name}: its first document alone has more than the {limit.tokens:,} tokens that it may "
+        f"give; {remedy}"
+    )
+
+
+def _read_index(shard: Path) -> NDArray[np.int64]:
+    return np.load(shard / INDEX, mmap_mode="r")

@@ -1,0 +1,208 @@
+"""What is in a corpus: counts, lengths, samples, fill of rows, duplicates, origins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.building.mask_token import count_special_tokens, find_token
+from biphasic.data.building.selection import SeenDigests
+from biphasic.data.corpus import Corpus
+from biphasic.data.rows import NUM_SPECIAL, Leg, RowPlan
+from biphasic.data.tokens.tokenizer import TextTokenizer
+
+_MOST_ROWS = 4096
+"""Rows that the fill rate is measured on."""
+_SAMPLE_TOKENS = 64
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """Documents of `first` to `last` tokens."""
+
+    first: int
+    last: int
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a document, decoded again."""
+
+    document: int
+    id: str
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How full rows are.
+
+    Attributes:
+        rate: Tokens, special ones included, over room.
+        rows: How many were looked at.
+    """
+
+    rate: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class SourceCount:
+    """What a source gave to a corpus, as noted when it was built."""
+
+    name: str
+    documents: int
+    tokens: int
+    licenses: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CorpusSummary:
+    """What `inspect_corpus` found."""
+
+    documents: int
+    tokens: int
+    shards: int
+    dtype: str
+    content_hash: str
+    lengths: tuple[LengthBin, ...]
+    percentiles: Mapping[int, int]
+    """Tokens of a document at 5, 50, 95, 100 per cent of the documents."""
+    fill: Fill
+    duplicates: int
+    """Documents whose exact tokens came before."""
+    sources: tuple[SourceCount, ...]
+    samples: tuple[Sample, ...] = ()
+    """None without the corpus's tokenizer, as for what follows."""
+    mask_document: int | None = None
+    """The first document that has the mask token, which none should."""
+    special_in_text: Mapping[str, int] = field(default_factory=dict)
+    """Other special tokens that documents have as text, and how often."""
+    is_other_tokenizer: bool = False
+    """Whether the tokenizer that was given is not the corpus's."""
+
+
+def inspect_corpus(
+    folder: Path,
+    *,
+    tokenizer: TextTokenizer | None = None,
+    max_seqlen: int = 512,
+    num_samples: int = 3,
+) -> CorpusSummary:
+    """Read a corpus and describe it.
+
+    Args:
+        folder: The corpus.
+        tokenizer: The one it was made with, for samples and to look for special tokens; another
+            one is not used.
+        max_seqlen: Capacity of the rows whose fill is measured.
+        num_samples: Documents to decode, spread evenly.
+
+    Raises:
+        CheckpointError: A file is missing, truncated or changed.
+    """
+    corpus = Corpus(folder)
+    is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
+    tokenizer = None if is_other else tokenizer
+    marks = (5, 50, 95, 100)
+    values = np.percentile(corpus.lengths, marks, method="nearest").tolist()
+    return CorpusSummary(
+        documents=len(corpus),
+        tokens=corpus.num_tokens,
+        shards=len(corpus.details["shard_documents"]),
+        dtype=corpus.details["dtype"],
+        content_hash=corpus.content_hash,
+        lengths=length_bins(corpus.lengths),
+        percentiles=dict(zip(marks, values, strict=True)),
+        fill=fill_rate(corpus.lengths, max_seqlen=max_seqlen),
+        duplicates=count_duplicates(corpus),
+        sources=tuple(_sources(corpus.details["provenance"])),
+        samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
+        mask_document=_first_with_mask(corpus, tokenizer),
+        special_in_text=count_special_tokens(corpus, tokenizer) if tokenizer else {},
+        is_other_tokenizer=is_other,
+    )
+
+
+def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
+    """Count documents by length: 1, 2 to 3, 4 to 7, ... tokens; from the first to the last used."""
+    exponents = np.frexp(lengths)[1] - 1  # exact, unlike a logarithm
+    documents = np.bincount(exponents)
+    tokens = np.bincount(exponents, weights=lengths)
+    return tuple(
+        LengthBin(1 << power, (2 << power) - 1, int(documents[power]), int(tokens[power]))
+        for power in range(int(exponents.min()), len(documents))
+    )
+
+
+def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
+    """Measure how full training's rows are, on the first rows of an epoch.
+
+    Raises:
+        ConfigError: Rows of that length leave no room for text.
+    """
+    room = max(max_seqlen - NUM_SPECIAL, 1)
+    num_pieces = int(np.sum(-(-lengths // room)))
+    num_rows = -(-(int(lengths.sum()) + NUM_SPECIAL * num_pieces) // max_seqlen)
+    num_rows = min(num_rows, _MOST_ROWS)
+    plan = RowPlan(lengths, [Leg(max_seqlen, num_rows, 1)], data_seed=0)
+    rows = plan.rows(0)
+    num_tokens = sum(piece.end - piece.start + NUM_SPECIAL for row in rows for piece in row)
+    return Fill(num_tokens / (len(rows) * max_seqlen), len(rows))
+
+
+def count_duplicates(corpus: Corpus) -> int:
+    """Count documents whose exact tokens came before; memory does not grow with the corpus."""
+    num_duplicates = 0
+    with SeenDigests() as seen:
+        for _, tokens, lengths in corpus.shards():
+            end = 0
+            for length in lengths.tolist():
+                start, end = end, end + length
+                content = hashlib.blake2b(tokens[start:end].data, digest_size=_DIGEST_BYTES)
+                num_duplicates += not seen.add(content.digest())
+    return num_duplicates
+
+
+def _first_with_mask(corpus: Corpus, tokenizer: TextTokenizer | None) -> int | None:
+    if tokenizer is None or "mask" not in tokenizer.special_ids:
+        return None
+    num_before = 0
+    for _, tokens, lengths in corpus.shards():
+        found = find_token(tokenizer.mask_id, tokens, lengths)
+        if found is not None:
+            return num_before + found
+        num_before += len(lengths)
+    return None
+
+
+def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[Sample]:
+    documents = sorted({place * len(corpus) // count for place in range(count)})
+    names = corpus.names()
+    last = -1
+    for document in documents:
+        name = json.loads(next(islice(names, document - last - 1, None)))
+        last = document
+        length = int(corpus.lengths[document])
+        ids = corpus.tokens(document, 0, min(length, _SAMPLE_TOKENS)).tolist()
+        yield Sample(document, name, length, tokenizer.decode(ids))
+
+
+def _sources(provenance: Mapping[str, Any]) -> Iterator[SourceCount]:
+    """Find what was noted about sources; merged corpora have those of their parts."""
+    for part in provenance.get("merged", ()):
+        yield from _sources(part["provenance"])
+    for name, counts in provenance.get("by_source", {}).items():
+        yield SourceCount(name, counts["documents"], counts["tokens"], counts["licenses"])

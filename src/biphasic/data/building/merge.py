@@ -1,0 +1,128 @@
+"""Several corpora of one tokenizer into one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.building.blend import unique_names
+from biphasic.data.building.build import RECORD, CorpusFolders, read_record
+from biphasic.data.building.verify import open_corpus, verify_tokenizer
+from biphasic.data.corpus import Corpus, CorpusWriter
+from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import complete_folder, is_complete, read_json, write_json
+
+
+def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
+    """Put built corpora together, or find it done: training with training documents.
+
+    Args:
+        sources: Folders made by `build_corpus` with one tokenizer.
+        folder: Where `tokenizer/`, `train/` and `heldout/` go.
+
+    Raises:
+        ConfigError: The folder holds something else.
+        DataError: They were not made with one tokenizer, one is given twice, or is unfinished.
+        CheckpointError: A file is missing, truncated or changed.
+    """
+    records = [read_record(source) for source in sources]
+    parts = [CorpusFolders.below(source) for source in sources]
+    folders = CorpusFolders.below(folder)
+    merged = _merged_record(records)
+    if (folder / RECORD).is_file() and read_json(folder / RECORD) == merged:
+        return folders
+    _refuse_used(folder)
+    # All is checked before anything is written.
+    train = _open_matching([part.train for part in parts])
+    heldout = _open_matching([part.heldout for part in parts])
+    for corpus in (train[0], heldout[0]):
+        verify_tokenizer(parts[0].tokenizer, corpus)
+    _write(train, folders.train)
+    _write(heldout, folders.heldout)
+    write_tokenizer(TextTokenizer.load(parts[0].tokenizer), folders.tokenizer)
+    write_json(folder / RECORD, merged)
+    return folders
+
+
+def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
+    """Put corpora one after another; shards are linked, or copied to another file system.
+
+    Args:
+        sources: Corpus folders, in the order that the documents keep.
+        folder: Where the merged corpus appears once it is complete.
+
+    Raises:
+        ConfigError: The folder is in use.
+        DataError: They were not made with one tokenizer, or one is given twice.
+        CheckpointError: A file is missing, truncated or changed.
+    """
+    corpora = _open_matching(sources)
+    origin = [_origin(corpus) for corpus in corpora]
+    if is_complete(folder) and Corpus(folder).details["provenance"] == {"merged": origin}:
+        return
+    _refuse_used(folder)
+    _write(corpora, folder)
+
+
+def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
+    corpora = [open_corpus(source) for source in sources]
+    _refuse_mismatches(corpora)
+    return corpora
+
+
+def _write(corpora: Sequence[Corpus], folder: Path) -> None:
+    first = corpora[0].details
+    with complete_folder(folder) as partial:
+        writer = CorpusWriter(
+            partial,
+            tokenizer_sha256=first["tokenizer_sha256"],
+            dtype=first["dtype"],
+            vocab_size=first.get("vocab_size"),
+        )
+        for corpus in corpora:
+            names = corpus.names()
+            for file, _, lengths in corpus.shards():
+                writer.add(file, lengths, names)
+        writer.close(provenance={"merged": [_origin(corpus) for corpus in corpora]})
+
+
+def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    parts = [item for record in records for item in record["sources"].items()]
+    names = unique_names([name for name, _ in parts])
+    special = Counter[str]()
+    for record in records:
+        special.update(record.get("special_in_text", {}))
+    return {
+        "origin": {"merged": [record["origin"] for record in records]},
+        "sources": {name: counts for name, (_, counts) in zip(names, parts, strict=True)},
+        **({"special_in_text": dict(special)} if special else {}),
+    }
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists():
+        raise ConfigError(f"{folder}: already there; choose another folder, or delete it")
+
+
+def _refuse_mismatches(corpora: Sequence[Corpus]) -> None:
+    first = corpora[0]
+    seen: dict[str, Path] = {}
+    for corpus in corpora:
+        for key, what in (("tokenizer_sha256", "tokenizers"), ("dtype", "number types")):
+            if corpus.details[key] != first.details[key]:
+                raise DataError(
+                    f"{first.folder} and {corpus.folder}: made with different {what} "
+                    f"({first.details[key][:12]} and {corpus.details[key][:12]}); build them with "
+                    "the same --tokenizer"
+                )
+        if other := seen.get(corpus.content_hash):
+            raise DataError(f"{other} and {corpus.folder}: the same documents; give them once")
+        seen[corpus.content_hash] = corpus.folder
+
+
+def _origin(corpus: Corpus) -> dict[str, object]:
+    kept = ("content_hash", "num_documents", "num_tokens", "provenance")
+    return {"name": corpus.folder.resolve().name, **{key: corpus.details[key] for key in kept}}

@@ -1,0 +1,155 @@
+"""Which documents of a stream stay, and on which side of the held-out split they fall."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from biphasic.data.text.sources import SourceDocument
+
+CorpusSplit = Literal["train", "heldout"]
+Reason = Literal["empty", "too_short", "too_long", "duplicate"]
+
+_DIGEST_BYTES = 16
+_CACHE_KIB = 64 * 1024
+
+
+class Selection:
+    """Chooses documents; one for all sources of a corpus, so that duplicates are found across them.
+
+    Use it as a context manager: it may keep an index on disk.
+
+    Attributes:
+        left_out: How many documents did not stay, by reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        heldout_fraction: float,
+        min_characters: int = 0,
+        max_characters: int | None = None,
+        deduplicate: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        """Begin without any document seen.
+
+        Args:
+            heldout_fraction: Chance of a text to be held out, decided by its hash: equal texts
+                fall on the same side whatever their order, source and company.
+            min_characters: Shorter documents are left out.
+            max_characters: Longer documents are left out; None for no limit.
+            deduplicate: Leave out documents whose text was selected before.
+            folder: Where the index of texts seen may grow (40 bytes a document); the system's
+                folder for temporary files when not given.
+        """
+        self._heldout_fraction = heldout_fraction
+        self._min_characters = min_characters
+        self._max_characters = max_characters
+        self._cleanup = ExitStack()
+        self._seen = self._cleanup.enter_context(SeenDigests(folder)) if deduplicate else None
+        self.left_out: Counter[Reason] = Counter()
+
+    def __enter__(self) -> Selection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def select(
+        self, documents: Iterable[SourceDocument]
+    ) -> Iterator[tuple[SourceDocument, CorpusSplit]]:
+        """Yield the documents that stay with their splits, and count the others.
+
+        Streams of several sources may be drawn from in turns.
+        """
+        for document in documents:
+            text_digest = digest_of(document.text)
+            if reason := self._reason_against(document.text, text_digest):
+                self.left_out[reason] += 1
+            else:
+                yield document, document.split or split_of(text_digest, self._heldout_fraction)
+
+    def mark(self) -> int:
+        """Return how many texts are remembered; what `forget` takes."""
+        return len(self._seen) if self._seen is not None else 0
+
+    def forget(self, mark: int) -> None:
+        """Forget the texts remembered since `mark`, so that they may be selected again.
+
+        For whoever reads further than turns out to be needed.
+        """
+        if self._seen is not None:
+            self._seen.forget(mark)
+
+    def _reason_against(self, text: str, text_digest: bytes) -> Reason | None:
+        if not text or text.isspace():
+            return "empty"
+        if len(text) < self._min_characters:
+            return "too_short"
+        if self._max_characters is not None and len(text) > self._max_characters:
+            return "too_long"
+        if self._seen is not None and not self._seen.add(text_digest):
+            return "duplicate"
+        return None
+
+
+def digest_of(text: str) -> bytes:
+    """Return the 16 bytes that stand for a text: BLAKE2b of its UTF-8."""
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=_DIGEST_BYTES).digest()
+
+
+def split_of(text_digest: bytes, heldout_fraction: float) -> CorpusSplit:
+    """Decide a text's side by its digest alone."""
+    place = int.from_bytes(text_digest[:8], "big") / 2**64
+    return "heldout" if place < heldout_fraction else "train"
+
+
+class SeenDigests:
+    """A set of digests that may outgrow memory: a table in a temporary file.
+
+    The file is no record of anything, so neither journal nor flushing is needed: after a crash it
+    is only deleted.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        # Named as `files.remove_partials` expects, which clears what a killed process leaves.
+        self._folder = tempfile.TemporaryDirectory(prefix=".partial-seen-", dir=folder)
+        path = Path(self._folder.name) / "seen.sqlite"
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
+            self._connection.execute(f"PRAGMA {setting}")
+        self._connection.execute(
+            "CREATE TABLE seen (digest BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID"
+        )
+        self._count = 0
+        # One transaction that never ends: its pages leave memory as the cache fills.
+        self._connection.execute("BEGIN")
+
+    def __enter__(self) -> SeenDigests:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self._folder.cleanup()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, digest: bytes) -> bool:
+        """Add a digest, and tell whether it is new."""
+        row = (digest, self._count)
+        added = self._connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", row)
+        self._count += added.rowcount
+        return added.rowcount == 1
+
+    def forget(self, count: int) -> None:
+        """Forget all but the first `count` digests."""
+        self._connection.execute("DELETE FROM seen WHERE number >= ?", (count,))
+        self._count = min(self._count, count)

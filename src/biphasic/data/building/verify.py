@@ -1,0 +1,130 @@
+"""Whether a corpus on disk is whole, and says the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biphasic.data.building.build import CorpusFolders, read_record
+from biphasic.data.corpus import DETAILS, REMEDY, Corpus, content_hash_of
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import CheckpointError, DataError
+from biphasic.files import verify_folder
+
+_BLOCK_TOKENS = 1 << 22
+
+
+def verify_corpus(folder: Path) -> Corpus:
+    """Check a corpus: hashes of all files, lengths against shards, ids against the vocabulary.
+
+    Returns:
+        The corpus, open.
+
+    Raises:
+        CheckpointError: Something is damaged or missing; the message names the file.
+        DataError: `corpus.json` cannot be understood.
+    """
+    corpus = open_corpus(folder)
+    details = corpus.details
+    _check(
+        sum(details["shard_documents"]) == len(corpus) == details["num_documents"],
+        folder / "lengths.npy",
+        "its number of documents is not that of corpus.json",
+    )
+    _check(
+        bool((corpus.lengths > 0).all()) and corpus.num_tokens == details["num_tokens"],
+        folder / "lengths.npy",
+        "its lengths do not add up to the tokens of corpus.json",
+    )
+    num_names = sum(1 for _ in corpus.names())
+    _check(
+        num_names == len(corpus),
+        folder / "documents.jsonl",
+        f"has {num_names} ids for {len(corpus)} documents",
+    )
+    for file, tokens, lengths in corpus.shards():
+        num_tokens = int(lengths.sum())
+        _check(
+            len(tokens) == num_tokens,
+            file,
+            f"has {len(tokens)} tokens, and its documents {num_tokens}",
+        )
+        largest = _largest(tokens)
+        # Corpora of version 0.1 do not say how large their vocabulary is.
+        _check(
+            largest < details.get("vocab_size", np.inf),
+            file,
+            f"has the token {largest}, beyond the vocabulary",
+        )
+    _check(
+        content_hash_of(corpus) == corpus.content_hash,
+        folder / DETAILS,
+        "its content hash is not that of the tokens",
+    )
+    return corpus
+
+
+def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
+    """Check what `build_corpus` made: both corpora, and that they fit the tokenizer.
+
+    Returns:
+        The training and the held-out corpus, open.
+
+    Raises:
+        CheckpointError: Something is damaged or missing; the message names the file.
+        DataError: The folder holds no finished corpus.
+    """
+    read_record(folder)
+    folders = CorpusFolders.below(folder)
+    corpora = verify_corpus(folders.train), verify_corpus(folders.heldout)
+    for corpus in corpora:
+        verify_tokenizer(folders.tokenizer, corpus)
+    return corpora
+
+
+def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
+    """Read a corpus's tokenizer; check its files, and that the corpus was made with it.
+
+    Raises:
+        CheckpointError: A file is damaged.
+        DataError: It is another tokenizer.
+    """
+    tokenizer = read_tokenizer(folder)
+    if tokenizer.sha256 != corpus.details["tokenizer_sha256"]:
+        raise DataError(f"{folder}: not the tokenizer that {corpus.folder} was made with; {REMEDY}")
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> TextTokenizer:
+    """Read a corpus's tokenizer, and check every byte of its files.
+
+    Raises:
+        CheckpointError: A file is damaged.
+    """
+    verify_folder(folder, remedy=REMEDY)
+    return TextTokenizer.load(folder)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """Open a corpus, whatever its files say.
+
+    Raises:
+        CheckpointError: A file is missing, truncated or changed.
+        DataError: It is no corpus.
+    """
+    try:
+        return Corpus(folder)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder / DETAILS}: not a corpus's ({error!r}); {REMEDY}") from None
+
+
+def _check(is_right: bool, file: Path, problem: str) -> None:
+    if not is_right:
+        raise CheckpointError(f"{file}: damaged: {problem}; {REMEDY}")
+
+
+def _largest(tokens: Any) -> int:
+    parts = range(0, len(tokens), _BLOCK_TOKENS)
+    return max((int(tokens[part : part + _BLOCK_TOKENS].max()) for part in parts), default=-1)

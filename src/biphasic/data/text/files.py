@@ -1,0 +1,287 @@
+"""Texts in files and folders: plain text, Markdown, JSON lines and Parquet, read as a stream."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.config import nearest
+from biphasic.data.text.lines import PACKING_ERRORS, read_lines
+from biphasic.errors import DataError, reading
+from biphasic.files import digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MOST_WHOLE_BYTES = 1 << 30
+_PARQUET_ROWS = 256
+_PARQUET_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TextRecord:
+    """One document as its file holds it."""
+
+    id: str
+    """The record's own `id`, or where it stands: `folder/file.jsonl:17`."""
+    text: str
+    license: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """The files that a path stands for."""
+
+    root: Path
+    """The folder that ids are relative to."""
+    files: tuple[Path, ...]
+    """In the order of their relative paths."""
+    num_ignored: int
+    """Files of the folder that hold no text as far as their names tell, and hidden ones."""
+
+    def name_of(self, file: Path) -> str:
+        """Return a file's path relative to the root, with `/` on every system."""
+        return file.relative_to(self.root).as_posix()
+
+
+def find_text_files(path: Path) -> TextFiles:
+    """List the text files that a path stands for: itself, or all below it.
+
+    Raises:
+        DataError: There is no such path, or nothing at it that can be read.
+    """
+    supported = f"supported are {', '.join(_READERS)}"
+    if path.is_file():
+        if _reader_of(path) is None:
+            raise DataError(f"{path}: no text file by its suffix; {supported}")
+        return TextFiles(root=path.parent, files=(path,), num_ignored=0)
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or folder")
+    files = list_files(path)
+    known = [file for file in files if _reader_of(file) and not is_hidden(file, path)]
+    if not known:
+        raise DataError(
+            f"{path}: no text files in this folder; supported are {', '.join(_READERS)}"
+        )
+    known.sort(key=lambda file: file.relative_to(path).as_posix())
+    return TextFiles(root=path, files=tuple(known), num_ignored=len(files) - len(known))
+
+
+def list_files(folder: Path) -> list[Path]:
+    """List all files below a folder, in no order.
+
+    Raises:
+        DataError: A part of it cannot be read, or lies elsewhere; hidden parts are not looked at
+            so closely.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not is_hidden(Path(error.filename), folder):
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        for below in (Path(place, name) for name in folders):
+            if below.is_symlink() and not is_hidden(below, folder):
+                raise DataError(f"{below}: a linked folder; give it as a source of its own")
+        for file in (Path(place, name) for name in names):
+            if os.path.isfile(file):  # noqa: PTH113 - `is_file` raises where access is denied
+                files.append(file)
+            elif _reader_of(file) and not is_hidden(file, folder):
+                raise DataError(f"{file}: no readable file (a link to nothing?); mend or remove it")
+    return files
+
+
+def is_hidden(file: Path, root: Path) -> bool:
+    """Tell whether a path below `root` is hidden, or below something that is."""
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]:
+    """Read every document of a file or folder, one at a time.
+
+    Plain text and Markdown files are one document each, named by their relative path. The others
+    hold one document a row, whose text is in `column`; `id` (text or a whole number) and
+    `license` are read where a row has them. A null text is an empty document.
+
+    Raises:
+        DataError: A file is missing, damaged or not what its name says, or a row has no text;
+            the message names file and row.
+    """
+    found = find_text_files(path)
+    for file in found.files:
+        read = _reader_of(file)
+        assert read is not None  # noqa: S101 - `find_text_files` lists no others
+        with reading(file, DataError):
+            yield from read(file, found.name_of(file), column)
+
+
+def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """Return count, bytes and a hash of relative names, sizes and times of files."""
+    listed = sorted(
+        (file.relative_to(root).as_posix(), file.stat().st_size, file.stat().st_mtime_ns)
+        for file in files
+        if file.is_file()
+    )
+    num_bytes = sum(size for _, size, _ in listed)
+    return {"count": len(listed), "bytes": num_bytes, "fingerprint": digest(listed)}
+
+
+def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> TextRecord:
+    """Make a document of a row.
+
+    Args:
+        row: A JSON object, or a row of a table.
+        column: Which value is the text.
+        place: Names the document if the row has no `id`.
+        where: File and line, for the message.
+
+    Raises:
+        DataError: The column is missing, or holds something else than text.
+    """
+    if column not in row:
+        raise DataError(missing_column(column, row, where=where))
+    text = row[column]
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise DataError(f"{where}: '{column}' holds no text but a value of type {kind}")
+    own_id, license_ = row.get("id"), row.get("license")
+    if isinstance(own_id, int) and not isinstance(own_id, bool):
+        own_id = str(own_id)
+    return TextRecord(
+        id=own_id if isinstance(own_id, str) and own_id else place,
+        text=text,
+        license=license_ if isinstance(license_, str) else "",
+    )
+
+
+def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
+    """Say which column is missing, and which one was perhaps meant."""
+    names = sorted(columns)
+    listed = f"; there are {', '.join(names)}" if names else "; there are none"
+    close = nearest(column, names)
+    hint = close if "did you mean" in close else ""
+    return f"{where}: no column '{column}'{hint}{listed}"
+
+
+def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    del column  # the whole file is the text
+    if file.stat().st_size > _MOST_WHOLE_BYTES:
+        raise DataError(f"{file}: a document of more than 1 GiB; make it JSON lines, or divide it")
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: not UTF-8 (byte {error.start}); convert it first") from None
+    yield TextRecord(id=name, text=text)
+
+
+def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    for number, line in enumerate(_lines(file), start=1):
+        where = f"{file}:{number}"
+        row = _parse_object(line, where=where, is_first=number == 1)
+        if row is not None:
+            yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+
+
+def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
+    """Parse one line; a blank one gives None."""
+    if not line.strip():
+        return None
+    try:
+        # Only a file's first line may begin with a byte-order mark.
+        row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
+    except (ValueError, RecursionError) as error:  # some numbers are refused without its own error
+        raise DataError(f"{where}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f'{where}: expected one JSON object a line, such as {{"text": "..."}}')
+    # JSON can spell half of a surrogate pair, which is no text: UTF-8 cannot hold it.
+    if b"\\ud" in line or b"\\uD" in line:
+        _refuse_half_pairs(row, where=where)
+    return row
+
+
+def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
+    for name, value in row.items():
+        if not isinstance(value, str):
+            continue
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: '{name}' holds half of a surrogate pair (character {error.start}), "
+                "which is no valid text"
+            ) from None
+
+
+def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
+    import pyarrow as pa  # noqa: PLC0415 - commands that only name files start sooner
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        # Both keep memory flat: by default the whole file is fetched, and never let go.
+        buffering = {"pre_buffer": False, "buffer_size": _PARQUET_BUFFER_BYTES}
+        with pq.ParquetFile(file, **buffering) as parquet:
+            columns = _text_columns(parquet.schema_arrow, column, file)
+            row = 0
+            for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns):
+                for values in batch.to_pylist():
+                    row += 1
+                    place, where = f"{name}:{row}", f"{file}:row {row}"
+                    yield record_of(values, column=column, place=place, where=where)
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        told = " ".join(str(error).split())
+        raise DataError(f"{file}: damaged, or no Parquet file ({told})") from None
+
+
+def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
+    if column not in schema.names:
+        raise DataError(missing_column(column, schema.names, where=str(file)))
+    extra = [name for name in ("id", "license") if name in schema.names and name != column]
+    for name in (column, *extra):
+        if schema.names.count(name) > 1:
+            raise DataError(f"{file}: several columns '{name}'; rename all but one")
+    import pyarrow.types as kinds  # noqa: PLC0415
+
+    kind = schema.field(column).type
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
+        raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
+    return [column, *extra]
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Yield a file's lines, decompressed as its suffix says."""
+    number = 0
+    try:
+        for line in read_lines(file):
+            number += 1
+            yield line
+    except PACKING_ERRORS as error:
+        raise DataError(
+            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
+        ) from None
+
+
+_Reader = Callable[[Path, str, str], Iterator[TextRecord]]
+_READERS: Mapping[str, _Reader] = {
+    ".txt": _read_whole,
+    ".md": _read_whole,
+    ".jsonl": _read_json_lines,
+    ".jsonl.gz": _read_json_lines,
+    ".jsonl.zst": _read_json_lines,
+    ".parquet": _read_parquet,
+}
+
+
+def _reader_of(file: Path) -> _Reader | None:
+    name = file.name.lower()
+    return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)

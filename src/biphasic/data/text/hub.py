@@ -1,0 +1,329 @@
+"""Datasets of the Hugging Face hub, or local copies of them, through the one `load_dataset`.
+
+The hub's libraries are imported when something is read or fetched: they take seconds, and most
+commands only look for local copies.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biphasic.config import nearest
+from biphasic.data.text.files import files_fingerprint, is_hidden, list_files
+from biphasic.errors import DataError
+from biphasic.files import digest, expanded
+
+if TYPE_CHECKING:
+    import datasets
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_ROWS_AT_ONCE = 256
+_LOCAL = "or give a local copy"
+_OFFLINE = f"the hub is switched off (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
+_UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
+_NEEDS_CODE = (
+    "needs code of its own to be read, which the datasets library no longer runs; give a local "
+    "copy in a common format (Parquet, JSON lines, CSV)"
+)
+# By the names of errors of huggingface_hub; narrow kinds before those that they are kinds of.
+_MEANINGS: Mapping[str, str] = {
+    "GatedRepoError": "ask for access on its page of the hub, then log in with `hf auth login`",
+    "RevisionNotFoundError": "the hub has no such revision",
+    "RepositoryNotFoundError": (
+        "not on the hub, or private; check the name, or log in with `hf auth login`"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class HubTable:
+    """The rows of one split."""
+
+    rows: datasets.Dataset | datasets.IterableDataset
+    origin: dict[str, Any]
+    """Dataset, config, split and revision (the commit, or None with `local` for a copy)."""
+
+    def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
+        """Yield rows as plain dictionaries of some columns, a few hundred fetched at a time.
+
+        Args:
+            columns: Columns that must be there.
+            optional: Columns to add where they are there.
+
+        Raises:
+            DataError: A column is missing, or rows cannot be read.
+        """
+        where = describe(self.origin)
+        batches = iter(self.rows.with_format("arrow").iter(_ROWS_AT_ONCE))
+        while (batch := _next_batch(batches, where)) is not None:
+            for column in columns:
+                if column not in batch.column_names:
+                    known = nearest(column, batch.column_names)
+                    raise DataError(f"{where}: no column '{column}'{known}")
+            extra = [name for name in optional if name in batch.column_names]
+            try:
+                rows = batch.select(list(dict.fromkeys([*columns, *extra]))).to_pylist()
+            except UnicodeDecodeError as error:
+                raise DataError(f"{where}: damaged: text that is not UTF-8 ({error})") from None
+            yield from rows
+
+
+def open_hub(
+    dataset: str,
+    *,
+    config: str | None = None,
+    split: str = "train",
+    revision: str | None = None,
+    streaming: bool = False,
+    copies: Path | None = None,
+) -> HubTable:
+    """Open one split of a dataset.
+
+    Args:
+        dataset: Hub id (`owner/name`), or path of a folder in the hub's layout.
+        config: Name of a configuration, where there are several.
+        split: Name of a split; without streaming also a slice such as `train[:1000]`.
+        revision: Branch, tag or commit on the hub; the newest when not given. Local copies have
+            none.
+        streaming: Read rows over the network as they are needed, rather than download first.
+        copies: Folder with local copies as `owner/name/`, which go before the hub.
+
+    Raises:
+        DataError: The hub cannot be reached, or there is no such dataset, configuration or split,
+            or the dataset needs code of its own.
+    """
+    local = _find_copy_without_revision(dataset, copies, revision)
+    commit = None if local else resolve_revision(dataset, revision)
+    origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
+    place = str(local) if local else dataset
+    import datasets  # noqa: PLC0415
+
+    try:
+        with quiet():
+            rows = datasets.load_dataset(
+                place,
+                name=config,
+                split=split,
+                revision=commit,
+                streaming=streaming,
+                cache_dir=_cache_of(local) if local else None,
+            )
+    except ValueError as error:
+        # The library says in many words what is wrong with names: look and tell.
+        names = {"config": config, "split": split, "commit": commit}
+        reason = _wrong_name(place, **names, streaming=streaming) or one_line(error)
+        raise DataError(f"{describe(origin)}: {reason}") from None
+    except library_errors() as error:
+        raise DataError(f"{describe(origin)}: {explain(error)}") from None
+    return HubTable(rows=rows, origin=origin)
+
+
+def hub_fingerprint(
+    dataset: str,
+    *,
+    config: str | None = None,
+    split: str = "train",
+    revision: str | None = None,
+    copies: Path | None = None,
+) -> dict[str, Any]:
+    """Return what determines a split's rows, without reading them.
+
+    That is the commit on the hub, or names, sizes and times of a local copy's files.
+
+    Raises:
+        DataError: The hub cannot be reached, or there is no such dataset or revision.
+    """
+    local = _find_copy_without_revision(dataset, copies, revision)
+    commit = None if local else resolve_revision(dataset, revision)
+    origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
+    return {**origin, "files": _copy_fingerprint(local)} if local else origin
+
+
+def find_copy(dataset: str, copies: Path | None) -> Path | None:
+    """Return the folder that stands for a dataset, or None if it is to come from the hub.
+
+    Raises:
+        DataError: It is neither a folder nor a name that the hub could know.
+    """
+    folder = expanded(dataset)
+    if dataset and folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(dataset) or dataset.startswith("."):
+        raise DataError(f"{dataset}: no such folder, and not a hub id such as owner/name")
+    copy = copies / dataset if copies else None
+    return copy if copy and copy.is_dir() else None
+
+
+def _find_copy_without_revision(
+    dataset: str, copies: Path | None, revision: str | None
+) -> Path | None:
+    """Return a local copy, which is the only revision of itself.
+
+    Raises:
+        DataError: Another revision was asked for.
+    """
+    local = find_copy(dataset, copies)
+    if local and revision:
+        raise DataError(
+            f"hf:{dataset}: the local copy has no revision '{revision}'; leave the revision out, "
+            "or the copy"
+        )
+    return local
+
+
+def _cache_of(local: Path) -> str:
+    """Return where the library may keep what it makes of a local copy.
+
+    By itself it would know a copy by the name of its folder alone, and give the old rows of one
+    that was changed, or of another one of that name.
+    """
+    import datasets.config  # noqa: PLC0415
+
+    key = digest({"path": str(local.resolve()), "files": _copy_fingerprint(local)})[:32]
+    return str(Path(datasets.config.HF_DATASETS_CACHE) / "local-copies" / key)
+
+
+def _copy_fingerprint(local: Path) -> dict[str, Any]:
+    # Downloads leave notes of their own in `.cache`, which change while the data stays.
+    files = (file for file in list_files(local) if not is_hidden(file, local))
+    return files_fingerprint(local, files)
+
+
+def resolve_revision(dataset: str, revision: str | None) -> str:
+    """Return the commit that a branch or tag of a hub dataset stands for now.
+
+    Raises:
+        DataError: The hub cannot be reached, or there is no such dataset or revision.
+    """
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    from huggingface_hub import HfApi  # noqa: PLC0415
+
+    try:
+        with quiet():
+            commit = HfApi().dataset_info(dataset, revision=revision).sha
+    except library_errors() as error:
+        at = f" at revision '{revision}'" if revision else ""
+        raise DataError(f"hf:{dataset}{at}: {explain(error)}") from None
+    if not commit:
+        raise DataError(f"hf:{dataset}: the hub names no commit; give a full one as revision")
+    return commit
+
+
+def describe(origin: dict[str, Any]) -> str:
+    """Name a table for a message: `hf:owner/name, config a, split train`."""
+    config = f", config {origin['config']}" if origin["config"] else ""
+    return f"hf:{origin['dataset']}{config}, split {origin['split']}"
+
+
+def library_errors() -> tuple[type[Exception], ...]:
+    """Return what the hub's libraries raise; wrong names are a ValueError."""
+    import pyarrow as pa  # noqa: PLC0415
+    from datasets.exceptions import DatasetsError  # noqa: PLC0415
+    from huggingface_hub.errors import HTTPError  # noqa: PLC0415  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
+
+    # RuntimeError is for a dataset with code of its own.
+    return DatasetsError, HTTPError, pa.ArrowException, OSError, RuntimeError
+
+
+def explain(error: BaseException) -> str:
+    """Say in one line what an error of the hub's libraries means and what to do."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    chain = list(_chain(error))
+    # datasets cuts the chain of causes and leaves the name alone.
+    if any("OfflineModeIsEnabled" in f"{type(part).__name__} {part}" for part in chain):
+        return _OFFLINE
+    for name, meaning in _MEANINGS.items():
+        if any(isinstance(part, getattr(errors, name)) for part in chain):
+            return meaning
+    if "scripts are no longer supported" in str(error):
+        return _NEEDS_CODE
+    # The first cause says what happened; those above it only that something did.
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"the hub refuses to answer; try again later, {_LOCAL} ({one_line(chain[-1])})"
+    if isinstance(error, errors.HTTPError | ConnectionError):  # pyright: ignore[reportPrivateImportUsage]
+        return f"{_UNREACHABLE} ({one_line(chain[-1])})"
+    return f"cannot be read ({one_line(chain[-1])})"
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line breaks; its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the hub's libraries from drawing bars and logging retries, for the block only."""
+    import datasets.utils  # noqa: PLC0415
+    import huggingface_hub.utils  # noqa: PLC0415
+
+    with ExitStack() as undo:
+        for name in ("datasets", "huggingface_hub"):
+            logger = logging.getLogger(name)
+            undo.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)
+        # Where the environment decides about bars, the libraries warn and leave things alone.
+        undo.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", UserWarning)
+        for library in (datasets.utils, huggingface_hub.utils):
+            if not library.are_progress_bars_disabled():
+                library.disable_progress_bars()
+                undo.callback(library.enable_progress_bars)
+        yield
+
+
+def _origin(
+    dataset: str, *, config: str | None, split: str, commit: str | None, local: Path | None
+) -> dict[str, Any]:
+    # A folder is named without its path: the same copy elsewhere is the same data.
+    is_path = local is not None and expanded(dataset) == local
+    name = local.resolve().name if local and is_path else dataset
+    origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
+    return {**origin, "local": True} if local else origin
+
+
+def _wrong_name(
+    place: str, *, config: str | None, split: str, commit: str | None, streaming: bool
+) -> str:
+    """Tell which of config and split the dataset lacks; empty when it lacks neither."""
+    import datasets  # noqa: PLC0415
+
+    try:
+        with quiet():
+            configs = datasets.get_dataset_config_names(place, revision=commit)
+            if config is None and len(configs) > 1:
+                default = datasets.get_dataset_default_config_name(place, revision=commit)
+                if default is None:
+                    return f"several configs; choose one of {', '.join(sorted(configs))}"
+            elif config is not None and config not in configs:
+                return f"no config '{config}'{nearest(config, configs)}"
+            splits = datasets.get_dataset_split_names(place, config, revision=commit)
+    except (*library_errors(), ValueError):
+        return ""  # the first error says more
+    name = split.partition("[")[0]
+    if name not in splits:
+        return f"no split '{name}'{nearest(name, splits)}"
+    return "a slice of a split cannot be streamed" if streaming and name != split else ""
+
+
+def _next_batch(batches: Iterator[Any], where: str) -> Any | None:
+    try:
+        return next(batches, None)
+    except (*library_errors(), ValueError) as error:
+        raise DataError(f"{where}: {explain(error)}") from None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, the first cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

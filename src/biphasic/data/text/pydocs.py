@@ -1,0 +1,305 @@
+"""The built-in corpus: the English documentation that every installation already has."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import hashlib
+import importlib.util
+import inspect
+import re
+import sysconfig
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from biphasic.data.text.docstrings import Docstring, find_modules, read_docstrings
+from biphasic.data.text.near_duplicates import ShingleIndex, Shingler
+from biphasic.errors import DataError
+
+Split = Literal["train", "validation", "test"]
+
+PYDOCS_VERSION = 1
+"""Raised by hand whenever the same libraries would give other documents."""
+STANDARD_LIBRARY = "python"
+# Library -> the packages it installs. What is not installed is not part of the corpus. Test and
+# lint tools are left out, so that the text is the same with and without them.
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "absl-py": ("absl",),
+    "anyio": ("anyio",),
+    "click": ("click",),
+    "contourpy": ("contourpy",),
+    "cycler": ("cycler",),
+    "datasets": ("datasets",),
+    "dill": ("dill",),
+    "filelock": ("filelock",),
+    "fonttools": ("fontTools",),
+    "formulaic": ("formulaic",),
+    "fsspec": ("fsspec",),
+    "grpcio": ("grpc",),
+    "huggingface-hub": ("huggingface_hub",),
+    "jinja2": ("jinja2", "markupsafe"),
+    "joblib": ("joblib",),
+    "markdown": ("markdown",),
+    "markdown-it-py": ("markdown_it", "mdurl"),
+    "matplotlib": ("matplotlib", "mpl_toolkits"),
+    "mpmath": ("mpmath",),
+    "multiprocess": ("multiprocess",),
+    "narwhals": ("narwhals",),
+    "networkx": ("networkx",),
+    "numpy": ("numpy",),
+    "packaging": ("packaging",),
+    "pandas": ("pandas",),
+    "patsy": ("patsy",),
+    "pillow": ("PIL",),
+    "pyarrow": ("pyarrow",),
+    "pydantic": ("pydantic", "pydantic_core"),
+    "pygments": ("pygments",),
+    "pyparsing": ("pyparsing",),
+    "python-dateutil": ("dateutil",),
+    "pyyaml": ("yaml",),
+    "regex": ("regex",),
+    "rich": ("rich",),
+    "safetensors": ("safetensors",),
+    "scikit-learn": ("sklearn",),
+    "scipy": ("scipy",),
+    "seqeval": ("seqeval",),
+    "statsmodels": ("statsmodels",),
+    "sympy": ("sympy",),
+    "tensorboard": ("tensorboard",),
+    "threadpoolctl": ("threadpoolctl",),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch", "functorch"),
+    "tqdm": ("tqdm",),
+    "transformers": ("transformers",),
+    "typer": ("typer",),
+    "typing-extensions": ("typing_extensions",),
+    "werkzeug": ("werkzeug",),
+}
+
+MIN_CHARACTERS = 120
+MAX_CHARACTERS = 40_000
+VALIDATION_SHARE = 0.06
+TEST_SHARE = 0.10
+
+_DOCTEST = re.compile(r"^[ \t]*>>>.*\n?(?:^[ \t]*\S.*\n?)*", re.MULTILINE)
+_PLACEHOLDER_LINE = re.compile(r"^[ \t]*(?:%\([^)\n]*\)s|\{\w*\}|\$\w+)[ \t]*$\n?", re.MULTILINE)
+_SIGNATURE_LINE = re.compile(r"(?:\w+\.)*(?P<name>\w+)(?P<signature>\(.*\))(?: *-> *.+)?")
+_BLANK_LINES = re.compile(r"\n{3,}")
+_WORDS = re.compile(r"[A-Za-z]+")
+_LICENCE = re.compile(
+    r"permission is hereby granted|redistribution and use in source|licensed under the"
+    r"|all rights reserved|without warranty of any kind|SPDX-License-Identifier",
+    re.IGNORECASE,
+)
+_COMMON_WORDS = frozenset(
+    _WORDS.findall(
+        "a an and are as at be by can for from has if in is it its not of on or that the this to"
+        " used using when which will with"
+    )
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """The documentation of one module, class or function."""
+
+    id: str
+    """Qualified name, unique: `numpy.linalg.norm`."""
+    text: str
+    """Name and signature, a blank line, the cleaned docstring."""
+    module: str
+    """The file's module, which decides the split."""
+    library: str
+    """A key of `LIBRARIES`, or `python`."""
+    split: Split
+
+
+def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
+    """Read the documentation of the standard library and of the installed `LIBRARIES`.
+
+    Sorted by id, without duplicates, and without near-duplicates across splits; the result
+    depends on nothing but the versions of Python and of those libraries.
+
+    Args:
+        libraries: Keys of `LIBRARIES`, or `python`, to read; all when None.
+
+    Raises:
+        DataError: No documentation was found (a Python without its sources).
+    """
+    return list(_load_documents(None if libraries is None else tuple(sorted(set(libraries)))))
+
+
+# A study's corpus and its built-in tasks are made of the same documents, one after the other.
+@lru_cache(maxsize=1)
+def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
+    with _collector_paused():
+        documents: list[Document] = []
+        if libraries is None or STANDARD_LIBRARY in libraries:
+            documents += [*_read_standard_library(), *_read_topics()]
+        for library, packages in LIBRARIES.items():
+            if libraries is not None and library not in libraries:
+                continue
+            for package in packages:
+                if root := locate_package(package):
+                    documents.extend(read_package(root, package, library=library))
+        documents = separate_splits(drop_duplicates(documents))
+    if not documents:
+        wanted = "this Python" if libraries is None else ", ".join(sorted(libraries))
+        raise DataError(f"builtin:pydocs: no documentation found; {wanted}: no sources installed")
+    return tuple(documents)
+
+
+def installed_versions(libraries: Collection[str] | None = None) -> dict[str, str]:
+    """Return the versions of those libraries that are installed: what the documents depend on."""
+    wanted = LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]
+    found = {}
+    for library in wanted:
+        with suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
+
+
+def locate_package(package: str) -> Path | None:
+    """Find a top-level package's folder, or a module's file, without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def read_package(root: Path, package: str, *, library: str) -> Iterator[Document]:
+    """Read every usable docstring below a package's folder; sources are parsed, never run."""
+    for module, path in find_modules(root, package):
+        split = split_of(module)
+        for docstring in read_docstrings(path, module):
+            if text := document_text(docstring):
+                yield Document(docstring.name, text, module, library, split)
+
+
+def split_of(module: str) -> Split:
+    """Assign a module, and all that its file documents, to a split by the hash of its name."""
+    digest = hashlib.sha256(f"pydocs:{module}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    if place < TEST_SHARE:
+        return "test"
+    return "validation" if place < TEST_SHARE + VALIDATION_SHARE else "train"
+
+
+def document_text(docstring: Docstring) -> str:
+    """Clean a docstring and put its name and signature above it; empty if it is of no use."""
+    body = clean(docstring.text)
+    signature = docstring.signature
+    first, _, rest = body.partition("\n")
+    written = _SIGNATURE_LINE.fullmatch(first)
+    if written and written["name"] == docstring.name.rpartition(".")[2]:
+        # Extension modules write the signature themselves, as the docstring's first line.
+        signature, body = written["signature"], rest.strip()
+    if not is_useful(body):
+        return ""
+    return f"{docstring.name}{signature}\n\n{body}"
+
+
+def clean(text: str) -> str:
+    """Dedent, drop unfilled template lines, trailing spaces and runs of blank lines."""
+    text = inspect.cleandoc(text.replace("\r\n", "\n").replace("\x00", ""))
+    text = _PLACEHOLDER_LINE.sub("", text)
+    lines = (line.rstrip().replace("\xa0", " ") for line in text.split("\n"))
+    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def is_useful(body: str) -> bool:
+    """Tell English prose of some length from tiny texts, tables, code, licences."""
+    if not MIN_CHARACTERS <= len(body) <= MAX_CHARACTERS or _LICENCE.search(body):
+        return False
+    prose = _DOCTEST.sub("", body)
+    words = _WORDS.findall(prose.lower())
+    letters = sum(len(word) for word in words)
+    if letters < 0.5 * MIN_CHARACTERS or letters < 0.5 * len("".join(prose.split())):
+        return False
+    return sum(word in _COMMON_WORDS for word in words) >= 0.1 * len(words)
+
+
+def drop_duplicates(documents: Iterable[Document]) -> list[Document]:
+    """Sort by id; keep the first of each id, and of each text below the signature."""
+    kept: dict[str, Document] = {}
+    bodies: set[bytes] = set()
+    for document in sorted(documents, key=lambda document: document.id):
+        body = " ".join(document.text.partition("\n\n")[2].split())
+        key = hashlib.sha256(body.encode("utf-8", "replace")).digest()
+        if document.id not in kept and key not in bodies:
+            kept[document.id] = document
+            bodies.add(key)
+    return list(kept.values())
+
+
+def separate_splits(documents: Iterable[Document]) -> list[Document]:
+    """Drop near-duplicates across splits, so that no split quotes another.
+
+    Validation gives way to test, train to both; then a held-out document goes if train or the
+    other held-out split still holds half of it (a short text inside a long one).
+    """
+    shingler = Shingler()
+    by_split: dict[str, dict[str, Document]] = {"train": {}, "validation": {}, "test": {}}
+    shingles = {}
+    for document in documents:
+        by_split[document.split][document.id] = document
+        shingles[document.id] = shingler(body_of(document))
+
+    def without(split: str, *others: str) -> None:
+        index = ShingleIndex(shingles[name] for other in others for name in by_split[other])
+        kept = {n: doc for n, doc in by_split[split].items() if not index.holds(shingles[n])}
+        by_split[split] = kept
+
+    without("validation", "test")
+    without("train", "validation", "test")
+    without("validation", "train")
+    without("test", "train", "validation")
+    merged = (document for part in by_split.values() for document in part.values())
+    return sorted(merged, key=lambda document: document.id)
+
+
+def body_of(document: Document) -> str:
+    """The text below the signature line."""
+    return document.text.partition("\n\n")[2]
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector: it costs a third of the time and finds nothing here."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read_standard_library() -> Iterator[Document]:
+    root = Path(sysconfig.get_path("stdlib"))
+    return read_package(root, "", library=STANDARD_LIBRARY)
+
+
+def _read_topics() -> Iterator[Document]:
+    """Read the language reference that `help()` shows, one document per topic."""
+    path = Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
+    if not path.is_file():
+        return
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            for topic, text in ast.literal_eval(node.value).items():
+                module = f"pydoc_data.topics.{topic}"
+                document = Document(module, "", module, STANDARD_LIBRARY, split_of(module))
+                body = clean(text)
+                if is_useful(body):
+                    yield replace(document, text=f"{module}\n\n{body}")

@@ -1,0 +1,257 @@
+"""Where a corpus's text comes from: the built-in documentation, files, or datasets of the hub."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from pydantic import PositiveFloat, model_validator
+
+from biphasic.config import Config, nearest
+from biphasic.data.text.files import (
+    files_fingerprint,
+    find_text_files,
+    read_text_files,
+    record_of,
+)
+from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
+from biphasic.data.text.pydocs import (
+    PYDOCS_VERSION,
+    STANDARD_LIBRARY,
+    installed_versions,
+    load_documents,
+)
+from biphasic.files import expanded, is_folder
+
+BUILTIN = "builtin:pydocs"
+_HUB = "hf:"
+_TRUTH = {"true": True, "false": False}
+# A corpus splits in two: the built-in test split belongs to the tasks made from the same texts.
+_BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
+    "train": "train",
+    "validation": "heldout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A dataset of the hub as `hf:ID?name=CONFIG&split=SPLIT...` names it."""
+
+    dataset: str
+    """Hub id, or path of a local folder in the hub's layout."""
+    config: str | None
+    split: str
+    revision: str | None
+    column: str | None
+    streaming: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDocument:
+    """One document of a source."""
+
+    id: str
+    text: str
+    split: Literal["train", "heldout"] | None
+    """None where the hash of the text decides."""
+    license: str = ""
+
+
+class SourceConfig(Config):
+    """One source of text; a plain string stands for its `source` alone."""
+
+    source: str
+    """`builtin:pydocs`; a file or folder; or `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
+    column: str = "text"
+    """Which column of a table, or value of a JSON line, is the text."""
+    share: PositiveFloat | None = None
+    """Share of the corpus's tokens, in any unit; for all sources of a corpus or for none."""
+    license: str = ""
+    """Licence of documents that do not state their own; only recorded."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, raw: Any) -> Any:
+        return {"source": raw} if isinstance(raw, str) else raw
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SourceConfig:
+        if self.source.startswith("builtin:") and not self.is_builtin:
+            raise ValueError(f"unknown source '{self.source}' (did you mean '{BUILTIN}'?)")
+        if not self.source.strip():
+            raise ValueError("source is empty")
+        # By value: a configuration written out in full must load again.
+        if self.is_builtin and self.column != SourceConfig.model_fields["column"].default:
+            raise ValueError(f"'{self.source}' has no columns; leave 'column' away")
+        if (hub := self.hub) and hub.column and "column" in self.model_fields_set:
+            raise ValueError(f"'{self.source}': give the column once, in the source or beside it")
+        return self
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether this is the documentation of installed libraries."""
+        return self.source == BUILTIN
+
+    @property
+    def hub(self) -> HubSource | None:
+        """The dataset that it names; None for other sources."""
+        return parse_hub(self.source) if self.source.startswith(_HUB) else None
+
+    @property
+    def path(self) -> Path | None:
+        """The file or folder that it names; None for other sources."""
+        if self.is_builtin or self.source.startswith(_HUB):
+            return None
+        return expanded(self.source)
+
+    def anchored(self, base: Path) -> SourceConfig:
+        """Return the source with a relative path taken from `base`."""
+        if self.path:
+            return self.model_copy(update={"source": str(base / self.path)})
+        if self.hub and is_folder(folder := base / expanded(self.hub.dataset)):
+            query = self.source.partition("?")[1:]
+            return self.model_copy(update={"source": f"{_HUB}{folder}{''.join(query)}"})
+        return self
+
+
+def parse_hub(source: str) -> HubSource:
+    """Take `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false` apart.
+
+    Raises:
+        ValueError: A key is unknown, repeated or without a value.
+    """
+    dataset, _, query = source.removeprefix(_HUB).partition("?")
+    known = ("name", "split", "revision", "column", "streaming")
+    given: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        key, _, value = part.partition("=")
+        if key not in known:
+            raise ValueError(f"'{source}': unknown key '{key}'{nearest(key, known)}")
+        if key in given or not value:
+            raise ValueError(f"'{source}': give '{key}' one value")
+        given[key] = unquote(value)
+    if not dataset:
+        raise ValueError(f"'{source}': write it as hf:OWNER/NAME")
+    streaming = given.get("streaming", "true")
+    if streaming not in _TRUTH:
+        raise ValueError(f"'{source}': streaming is true or false, not '{streaming}'")
+    return HubSource(
+        dataset=dataset,
+        config=given.get("name"),
+        split=given.get("split", "train"),
+        revision=given.get("revision"),
+        column=given.get("column"),
+        streaming=_TRUTH[streaming],
+    )
+
+
+def read_documents(
+    source: SourceConfig,
+    *,
+    libraries: Collection[str] | None = None,
+    copies: Path | None = None,
+) -> Iterator[SourceDocument]:
+    """Read a source's documents one at a time, always in the same order.
+
+    Args:
+        source: What to read.
+        libraries: For the built-in documentation: which libraries' to read.
+        copies: Folder with local copies of hub datasets, as `owner/name/`.
+
+    Raises:
+        DataError: It cannot be read; the message names file and line.
+    """
+    if source.is_builtin:
+        yield from _read_builtin(libraries, source.license)
+    elif source.hub:
+        yield from _read_hub(source, source.hub, copies)
+    elif source.path:
+        for record in read_text_files(source.path, column=source.column):
+            yield SourceDocument(record.id, record.text, None, record.license or source.license)
+
+
+def source_origin(
+    source: SourceConfig,
+    *,
+    libraries: Collection[str] | None = None,
+    copies: Path | None = None,
+) -> dict[str, Any]:
+    """Return what determines a source's documents, without reading them; no absolute paths.
+
+    For files that is name, size and time of each; for the hub the commit; for the built-in
+    documentation the versions of what is installed.
+
+    Raises:
+        DataError: There is no such source.
+    """
+    if source.is_builtin:
+        licensed = {"license": source.license} if source.license else {}
+        return {"source": BUILTIN, **_builtin_origin(libraries), **licensed}
+    shared = {"license": source.license}
+    if hub := source.hub:
+        names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
+        found = hub_fingerprint(hub.dataset, **names, copies=copies)
+        return {"source": "hub", "column": hub.column or source.column, **found, **shared}
+    assert source.path  # noqa: S101 - there is no fourth sort of source
+    files = find_text_files(source.path)
+    return {
+        "source": "files",
+        "name": source.path.resolve().name,
+        "column": source.column,
+        "files": files_fingerprint(files.root, files.files),
+        "num_ignored": files.num_ignored,
+        **shared,
+    }
+
+
+def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path | None:
+    """Return the folder that a source is read from; None for a file, the hub and what is built in.
+
+    Raises:
+        DataError: A dataset is neither a folder nor a name that the hub could know.
+    """
+    if hub := source.hub:
+        return find_copy(hub.dataset, copies)
+    return source.path if source.path and source.path.is_dir() else None
+
+
+def _read_builtin(
+    libraries: Collection[str] | None, default_license: str
+) -> Iterator[SourceDocument]:
+    for document in load_documents(libraries):
+        if split := _BUILTIN_SPLITS.get(document.split):
+            yield SourceDocument(document.id, document.text, split, default_license)
+
+
+def _builtin_origin(libraries: Collection[str] | None) -> dict[str, Any]:
+    return {
+        "libraries": installed_versions(libraries),
+        # It has no version of its own: without this, with and without it would be the same.
+        "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
+        "python": platform.python_version(),
+        "pydocs_version": PYDOCS_VERSION,
+    }
+
+
+def _read_hub(
+    source: SourceConfig, hub: HubSource, copies: Path | None
+) -> Iterator[SourceDocument]:
+    table = open_hub(
+        hub.dataset,
+        config=hub.config,
+        split=hub.split,
+        revision=hub.revision,
+        streaming=hub.streaming,
+        copies=copies,
+    )
+    column = hub.column or source.column
+    where = f"hf:{hub.dataset}, split {hub.split}"
+    for number, row in enumerate(table.read([column], optional=("id", "license"))):
+        record = record_of(
+            row, column=column, place=f"{hub.split}:{number}", where=f"{where}, row {number}"
+        )
+        yield SourceDocument(record.id, record.text, None, record.license or source.license)

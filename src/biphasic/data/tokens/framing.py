@@ -1,0 +1,104 @@
+"""What `tokenizer.json` must say so that everyone's `AutoTokenizer` frames texts as we do.
+
+Inputs are BOS, text, EOS; a question with its context is BOS, question, line break, context, EOS
+(`tasks/kinds/windows.py`). Both are written as the post-processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SEPARATOR = "\n"
+# Post-processors that correct offsets and add nothing; RoBERTa's does both.
+_OFFSETS = "ByteLevel"
+_ROBERTA = "RobertaProcessing"
+
+Rules = dict[str, Any]
+"""The content of `tokenizer.json`."""
+
+
+def framed(
+    rules: Rules,
+    special_tokens: Mapping[str, str],
+    *,
+    vocabulary: Mapping[str, int],
+    separator: Sequence[int],
+) -> Rules:
+    """Return rules that add BOS and EOS.
+
+    Args:
+        rules: Of the tokenizer as it is here; not changed.
+        special_tokens: Tokens by role: bos, eos and, where there is one, mask.
+        vocabulary: All tokens with their ids.
+        separator: Ids between a question and its context.
+    """
+    template = _template(special_tokens, vocabulary, separator)
+    offsets = _offset_parts(rules.get("post_processor"))
+    whole = {"type": "Sequence", "processors": [*offsets, template]} if offsets else template
+    # Training hides a token with the space before it: "reads <mask>" must not keep one.
+    return _with(rules, post_processor=whole, mask=special_tokens.get("mask"), lstrip=True)
+
+
+def own_part(rules: Rules, mask: str | None) -> Rules:
+    """Return what `framed` replaces, by which `unframed` puts it back."""
+    strips = [added["lstrip"] for added in rules["added_tokens"] if added["content"] == mask]
+    return {"post_processor": rules.get("post_processor"), "mask_lstrip": strips == [True]}
+
+
+def unframed(rules: Rules, own: Rules, mask: str | None) -> Rules:
+    """Undo `framed`.
+
+    Args:
+        rules: As `framed` returned them.
+        own: As `own_part` returned it.
+        mask: The mask token, where there is one.
+    """
+    return _with(rules, post_processor=own["post_processor"], mask=mask, lstrip=own["mask_lstrip"])
+
+
+def _with(rules: Rules, *, post_processor: Rules | None, mask: str | None, lstrip: bool) -> Rules:
+    added = [
+        {**token, "lstrip": lstrip} if token["content"] == mask else token
+        for token in rules["added_tokens"]
+    ]
+    return {**rules, "added_tokens": added, "post_processor": post_processor}
+
+
+def _offset_parts(given: Rules | None) -> list[Rules]:
+    """Return what a post-processor corrects offsets with."""
+    if given is None:
+        return []
+    if given["type"] == "Sequence":
+        return [kept for part in given["processors"] for kept in _offset_parts(part)]
+    if given["type"] == _OFFSETS:
+        return [given]
+    if given["type"] == _ROBERTA:
+        kept = {name: given[name] for name in ("trim_offsets", "add_prefix_space")}
+        return [{"type": _OFFSETS, **kept, "use_regex": True}]
+    return []
+
+
+def _template(
+    tokens: Mapping[str, str], vocabulary: Mapping[str, int], separator: Sequence[int]
+) -> Rules:
+    names = {token_id: token for token, token_id in vocabulary.items()}
+    parts = {
+        tokens["bos"]: [vocabulary[tokens["bos"]]],
+        tokens["eos"]: [vocabulary[tokens["eos"]]],
+        _SEPARATOR: list(separator),
+    }
+    begin, end, between = (
+        {"SpecialToken": {"id": name, "type_id": 0}}
+        for name in (tokens["bos"], tokens["eos"], _SEPARATOR)
+    )
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [begin, first, end],
+        "pair": [begin, first, between, second, end],
+        "special_tokens": {
+            name: {"id": name, "ids": ids, "tokens": [names[token_id] for token_id in ids]}
+            for name, ids in parts.items()
+        },
+    }

@@ -1,0 +1,211 @@
+"""Blocks of documents, and the shards that tokenising them gives.
+
+A shard is a complete folder that nobody reads but the build it belongs to:
+
+- `tokens.bin`: token ids, little-endian uint16 or uint32, documents end to end;
+- `index.npy`: int64 [num_documents, num_notes + 2]; the notes that came with each document, its
+  characters, its tokens (zero where the text has none);
+- `documents.jsonl`: one JSON string a line, the id of each document;
+- `manifest.json`: SHA-256 of every file.
+
+A shard's name is the hash of all that determined it: the documents, their notes, the tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import DataError
+from biphasic.files import complete_folder
+
+BLOCK_BYTES = 1 << 24
+"""Text of a block, in bytes of UTF-8: some seconds of work for one core."""
+SHARD_VERSION = 1
+"""Raised by hand whenever the same block would give another shard."""
+TOKENS, INDEX, NAMES = "tokens.bin", "index.npy", "documents.jsonl"
+CHARACTERS, LENGTHS = -2, -1
+"""Columns of the index, behind the notes."""
+# Of text given to the tokenizer at once: its records of a text need many times the text's memory.
+_BATCH_CHARACTERS = 1 << 18
+
+
+def token_dtype(vocab_size: int) -> str:
+    """Return the narrowest type that holds a vocabulary."""
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Documents that are tokenised together, as bytes.
+
+    Attributes:
+        notes: int64 [num_documents, num_notes]; passed on to the shard's index.
+        sizes: int64 [num_documents, 2]; bytes of each id and of each text.
+        content: Ids and texts in UTF-8: id, text, id, text, ...
+    """
+
+    notes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    content: bytes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """Yield (id, text) pairs."""
+        start = 0
+        for id_bytes, text_bytes in self.sizes.tolist():
+            middle = start + id_bytes
+            end = middle + text_bytes
+            yield self.content[start:middle].decode(), self.content[middle:end].decode()
+            start = end
+
+    def key(self, tokenizer_sha256: str) -> str:
+        """Return the name of the shard that a tokenizer makes of this block."""
+        version = importlib.metadata.version("tokenizers")
+        header = [SHARD_VERSION, version, tokenizer_sha256, *self.notes.shape]
+        hasher = hashlib.sha256(json.dumps(header).encode())
+        for part in (self.notes.tobytes(), self.sizes.tobytes(), self.content):
+            hasher.update(part)
+        return hasher.hexdigest()[:40]
+
+    def send(self, stream: IO[bytes]) -> None:
+        """Write the block; `receive` reads it."""
+        shape = [*self.notes.shape, len(self.content)]
+        stream.write(json.dumps(shape).encode() + b"\n")
+        for part in (self.notes.tobytes(), self.sizes.tobytes(), self.content):
+            stream.write(part)
+
+    @classmethod
+    def receive(cls, stream: IO[bytes]) -> Block:
+        """Read a block that `send` wrote.
+
+        Raises:
+            EOFError: The stream ends before the block does.
+        """
+        documents, notes, num_bytes = json.loads(_read(stream.readline(), at_least=1))
+        parts = [
+            _read(stream.read(size), at_least=size)
+            for size in (documents * notes * 8, documents * 2 * 8, num_bytes)
+        ]
+        return cls(
+            notes=np.frombuffer(parts[0], dtype=np.int64).reshape(documents, notes),
+            sizes=np.frombuffer(parts[1], dtype=np.int64).reshape(documents, 2),
+            content=parts[2],
+        )
+
+
+class BlockBuilder:
+    """Collects documents until there are enough for a block."""
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts: list[bytes] = []
+        self._notes: list[Sequence[int]] = []
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the block has reached its size."""
+        return self._num_bytes >= self._block_bytes
+
+    def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> int:
+        """Add a document and return its text's size in bytes.
+
+        Raises:
+            DataError: It is no valid Unicode.
+        """
+        parts = (
+            _encoded(document_id, f"document {document_id!r}: its name", remedy="rename it"),
+            _encoded(text, f"document {document_id!r}: its text", remedy="mend it"),
+        )
+        self._parts += parts
+        self._notes.append(notes)
+        self._num_bytes += len(parts[1])
+        return len(parts[1])
+
+    def take(self) -> Block | None:
+        """Return what was collected, if anything was, and begin anew."""
+        if not self._parts:
+            return None
+        sizes = np.array([len(part) for part in self._parts], dtype=np.int64)
+        block = Block(
+            notes=np.array(self._notes, dtype=np.int64).reshape(len(self._notes), -1),
+            sizes=sizes.reshape(-1, 2),
+            content=b"".join(self._parts),
+        )
+        self._begin()
+        return block
+
+
+def blocks(
+    documents: Iterable[tuple[str, str]], *, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Block]:
+    """Group (id, text) pairs into blocks without notes."""
+    builder = BlockBuilder(block_bytes)
+    for document_id, text in documents:
+        builder.add(document_id, text)
+        if builder.is_full and (block := builder.take()):
+            yield block
+    if block := builder.take():
+        yield block
+
+
+def write_shard(folder: Path, block: Block, tokenizer: TextTokenizer) -> None:
+    """Tokenise a block into a shard's folder, which appears once it is complete."""
+    dtype = token_dtype(tokenizer.vocab_size)
+    characters: list[int] = []
+    lengths: list[int] = []
+    with complete_folder(folder) as partial:
+        with (
+            (partial / TOKENS).open("wb") as tokens,
+            (partial / NAMES).open("w", encoding="utf-8") as names,
+        ):
+            for batch in _batches(block.documents()):
+                texts = [text for _, text in batch]
+                for ids in tokenizer.encode_many(texts):
+                    tokens.write(np.array(ids, dtype=dtype).tobytes())
+                    lengths.append(len(ids))
+                characters += map(len, texts)
+                names.writelines(json.dumps(document_id) + "\n" for document_id, _ in batch)
+        columns = np.array([characters, lengths], dtype=np.int64).T
+        np.save(partial / INDEX, np.hstack([block.notes, columns]))
+
+
+def _batches(documents: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    batch: list[tuple[str, str]] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document[1])
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _encoded(text: str, what: str, *, remedy: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{what} is not valid Unicode ({error.reason}); {remedy}") from None
+
+
+def _read(content: bytes, *, at_least: int) -> bytes:
+    if len(content) < at_least:
+        raise EOFError
+    return content

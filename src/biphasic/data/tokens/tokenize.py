@@ -1,0 +1,234 @@
+"""Blocks of documents to shards, on worker processes; finished shards are found after a restart.
+
+Workers are plain subprocesses that are sent one block at a time through a pipe. They need no
+`if __name__ == "__main__"` in the caller's script, and end when the caller does. A shard is named
+by the hash of its block and of the tokenizer, so one that an interrupted build left behind is
+taken if and only if it is what would be made now: the result depends neither on interruptions nor
+on the number of workers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Protocol, cast
+
+from biphasic.data.tokens.shards import Block, write_shard
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import CheckpointError, DataError
+from biphasic.files import is_complete, remove_partials, verify_folder
+
+_WAITING_BLOCKS = 2
+"""Blocks that stand ready, beside one for each worker, so that none waits for the next."""
+_PIPE_BYTES = 1 << 20
+# One core per worker, so that as many run as were asked for.
+_ONE_THREAD = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class ShardMaker:
+    """Makes shards of blocks, in this process (one worker) or on several others.
+
+    Memory is bounded: `make` waits while every worker is busy and some blocks wait already.
+
+    Attributes:
+        num_found: Shards that were there from an interrupted build.
+        tokenizer_sha256: Hash of the tokenizer.
+    """
+
+    def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:
+        """Prepare; a worker starts with its first block.
+
+        Args:
+            folder: Where shards go, each into a folder of its own.
+            tokenizer_folder: Tokenizer in Hugging Face's format.
+            num_workers: Processes, on one thread each; if one, it is this process, and the
+                tokenizers library decides about threads.
+        """
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_partials(folder)
+        self.num_found = 0
+        self._tokenizer = TextTokenizer.load(tokenizer_folder)
+        self.tokenizer_sha256 = self._tokenizer.sha256
+        self._queue: SimpleQueue[_Order | None] = SimpleQueue()
+        self._room = threading.Semaphore(num_workers + _WAITING_BLOCKS)
+        self._workers = [
+            _Worker(tokenizer_folder, folder / f"worker-{number}.log")
+            for number in range(num_workers if num_workers > 1 else 0)
+        ]
+        self._threads = [
+            threading.Thread(target=self._attend, args=(worker,), daemon=True)
+            for worker in self._workers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def make(self, block: Block, *, label: str) -> Future[Path]:
+        """Order a shard, once there is room; the future gives its folder.
+
+        The future raises `DataError` if the shard cannot be made.
+
+        Args:
+            block: The documents.
+            label: What messages call the shard.
+        """
+        order = _Order(block, label, self._folder / block.key(self.tokenizer_sha256))
+        if _is_whole(order.folder):
+            self.num_found += 1
+            order.future.set_result(order.folder)
+        elif self._workers:
+            self._room.acquire()
+            self._queue.put(order)
+        else:
+            order.fill(_Here(self._tokenizer))
+        return order.future
+
+    def __enter__(self) -> ShardMaker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the workers at once; shards that they finished stay."""
+        for worker in self._workers:
+            worker.stop()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        for worker in self._workers:
+            worker.close()
+
+    def _attend(self, worker: _Worker) -> None:
+        while order := self._queue.get():
+            order.fill(worker)
+            self._room.release()
+
+
+class _Writer(Protocol):
+    def write(self, folder: Path, block: Block) -> str | None:
+        """Write a shard, or say why that is not possible."""
+        ...
+
+
+class _Order:
+    """A shard to be made."""
+
+    def __init__(self, block: Block, label: str, folder: Path) -> None:
+        self._block, self._label = block, label
+        self.folder = folder
+        self.future: Future[Path] = Future()
+
+    def fill(self, writer: _Writer) -> None:
+        try:
+            problem = writer.write(self.folder, self._block)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the future is told
+            self.future.set_exception(error)
+            return
+        finally:
+            del self._block  # the future is kept longer than the text should be
+        if problem is None:
+            self.future.set_result(self.folder)
+        else:
+            self.future.set_exception(DataError(f"{self._label}: {problem}"))
+
+
+class _Here:
+    """Writes shards in this process."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def write(self, folder: Path, block: Block) -> None:
+        write_shard(folder, block, self._tokenizer)
+
+
+class _Worker:
+    """Writes shards in a process of its own."""
+
+    def __init__(self, tokenizer_folder: Path, log: Path) -> None:
+        self._tokenizer_folder, self._log = tokenizer_folder, log
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def write(self, folder: Path, block: Block) -> str | None:
+        process = self._started()
+        if process is None:
+            return "not made, the build was stopped"
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("a worker was started without pipes")
+        answer = b""
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
+            block.send(process.stdin)
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        if not answer:
+            return f"its worker died (killed, or out of memory?); see {self._log}"
+        return json.loads(answer)["error"]
+
+    def stop(self) -> None:
+        """End the process at once, and start no other."""
+        with self._lock:
+            self._is_stopped = True
+            if self._process:
+                self._process.kill()
+                self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes; nobody may be using them."""
+        for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
+            with suppress(BrokenPipeError):
+                if pipe:
+                    pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._process is None and not self._is_stopped:
+                self._process = self._start()
+            return None if self._is_stopped else self._process
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        module = "biphasic.data.tokens.worker"
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [sys.executable, "-m", module, str(self._tokenizer_folder.resolve())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **_ONE_THREAD},
+            )
+        # Only faster: a user's quota of pipes may be used up, and not every system can.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(cast("IO[bytes]", process.stdin), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        return process
+
+
+def _is_whole(shard: Path) -> bool:
+    """Tell whether a shard is there; a damaged one is removed, as it can be made again."""
+    if not is_complete(shard):
+        return False
+    try:
+        verify_folder(shard, remedy="")
+    except CheckpointError:
+        shutil.rmtree(shard)
+        return False
+    return True

@@ -1,0 +1,371 @@
+"""A tokenizer as the data path uses it: ids, character offsets, and four special tokens.
+
+Any folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format will do, or
+the hub id of one; the `tokenizers` library reads it directly, so nothing here imports transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from biphasic.data.tokens.framing import framed, own_part, unframed
+from biphasic.errors import DataError
+from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
+
+BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
+# The names under which a tokenizer's files may declare each role, in order of preference. Decoders
+# such as Qwen declare one token only, between documents: it then both begins and ends them.
+_ROLES = {
+    "bos": ("bos_token", "cls_token", "eos_token"),
+    "eos": ("eos_token", "sep_token"),
+    "pad": ("pad_token", "eos_token", "sep_token"),
+    "mask": ("mask_token",),
+}
+# Declared for others' use, and kept for them.
+_FURTHER = ("unk_token", "cls_token", "sep_token")
+_VOCABULARY = "tokenizer.json"
+_SETTINGS = "tokenizer_config.json"
+# Older makers declare special tokens in a file of their own; the settings win over it.
+_SPECIAL_TOKENS = "special_tokens_map.json"
+# In the settings of a state's tokenizer: what framing replaced in its rules.
+_OWN = "biphasic_unframed"
+
+
+class TextTokenizer:
+    """Text to ids and back, without special tokens; their ids stand beside.
+
+    A tokenizer may lack a mask token; then whoever asks for it is told.
+
+    Attributes:
+        bos_id: Begins documents.
+        eos_id: Ends them.
+        pad_id: Fills up.
+        vocab_size: One more than the highest id.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str],
+        *,
+        further_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            tokenizer: Is changed: kept from cutting, padding and reading special tokens in text.
+            special_tokens: Tokens by role: bos, eos, pad and, where there is one, mask.
+            further_tokens: Declarations, such as `unk_token`, that `save` is to keep.
+
+        Raises:
+            DataError: A role's token is not in the vocabulary.
+        """
+        # Text that spells a special token stays text: it must not become one.
+        tokenizer.encode_special_tokens = True
+        # Some makers save these with the vocabulary; they would cut or pad documents unseen.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._special_tokens = dict(special_tokens)
+        self._further_tokens = dict(further_tokens or {})
+        self.bos_id = self._special_id("bos")
+        self.eos_id = self._special_id("eos")
+        self.pad_id = self._special_id("pad")
+        # Not the number of entries: some vocabularies have gaps.
+        self.vocab_size: int = max(self.vocabulary().values()) + 1
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of all that ids depend on: the vocabulary with its rules, and the four roles."""
+        identity = canonical_json([self.rules(), self._special_tokens])
+        return hashlib.sha256(identity.encode()).hexdigest()
+
+    @classmethod
+    def load(cls, folder: Path) -> TextTokenizer:
+        """Read a tokenizer from a folder in Hugging Face's format.
+
+        Raises:
+            DataError: A file is missing, or the tokenizer lacks a token that training needs.
+        """
+        return _read(folder, str(folder))
+
+    def save(self, folder: Path) -> None:
+        """Write the two files that Hugging Face's `AutoTokenizer` reads."""
+        self._tokenizer.save(str(folder / _VOCABULARY))
+        self._save_settings(folder, {})
+
+    def save_framed(self, folder: Path, **settings: Any) -> None:
+        """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
+
+        It puts BOS and EOS around a text, and a line break between a question and its context.
+
+        Args:
+            folder: An existing folder.
+            **settings: Further entries of `tokenizer_config.json`.
+        """
+        (folder / _VOCABULARY).write_text(self._framed_text, encoding="utf-8")
+        self._save_settings(folder, settings)
+
+    def save_with_model(self, folder: Path) -> None:
+        """Write the files of `save_framed`; `load` gives this tokenizer back, with its hash."""
+        own = own_part(self.rules(), self._special_tokens.get("mask"))
+        self.save_framed(folder, **{_OWN: own})
+
+    def _save_settings(self, folder: Path, further: Mapping[str, Any]) -> None:
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **self._further_tokens,
+            **{f"{role}_token": token for role, token in self._special_tokens.items()},
+            "model_input_names": ["input_ids", "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+            **further,
+        }
+        (folder / _SETTINGS).write_text(
+            json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
+
+    @cached_property
+    def _framed_text(self) -> str:
+        rules = framed(
+            self.rules(),
+            self._special_tokens,
+            vocabulary=self.vocabulary(),
+            separator=self.separator_ids,
+        )
+        return json.dumps(rules, ensure_ascii=False, indent=1) + "\n"
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of one text, and where each begins and ends in it, in characters."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of many texts."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    @property
+    def separator_ids(self) -> list[int]:
+        """Ids between a question and its context: a line break, or EOS where text has none."""
+        return self.encode("\n") or [self.eos_id]
+
+    def rules(self) -> dict[str, Any]:
+        """Return the content of `tokenizer.json`: vocabulary, model, and how text is cut."""
+        return json.loads(self._tokenizer.to_str())
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return all tokens with their ids, added and special ones too."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Tokens of the four roles: bos, eos, pad and, where there is one, mask."""
+        return dict(self._special_tokens)
+
+    def with_mask(self, token: str) -> TextTokenizer:
+        """Return a tokenizer whose mask is `token`, appended to the vocabulary if it is new.
+
+        Text that spells it is text from then on, unless the vocabulary itself holds the spelling.
+
+        Raises:
+            DataError: The vocabulary has gaps, so that no new token can be appended.
+        """
+        is_new = self._tokenizer.token_to_id(token) is None
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        special_tokens = {**self._special_tokens, "mask": token}
+        changed = TextTokenizer(tokenizer, special_tokens, further_tokens=self._further_tokens)
+        # The library counts entries to find the next id, which a gap below makes one in use.
+        if is_new and changed.mask_id != self.vocab_size:
+            raise DataError(
+                f"the tokenizer's vocabulary has gaps ({len(self.vocabulary())} entries, ids up to "
+                f"{self.vocab_size - 1}), so no token can be appended; use another tokenizer"
+            )
+        return changed
+
+    @property
+    def mask_id(self) -> int:
+        """The mask token.
+
+        Raises:
+            DataError: There is none.
+        """
+        if "mask" not in self._special_tokens:
+            raise DataError(
+                "the tokenizer has no mask token, which masked language modelling needs; set "
+                f"'mask_token' in its {_SETTINGS} to a token that no text contains"
+            )
+        return self._special_id("mask")
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Ids of the four roles: bos, eos, pad and, where there is one, mask."""
+        return {role: self._special_id(role) for role in self._special_tokens}
+
+    def _special_id(self, role: str) -> int:
+        token = self._special_tokens[role]
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
+            raise DataError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
+        return token_id
+
+
+def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
+    """Read a tokenizer from a folder, or that of a model on the hub.
+
+    Args:
+        name_or_folder: Folder in Hugging Face's format, or hub id; a folder goes first.
+        revision: Branch, tag or commit on the hub; the newest when not given. With HF_HUB_OFFLINE
+            set, what was downloaded before.
+
+    Raises:
+        DataError: There is no such folder or model, the hub cannot be reached, or the tokenizer
+            lacks a file or a token that training needs.
+    """
+    folder = expanded(name_or_folder)
+    if str(name_or_folder) and is_folder(folder):
+        if revision:
+            raise DataError(f"{folder}: a folder has no revisions; leave '{revision}' away")
+        return TextTokenizer.load(folder)
+    if isinstance(name_or_folder, Path):
+        raise DataError(f"{folder}: no such folder")
+    return _read(_download(name_or_folder, revision), name_or_folder)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """Fetch the files of a model's tokenizer, all of one commit; the folder that holds them."""
+    from huggingface_hub import HfApi, hf_hub_download, is_offline_mode  # noqa: PLC0415 - slow
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        EntryNotFoundError,
+        RemoteEntryNotFoundError,
+    )
+
+    from biphasic.data.text.hub import explain, library_errors, quiet  # noqa: PLC0415 - slow
+
+    try:
+        with quiet():
+            if not is_offline_mode():
+                revision = HfApi().model_info(name, revision=revision).sha
+            folder = Path(hf_hub_download(name, _VOCABULARY, revision=revision)).parent
+            for optional in (_SETTINGS, _SPECIAL_TOKENS):
+                with suppress(EntryNotFoundError):
+                    hf_hub_download(name, optional, revision=revision)
+    except RemoteEntryNotFoundError:
+        raise DataError(_only_fast(name)) from None
+    except library_errors() as error:
+        raise DataError(f"{name}: {explain(error)}") from None
+    except ValueError:
+        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name") from None
+    return folder
+
+
+def _read(folder: Path, name: str) -> TextTokenizer:
+    """Read a tokenizer; `name` is what messages call it."""
+    path = folder / _VOCABULARY
+    if not path.is_file():
+        raise DataError(_only_fast(name))
+    settings = _settings(folder, name)
+    declared = _declared_tokens(settings, name)
+    special_tokens = {}
+    for role, names in _ROLES.items():
+        token = next((declared[each] for each in names if each in declared), None)
+        if token is not None:
+            special_tokens[role] = token
+        elif role != "mask":
+            raise DataError(
+                f"{name}: the tokenizer has no {role} token; set '{names[0]}' in "
+                f"{_SETTINGS} to a token of its vocabulary"
+            )
+    try:
+        if _OWN in settings:
+            rules = unframed(read_json(path), settings[_OWN], special_tokens.get("mask"))
+            tokenizer = Tokenizer.from_str(json.dumps(rules))
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    # Transformers would append one that is not in the vocabulary.
+    further = {
+        each: declared[each]
+        for each in _FURTHER
+        if each in declared and tokenizer.token_to_id(declared[each]) is not None
+    }
+    return TextTokenizer(tokenizer, special_tokens, further_tokens=further)
+
+
+def _settings(folder: Path, name: str) -> dict[str, Any]:
+    """Return what a tokenizer's files declare, what they leave empty apart."""
+    files = [file for file in (_SPECIAL_TOKENS, _SETTINGS) if (folder / file).is_file()]
+    if not files:
+        raise DataError(f"{name}: no {_SETTINGS}, which declares the special tokens")
+    declared: dict[str, Any] = {}
+    for file in files:
+        content = read_json(folder / file)
+        if not isinstance(content, dict):
+            raise DataError(f"{folder / file}: expected a mapping of settings")
+        declared.update({key: value for key, value in content.items() if value})
+    return declared
+
+
+def _declared_tokens(declared: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the special tokens that settings declare, by the files' names for them."""
+    wanted = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
+    tokens: dict[str, Any] = {
+        each: value.get("content") if isinstance(value, dict) else value
+        for each, value in declared.items()
+        if each in wanted
+    }
+    for each, token in tokens.items():
+        if not isinstance(token, str):
+            raise DataError(
+                f"{name}: '{each}' is declared as {declared[each]!r}, which is no token"
+            )
+    return tokens
+
+
+def _only_fast(name: str) -> str:
+    return (
+        f"{name}: no {_VOCABULARY}; only fast tokenizers can be used: load it with transformers' "
+        "AutoTokenizer, save_pretrained it to a folder, and give that"
+    )
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:
+    """Train a byte-level BPE tokenizer.
+
+    Reference: Radford et al. 2019, "Language models are unsupervised multitask learners",
+    section 2.2.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[BOS, EOS, PAD, MASK],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return TextTokenizer(tokenizer, {"bos": BOS, "eos": EOS, "pad": PAD, "mask": MASK})
+
+
+def write_tokenizer(tokenizer: TextTokenizer, folder: Path, **notes: str) -> None:
+    """Write a tokenizer as a complete folder of its own; its manifest keeps the notes."""
+    with complete_folder(folder, sha256=tokenizer.sha256, **notes) as partial:
+        tokenizer.save(partial)

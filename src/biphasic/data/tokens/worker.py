@@ -1,0 +1,66 @@
+"""A worker of `biphasic.data.tokens.tokenize`: blocks of documents in, shards on disk out.
+
+Each request is a line of JSON (the folder to write) and a block; each answer is a line of JSON.
+The worker ends when its input ends, so it never outlives the process that started it, however that
+ended. It imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from queue import SimpleQueue
+
+from biphasic.data.tokens.shards import Block, write_shard
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import BiphasicError
+
+_Request = tuple[Path, Block]
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print goes to the log
+    requests: SimpleQueue[_Request] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    tokenizer = TextTokenizer.load(Path(sys.argv[1]))
+    while True:
+        answers.write(json.dumps(_serve(*requests.get(), tokenizer)) + "\n")
+        answers.flush()
+
+
+def _read_requests(requests: SimpleQueue[_Request]) -> None:
+    """Queue what arrives; at its end leave at once, even in the middle of a shard.
+
+    The parent is gone or done, and half a shard is no shard.
+    """
+    try:
+        while line := sys.stdin.buffer.readline():
+            requests.put((Path(json.loads(line)), Block.receive(sys.stdin.buffer)))
+    except EOFError:
+        pass
+    except Exception:  # noqa: BLE001 - the log says why the worker ends
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def _serve(folder: Path, block: Block, tokenizer: TextTokenizer) -> dict[str, str | None]:
+    try:
+        write_shard(folder, block, tokenizer)
+    except (BiphasicError, OSError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - whoever asked is told; the log says where
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": None}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Model cards: what a model is, and how it came about."""

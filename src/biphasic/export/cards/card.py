@@ -1,0 +1,135 @@
+"""The model card of an exported encoder: what it is, how to use it, and how it was trained.
+
+Every number comes from records or from the files themselves; what they do not know is left out, or
+marked to be filled in. The words are in `card.md.j2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
+
+from biphasic.analysis.text import amount, listing
+from biphasic.export.cards.file import write_card
+from biphasic.export.cards.results import scores_of_state
+from biphasic.export.cards.training import objectives_of, training_facts
+from biphasic.export.check import TOLERANCE, Reloaded
+from biphasic.export.formats.hf import WrittenModel
+from biphasic.export.source import Source
+from biphasic.model.loading.directions import is_open
+
+_MASKED = "mlm"
+"""The objective whose head says at a token what it is itself; others', what the next one is."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a card is about.
+
+    Attributes:
+        source: The model that was exported.
+        name: Of the folder.
+        format: `hf`, `sentence-transformers` or `onnx`.
+        dtype: Precision of the weights.
+        written: What was written.
+        found: How it was found to agree with ours.
+        onnx: Largest difference of the graph from it, as a share of the largest state; None
+            where there is no graph.
+    """
+
+    source: Source
+    name: str
+    format: str
+    dtype: str
+    written: WrittenModel
+    found: Reloaded
+    onnx: float | None = None
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """Of the exported model."""
+        return self.written.config
+
+    @property
+    def fills_masks(self) -> bool:
+        """Tell whether `pipeline("fill-mask")` works, and the head has learnt to fill masks."""
+        has_class = type(self.config) in MODEL_FOR_MASKED_LM_MAPPING
+        return self.written.has_head and has_class and self._has_learnt_masks
+
+    @property
+    def _has_learnt_masks(self) -> bool:
+        if self.source.state is None:
+            return not self.written.was_decoder
+        ledger = self.source.state.ledger
+        return bool(ledger) and _MASKED in objectives_of(self.source.state.recipe, ledger[-1])
+
+
+def write_export_card(folder: Path, export: Export) -> None:
+    """Write the card of an export into its folder."""
+    source, is_onnx = export.source, export.format == "onnx"
+    facts: dict[str, Any] = {"state": source.state, "base_model": source.name}
+    scores = []
+    if source.state is not None:
+        store = source.folder.resolve().parent.parent
+        found = scores_of_state(store / "finetunes", source.state.identity)
+        scores = [score.for_hub for score in found.scores]
+        facts |= training_facts(source.state, found, store=store)
+    write_card(
+        folder,
+        name=export.name,
+        scores=scores,
+        metadata=_metadata(export),
+        export=export,
+        dimensions=_dimensions(export),
+        auto_classes=_auto_classes(export),
+        # Old releases run such models causally without a warning.
+        has_direction=not is_onnx and is_open(export.config),
+        special_tokens=source.tokenizer.special_tokens,
+        differences=listing([f"{k} {v:.0e}" for k, v in export.found.differences.items()]),
+        tolerance=TOLERANCE,
+        **facts,
+    )
+
+
+def _metadata(export: Export) -> dict[str, Any]:
+    has_pooling = export.format == "sentence-transformers"
+    fills_masks = export.fills_masks and export.format == "hf"
+    kinds = [export.format] if export.format != "hf" else []
+    return {
+        "library_name": "sentence-transformers" if has_pooling else "transformers",
+        "pipeline_tag": "fill-mask" if fills_masks else "feature-extraction",
+        "tags": ["encoder", "bidirectional", "biphasic", *kinds],
+    }
+
+
+def _dimensions(export: Export) -> str:
+    words = {
+        "num_hidden_layers": "layers",
+        "hidden_size": "wide",
+        "vocab_size": "tokens in the vocabulary",
+    }
+    sizes = {name: getattr(export.config, name, None) for name in words}
+    return listing(
+        [
+            f"{amount(export.written.num_parameters)} parameters ({export.dtype})",
+            *(f"{size:,} {words[name]}" for name, size in sizes.items() if size is not None),
+        ]
+    )
+
+
+def _auto_classes(export: Export) -> list[str]:
+    """Return the classes of transformers that can fine-tune it."""
+    classes = {
+        "AutoModelForMaskedLM": MODEL_FOR_MASKED_LM_MAPPING if export.fills_masks else {},
+        "AutoModelForSequenceClassification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        "AutoModelForTokenClassification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    }
+    return [name for name, mapping in classes.items() if type(export.config) in mapping]

@@ -1,0 +1,184 @@
+"""The model card's account of training: phases, costs, text, losses, scores; all from records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from biphasic.analysis.text import (
+    amount,
+    count,
+    listing,
+    metric_name,
+    objective_name,
+    rate,
+    scientific,
+    score_cell,
+)
+from biphasic.export.cards.provenance import CorpusFacts, corpora_of
+from biphasic.export.cards.results import StateScores, TaskScore
+from biphasic.records import ZERO_SHOT, LedgerEntry, StateRecord
+
+# Told elsewhere in the table, or of no account to a reader.
+_PHASE_COLUMNS = {"objective", "steps", "corpus"}
+_SETTINGS = {
+    "precision": "precision of the computation",
+    "max_seqlen": "tokens of a row, at most",
+    "rows_per_step": "rows of a step",
+}
+_GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
+
+
+def training_facts(state: StateRecord, found: StateScores, *, store: Path) -> dict[str, Any]:
+    """Return what the card's template says of training, text, losses and scores.
+
+    Args:
+        state: The state.
+        found: Its scores.
+        store: Where the state lies.
+    """
+    recipe = state.recipe
+    ledger = {entry.phase: entry for entry in state.ledger}
+    phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]
+    if len(phases) > 1:
+        phases.append(_total_row([*ledger.values()]))
+    base = base_model(recipe)
+    return {
+        "base_model": recipe["model"]["pretrained"] if base else None,
+        "base": base,
+        "revision": str(recipe["model"].get("revision") or "") if base else "",
+        "phases": phases,
+        "settings": _shared_settings(recipe),
+        "corpora": corpora_of(state, store=store),
+        "source_rows": _source_rows,
+        "count": count,
+        "amount": amount,
+        "heldout": [
+            (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
+        ],
+        "score_rows": [_score_row(score) for score in found.scores],
+        "left_out": found.left_out,
+        "software": _software(state.environment),
+    }
+
+
+def _software(environment: Mapping[str, Any]) -> str:
+    libraries = environment.get("libraries")
+    if not isinstance(libraries, dict):
+        return ""
+    versions = {"biphasic": environment.get("biphasic"), **libraries}
+    return listing([f"{name} {version}" for name, version in versions.items() if version])
+
+
+def base_model(recipe: Mapping[str, Any]) -> str | None:
+    """Return the finished model that training began with; None where weights were random.
+
+    A hub id as it is, of a folder its name alone.
+    """
+    model = recipe.get("model")
+    if not isinstance(model, Mapping) or "pretrained" not in model:
+        return None
+    name = str(model["pretrained"])
+    return Path(name).name if Path(name).is_absolute() else name
+
+
+def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
+    """Return the objectives of a phase: those that take turns or are mixed, or the only one."""
+    return _names(_phase(recipe, entry.phase)) or {entry.objective}
+
+
+def _names(objective: Mapping[str, Any]) -> set[str]:
+    parts = objective.get("objectives") or ()
+    own = {objective["objective"]} if "objective" in objective and not parts else set()
+    return own.union(*map(_names, parts))
+
+
+def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    phases = recipe.get("phases") or ()
+    return phases[number] if number < len(phases) else {}
+
+
+def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
+    told = {key: value for key, value in phase.items() if key not in _PHASE_COLUMNS}
+    planned = phase.get("steps")
+    # A state in the middle of a phase has not done all of it.
+    steps = f"{entry.steps:,}" + (f" of {planned:,}" if planned not in {None, entry.steps} else "")
+    return (
+        str(entry.phase + 1),
+        objective_name(entry.objective),
+        _settings(told) or "–",
+        steps,
+        amount(entry.documents),
+        amount(entry.tokens),
+        amount(entry.supervised_tokens),
+        scientific(entry.flops),
+    )
+
+
+def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
+    totals = [
+        amount(sum(getattr(entry, name) for entry in entries))
+        for name in ("documents", "tokens", "supervised_tokens")
+    ]
+    flops = scientific(sum(entry.flops for entry in entries))
+    return ("all", "", "", f"{sum(entry.steps for entry in entries):,}", *totals, flops)
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    """Return settings that say something: what is null, empty or 'as before' does not."""
+    silent = ({}, [], (), None, "keep")
+    told = {key: value for key, value in values.items() if value not in silent}
+    told = {key: value for key, value in told.items() if (key, value) != ("learning_rate_scale", 1)}
+    return ", ".join(f"{key} {_value(value)}" for key, value in told.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({_settings(value)})"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what all phases share: words and value."""
+    plain = [(words, str(recipe[name])) for name, words in _SETTINGS.items() if name in recipe]
+    groups = [
+        (words, _settings(recipe[name]))
+        for name, words in _GROUPS.items()
+        if isinstance(recipe.get(name), Mapping)
+    ]
+    return plain + groups
+
+
+def _source_rows(facts: CorpusFacts) -> list[tuple[str, ...]]:
+    return [
+        (
+            source.name,
+            _licenses(source.licenses) or "to fill in",
+            f"{source.documents:,}",
+            amount(source.tokens),
+        )
+        for source in facts.sources
+    ]
+
+
+def _licenses(counts: Mapping[str, int]) -> str:
+    return listing([f"{name} ({number:,})" for name, number in counts.items()])
+
+
+def _score_row(score: TaskScore) -> tuple[str, ...]:
+    task = score.task if score.trained_on is None else f"{score.task} (after {score.trained_on})"
+    is_zero_shot = score.kind == ZERO_SHOT
+    rates = "none (zero-shot)" if is_zero_shot else listing(list(map(rate, score.learning_rates)))
+    if score.num_diverged:
+        rates += f"; {score.num_diverged} diverged"
+    seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
+    return (
+        task,
+        metric_name(score.metric),
+        seeds,
+        rates,
+        score_cell(score.estimate),
+    )

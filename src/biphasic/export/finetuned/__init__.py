@@ -1,0 +1,1 @@
+"""Fine-tuned models as folders that work without biphasic."""

@@ -1,0 +1,189 @@
+"""Whether a fine-tuned folder gives by transformers alone what it gives here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from biphasic.data.packing import Batching, TokenIds
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ModelError
+from biphasic.export.formats.tokenizer import pair_ids, write_tokenizer
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute.device import on_compute_device
+from biphasic.model.compute.forward import padded_states
+from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.reading import loading
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.finetuned import FittedModel, Form, load_fitted
+from biphasic.tasks.records import (
+    ClassificationTask,
+    MultiLabelTask,
+    Question,
+    QuestionTask,
+    RegressionTask,
+    TaggingTask,
+    Task,
+)
+
+TOLERANCE = 1e-4
+"""Largest difference of outputs, as a share of the largest output."""
+_NUM_EXAMPLES = 8
+_CLASSES: dict[Form, Any] = {
+    "sequence-classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
+    "question-answering": AutoModelForQuestionAnswering,
+}
+
+
+def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
+    """Return a few texts of the test split as the model reads them; question and context as two."""
+    match task:
+        case ClassificationTask() | MultiLabelTask() | RegressionTask():
+            return [record.text for record in task.splits["test"][:_NUM_EXAMPLES]]
+        case TaggingTask():
+            return [" ".join(record.words) for record in task.splits["test"][:_NUM_EXAMPLES]]
+        case QuestionTask():
+            return [_pair(record) for record in task.splits["test"][:_NUM_EXAMPLES]]
+        case _:
+            both = (task.queries.values(), task.corpus.values())
+            return [text for texts in both for text in islice(texts, _NUM_EXAMPLES)]
+
+
+def _pair(question: Question) -> tuple[str, str]:
+    return question.question, question.context
+
+
+def example_sequences(
+    texts: Iterable[str | tuple[str, str]], tokenizer: TextTokenizer, *, max_seqlen: int
+) -> list[TokenIds]:
+    """Return the tokens of texts as training reads them, cut to the limit."""
+    single = [text for text in texts if isinstance(text, str)]
+    pairs = [pair_ids(tokenizer, *text) for text in texts if not isinstance(text, str)]
+    cut = [np.array(ids[:max_seqlen], dtype=np.int64) for ids in pairs]
+    return encode_texts(single, tokenizer, max_seqlen=max_seqlen)[0] + cut
+
+
+def check_before(
+    folder: Path,
+    tokenizer: TextTokenizer,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    max_seqlen: int,
+    batching: Batching,
+    scratch: Path,
+) -> None:
+    """Check, before anything is trained, that transformers alone reads texts as we do.
+
+    Args:
+        folder: The encoder.
+        tokenizer: Its tokenizer.
+        texts: A few.
+        max_seqlen: Longest input in tokens.
+        batching: How training reads them.
+        scratch: An existing folder for files of a moment.
+
+    Raises:
+        ModelError: It does not.
+    """
+    _check_tokenizer(tokenizer, texts, max_seqlen=max_seqlen, scratch=scratch)
+    sequences = example_sequences(texts, tokenizer, max_seqlen=max_seqlen)
+    model = on_compute_device(load_encoder(folder, batching=batching)).eval()
+    with torch.inference_mode():
+        ours, spans = Encoder(model, tokenizer.pad_id).states(sequences)
+    del model
+    alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
+    check_contract(alone, causal=False)
+    with torch.inference_mode():
+        theirs = [padded_states(alone, [each], pad_id=tokenizer.pad_id)[0] for each in sequences]
+    ours = torch.cat([ours[slice(*span)] for span in spans.tolist()])
+    difference = _difference(ours, torch.cat(theirs))
+    if not difference <= TOLERANCE:
+        raise ModelError(
+            f"{folder}: hidden states by transformers alone differ from ours ({difference:.0e} of "
+            "the largest): nobody else could use the fine-tuned model"
+        )
+
+
+def _check_tokenizer(
+    tokenizer: TextTokenizer,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    max_seqlen: int,
+    scratch: Path,
+) -> None:
+    write_tokenizer(tokenizer, scratch, max_seqlen=max_seqlen)
+    # Text that spells a special token is text in training.
+    plain = AutoTokenizer.from_pretrained(scratch, split_special_tokens=True)
+    for text in texts:
+        if isinstance(text, str):
+            ours = encode_texts([text], tokenizer, max_seqlen=max_seqlen)[0][0].tolist()
+            theirs = plain(text, truncation=True, max_length=max_seqlen)["input_ids"]
+        else:
+            ours, theirs = pair_ids(tokenizer, *text), plain(*text)["input_ids"]
+        if ours != theirs:
+            raise ModelError(
+                "transformers would read a text as other tokens than training does "
+                f"({len(theirs)} tokens, not {len(ours)}, or others): {str(text)[:60]!r}"
+            )
+
+
+def check_fitted(folder: Path, sequences: Sequence[TokenIds]) -> float:
+    """Compare a folder's outputs by transformers alone with ours, in fp32.
+
+    Args:
+        folder: With configuration, weights, tokenizer and `head.json`.
+        sequences: Inputs.
+
+    Returns:
+        The largest difference, as a share of the largest output.
+
+    Raises:
+        ModelError: transformers cannot load it.
+    """
+    fitted = load_fitted(folder, precision="fp32")
+    kind = _CLASSES.get(fitted.record.form, AutoModel)
+    with loading(folder), torch.inference_mode():
+        model = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
+        differences = [
+            _difference(_ours(fitted, sequence), _theirs(model, fitted.record.form, sequence))
+            for sequence in sequences
+        ]
+    return max(differences)
+
+
+def _ours(fitted: FittedModel, sequence: TokenIds) -> Tensor:
+    states, spans = fitted.encoder.states([sequence])
+    if fitted.record.form == "sequence-classification":
+        outputs = fitted.head(mean_pool(states, spans))
+        return outputs * fitted.record.deviation + fitted.record.mean
+    states = states[slice(*spans[0])]
+    is_head_theirs = fitted.record.form in _CLASSES
+    return fitted.head(states) if is_head_theirs else states
+
+
+def _theirs(model: nn.Module, form: Form, sequence: TokenIds) -> Tensor:
+    output = model(input_ids=torch.from_numpy(sequence)[None])
+    if form == "question-answering":
+        return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)
+    if form in _CLASSES:
+        return output.logits if form == "sequence-classification" else output.logits[0]
+    return output.last_hidden_state[0]
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    ours, theirs = ours.cpu().float(), theirs.cpu().float()
+    return float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-6))

@@ -1,0 +1,265 @@
+"""The forms in which a fine-tuned model can be written, so that others compute the same function.
+
+Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`), on single states (`tc`, `qa`).
+Where transformers has a class that is no more than that, the model is written as that class.
+EuroBERT's sequence classifier has a hidden layer with a GELU between; but gelu(z) - gelu(-z) = z
+for every z, so a hidden layer that holds each output and its negative computes a linear head
+exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import EuroBertConfig, EuroBertForSequenceClassification, PretrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.model.loading.directions import open_both_ways
+from biphasic.model.loading.eurobert import eurobert_config
+from biphasic.model.loading.reading import body_class, read_config
+from biphasic.tasks.finetuned import Form, HeadWeights
+from biphasic.tasks.records import TEXT_KINDS, Kind
+from biphasic.training.state import save_tensors
+
+WEIGHTS = "model.safetensors"
+HEAD_WEIGHTS = "head.safetensors"
+_CLASSES: Mapping[str, tuple[Form, Any]] = {
+    "tc": ("token-classification", MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING),
+    "qa": ("question-answering", MODEL_FOR_QUESTION_ANSWERING_MAPPING),
+}
+
+_PROBLEMS: Mapping[str, str] = {
+    "sc": "single_label_classification",
+    "ml": "multi_label_classification",
+    "sr": "regression",
+}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the outputs of a head stand for.
+
+    Attributes:
+        kind: Of the task.
+        labels: Names of the outputs; none for `sr`, `qa` and retrieval.
+        mean: `sr`: the value of an output of 0.
+        deviation: `sr`: what an output of 1 adds to it.
+    """
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
+@dataclass(frozen=True)
+class WrittenForm:
+    """A model as files.
+
+    Attributes:
+        form: What it can be loaded as.
+        architecture: Name of transformers' class.
+        config: Its `config.json`.
+        tensors: Content of `model.safetensors`, by transformers' names.
+        head: Where the head is; None where there is none.
+        separate: Content of `head.safetensors`; empty where the head is among the others.
+    """
+
+    form: Form
+    architecture: str
+    config: PretrainedConfig
+    tensors: Mapping[str, Tensor]
+    head: HeadWeights | None
+    separate: Mapping[str, Tensor]
+
+    def save(self, folder: Path) -> None:
+        """Write configuration and weights into an existing folder."""
+        config = deepcopy(self.config)
+        config.architectures = [self.architecture]
+        config.save_pretrained(folder)
+        # safetensors marks the framework; transformers refuses files without it.
+        save_tensors(self.tensors, folder / WEIGHTS, {"format": "pt"})
+        if self.separate:
+            save_tensors(self.separate, folder / HEAD_WEIGHTS, {"format": "pt"})
+
+
+def forms_of(
+    encoder: Path,
+    body: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+    outputs: Outputs,
+    tokenizer: TextTokenizer,
+) -> Iterator[WrittenForm]:
+    """Yield the forms that a fine-tuned model fits by its structure, the most useful first.
+
+    Whether a form computes the same is for the caller to find out; the last one leaves the head
+    beside an encoder that anybody can load.
+
+    Args:
+        encoder: Folder of the model before it was fine-tuned: its configuration.
+        body: Tensors of the body.
+        head: `weight` [num_outputs, hidden_size] and `bias` [num_outputs]; empty for retrieval.
+        outputs: What they stand for.
+        tokenizer: Its special tokens go into the configuration.
+    """
+    config = _open_config(read_config(encoder), tokenizer)
+    body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
+    head = {name: tensor.float().cpu().contiguous() for name, tensor in head.items()}
+    if outputs.kind in TEXT_KINDS and (form := _sequence_form(config, body, head, outputs)):
+        yield form
+    if outputs.kind in _CLASSES and (form := _linear_form(config, body, head, outputs)):
+        yield form
+    yield _body_form(encoder, config, body, head)
+
+
+def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+    """Return the configuration under which transformers runs a model in both directions."""
+    known = tokenizer.special_ids
+    if "mask" in known:
+        config.mask_token_id = known["mask"]
+    native = eurobert_config(config)
+    if native is not None:
+        config = native
+    else:
+        open_both_ways(config)
+    config.dtype = "float32"
+    for role in ("bos", "eos", "pad", "mask"):
+        given = getattr(config, f"{role}_token_id", None)
+        # A family's default may lie beyond a vocabulary that is not the family's.
+        is_known = isinstance(given, int) and given < config.vocab_size
+        if role in known and not is_known:
+            setattr(config, f"{role}_token_id", known[role])
+    return config
+
+
+def _sequence_form(
+    config: PretrainedConfig,
+    body: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+    outputs: Outputs,
+) -> WrittenForm | None:
+    """Return EuroBERT's sequence classifier on mean-pooled states."""
+    num_outputs, hidden_size = head["weight"].shape
+    if not isinstance(config, EuroBertConfig) or 2 * num_outputs > hidden_size:
+        return None
+    config = _labelled(config, outputs, num_outputs)
+    config.classifier_pooling = "mean"
+    dense, both = torch.zeros(hidden_size, hidden_size), torch.zeros(num_outputs, hidden_size)
+    dense_bias = torch.zeros(hidden_size)
+    dense[: 2 * num_outputs] = torch.cat([head["weight"], -head["weight"]])
+    dense_bias[: 2 * num_outputs] = torch.cat([head["bias"], -head["bias"]])
+    both[:, :num_outputs] = outputs.deviation * torch.eye(num_outputs)
+    both[:, num_outputs : 2 * num_outputs] = -outputs.deviation * torch.eye(num_outputs)
+    added = {
+        "dense.weight": dense,
+        "dense.bias": dense_bias,
+        "classifier.weight": both,
+        "classifier.bias": torch.full((num_outputs,), outputs.mean),
+    }
+    return WrittenForm(
+        form="sequence-classification",
+        architecture=EuroBertForSequenceClassification.__name__,
+        config=config,
+        tensors={**_prefixed(body, "model"), **added},
+        head=_place(WEIGHTS, "dense", num_outputs),
+        separate={},
+    )
+
+
+def _linear_form(
+    config: PretrainedConfig,
+    body: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+    outputs: Outputs,
+) -> WrittenForm | None:
+    """Return transformers' class for a kind of task if it is a body and one linear layer."""
+    form, mapping = _CLASSES[outputs.kind]
+    kind = mapping.get(type(config), None)
+    num_outputs = len(head["weight"])
+    if not isinstance(kind, type):
+        return None
+    config = _labelled(config, outputs, num_outputs)
+    with torch.device("meta"):
+        model: Any = kind(config)
+    layer = _only_layer(model, num_outputs)
+    # Some decoders call the body otherwise here, and then nothing else can load it.
+    plain = body_class(config.model_type, config).base_model_prefix
+    if layer is None or model.base_model_prefix != plain:
+        return None
+    tensors = {**_prefixed(body, plain), **_prefixed(head, layer)}
+    if tensors.keys() != model.state_dict().keys():
+        return None
+    return WrittenForm(
+        form=form,
+        architecture=kind.__name__,
+        config=config,
+        tensors=tensors,
+        head=_place(WEIGHTS, layer, num_outputs),
+        separate={},
+    )
+
+
+def _only_layer(model: Any, num_outputs: int) -> str | None:
+    """Return the name of the linear layer that is all a model has beside body and dropout."""
+    added = {
+        name: layer
+        for name, layer in model.named_children()
+        if name != model.base_model_prefix and not isinstance(layer, nn.Dropout)
+    }
+    if len(added) != 1:
+        return None
+    [(name, layer)] = added.items()
+    is_head = isinstance(layer, nn.Linear) and layer.out_features == num_outputs
+    return name if is_head and layer.bias is not None else None
+
+
+def _body_form(
+    encoder: Path,
+    config: PretrainedConfig,
+    body: Mapping[str, Tensor],
+    head: Mapping[str, Tensor],
+) -> WrittenForm:
+    """Return the encoder, with its head beside it where there is one."""
+    return WrittenForm(
+        form="separate-head" if head else "sentence-transformers",
+        architecture=body_class(encoder, config).__name__,
+        config=config,
+        tensors=body,
+        head=HeadWeights(
+            file=HEAD_WEIGHTS, weight="weight", bias="bias", num_outputs=len(head["weight"])
+        )
+        if head
+        else None,
+        separate=head,
+    )
+
+
+def _labelled(config: Any, outputs: Outputs, num_outputs: int) -> Any:
+    """Return a configuration that names the outputs as transformers' pipelines show them."""
+    config = deepcopy(config)
+    names: Sequence[str] = outputs.labels or [f"LABEL_{n}" for n in range(num_outputs)]
+    config.num_labels = num_outputs
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
+    if outputs.kind in _PROBLEMS:
+        config.problem_type = _PROBLEMS[outputs.kind]
+    return config
+
+
+def _prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _place(file: str, layer: str, num_outputs: int) -> HeadWeights:
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    return HeadWeights(file=file, weight=weight, bias=bias, num_outputs=num_outputs)

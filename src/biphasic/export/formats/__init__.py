@@ -1,0 +1,1 @@
+"""The formats that a model is written in."""

@@ -1,0 +1,146 @@
+"""A model as transformers alone reads it: bidirectional by its configuration, its head kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ModelError
+from biphasic.export.reference import Dtype, round_weights
+from biphasic.export.source import Source
+from biphasic.model.compute.forward import first_position
+from biphasic.model.loading.directions import is_decoder, open_both_ways
+from biphasic.model.loading.eurobert import eurobert_config
+from biphasic.model.loading.reading import (
+    body_class,
+    language_model_class,
+    load_model,
+    loading,
+    read_config,
+    refuse_missing,
+    refuse_unfit,
+)
+
+MAX_SHARD_SIZE = "5GB"
+"""Weights beyond this are split into several files."""
+
+
+@dataclass(frozen=True)
+class WrittenModel:
+    """What was written.
+
+    Attributes:
+        config: As in `config.json`.
+        architecture: Name of transformers' class.
+        has_head: Whether that class has a language-model head.
+        logits: Of the head for the probe, fp32 [length, vocab_size]; None without one.
+        num_parameters: Of all that was written; tied ones once.
+        was_decoder: Whether the source is of a family of decoders.
+    """
+
+    config: PretrainedConfig
+    architecture: str
+    has_head: bool
+    logits: Tensor | None
+    num_parameters: int
+    was_decoder: bool
+
+
+@torch.no_grad()
+def write_model(
+    source: Source, folder: Path, *, dtype: Dtype, max_shard_size: str, probe: list[int]
+) -> WrittenModel:
+    """Write `config.json` and weights as safetensors.
+
+    Args:
+        source: The model.
+        folder: An existing folder.
+        dtype: Precision of the weights.
+        max_shard_size: Such as `5GB`; what is larger is split, with an index beside.
+        probe: Token ids to compute logits for.
+
+    Raises:
+        ModelError: transformers cannot load it, or weights of its layers are missing.
+    """
+    own = read_config(source.folder)
+    was_decoder = is_decoder(own)
+    config = exported_config(own, source.tokenizer)
+    model, has_head = _load(source.folder, config)
+    _agree_on_padding(model, source.tokenizer)
+    round_weights(model, dtype)
+    logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
+    with loading(source.folder):
+        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+    # Written for decoders; an encoder generates nothing.
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return WrittenModel(
+        config=model.config,
+        architecture=type(model).__name__,
+        has_head=has_head,
+        logits=logits,
+        num_parameters=model.num_parameters(),
+        was_decoder=was_decoder,
+    )
+
+
+def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
+    """Return the configuration under which transformers runs a model in both directions.
+
+    Weights of Llama's shape become `eurobert`, which is bidirectional by itself and has the
+    classes of an encoder; other decoders are opened by `is_causal: false`.
+    """
+    config.mask_token_id = tokenizer.mask_id
+    native = eurobert_config(config)
+    if native is not None:
+        config = native
+    elif is_decoder(config):
+        open_both_ways(config)
+    for role in ("bos", "eos"):
+        if getattr(config, f"{role}_token_id", None) is None:
+            setattr(config, f"{role}_token_id", tokenizer.special_ids[role])
+    return config
+
+
+def _agree_on_padding(model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
+    """Let the model know the tokenizer's padding, by which classifiers find the last token.
+
+    Where positions are counted around the padding token, as RoBERTa does, the model's own stays.
+    """
+    if first_position(model) == 0:
+        model.config.pad_token_id = tokenizer.pad_id
+
+
+def _load(folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, bool]:
+    """Load all weights in fp32; without a head where none was saved."""
+    try:
+        kind = language_model_class(folder, config)
+    except ModelError:
+        return _load_body(folder, config), False
+    model, report = _from_pretrained(kind, folder, config)
+    body = f"{model.base_model_prefix}."
+    missing = report["missing_keys"]
+    refuse_missing(folder, [key for key in missing if key.startswith(body)])
+    return (_load_body(folder, config), False) if missing else (model, True)
+
+
+def _load_body(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+    kind = body_class(folder, config)
+    model, report = _from_pretrained(kind, folder, config)
+    if any(key.startswith("pooler.") for key in report["missing_keys"]):
+        model, report = _from_pretrained(kind, folder, config, add_pooling_layer=False)
+    refuse_missing(folder, report["missing_keys"])
+    return model
+
+
+def _from_pretrained(
+    kind: Any, folder: Path, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    model, report = load_model(kind, folder, config, **options)
+    refuse_unfit(folder, report["mismatched_keys"])
+    return model, report

@@ -1,0 +1,319 @@
+"""A folder's model as an ONNX graph, checked against the model that it came from."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+
+from biphasic.errors import ConfigError, ModelError
+from biphasic.export.formats.longrope import traceable_longrope
+from biphasic.export.output import new_folder, refuse_existing
+from biphasic.files import read_json, read_json_object
+from biphasic.model.checks.contract import check_contract
+from biphasic.model.compute.forward import first_position
+from biphasic.model.loading.directions import is_decoder, is_open
+from biphasic.model.loading.reading import (
+    body_class,
+    load_model,
+    read_config,
+    refuse_missing,
+    refuse_unfit,
+)
+from biphasic.seeds import stream
+
+GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
+TOLERANCE = 1e-4
+"""Of hidden states; relative to the largest where that is above one, as fp32 rounds relatively."""
+
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_INPUTS = ("input_ids", "attention_mask")
+_STATES, _EMBEDDING = "last_hidden_state", "sentence_embedding"
+_INLINE_BYTES = 2_000_000_000  # a protobuf ends at 2 GiB; the graph itself needs some of it
+_WEIGHTS = {
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".onnx_data",
+    ".gguf",
+}
+_LONGEST_PROBE = 1100  # tokens: beyond the windows of all families known, and quick
+
+Probe = dict[str, np.ndarray]
+"""A graph's inputs: int64 [num_rows, longest] each."""
+
+
+def write_onnx(
+    folder: Path, out: Path, *, pooling: bool = True, inline_bytes: int = _INLINE_BYTES
+) -> float:
+    """Write the encoder of a folder as `onnx/model.onnx`, beside its configuration and tokenizer.
+
+    The graph takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length], and gives
+    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size]. It is run by onnxruntime
+    on batches of several shapes and compared with torch before `out` comes to be, all at once.
+
+    Args:
+        folder: A model that transformers loads as an encoder, with its tokenizer.
+        out: New folder; it has the layout that optimum and sentence-transformers load.
+        pooling: Add an output `sentence_embedding`, fp32 [batch_size, hidden_size]: the mean of the
+            states of all tokens that are not padding.
+        inline_bytes: Weights of more bytes go into a file of their own, `model.onnx_data`.
+
+    Returns:
+        The largest difference between onnxruntime and torch, in units of the tolerance's scale.
+
+    Raises:
+        ConfigError: Packages are missing, or the folders cannot be used.
+        ModelError: The model cannot be loaded or exported, is causal, or its graph computes
+            something else.
+    """
+    require_packages()
+    refuse_existing(out)
+    _check_folder(folder, pooling=pooling)
+    with _quietly(), new_folder(out) as partial:
+        encoder = _Encoder(_load(folder), pooling=pooling).eval()
+        _copy_beside(folder, partial)
+        _export(encoder, partial / GRAPH, inline_bytes=inline_bytes, folder=folder)
+        return _compare(encoder, partial / GRAPH, folder=folder)
+
+
+class _Encoder(nn.Module):
+    """The body of a model, with the inputs and outputs of the graph."""
+
+    def __init__(self, body: PreTrainedModel, *, pooling: bool) -> None:
+        super().__init__()
+        self.body = body
+        self.outputs = (_STATES, _EMBEDDING) if pooling else (_STATES,)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        states = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if _EMBEDDING not in self.outputs:
+            return (states,)
+        weights = attention_mask[..., None].to(states.dtype)
+        mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        return states, mean
+
+
+def require_packages() -> None:
+    """Refuse to begin without the packages of the extra `onnx`.
+
+    Raises:
+        ConfigError: Some are missing.
+    """
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ConfigError(
+            f"ONNX export needs {', '.join(missing)}; install with: pip install 'biphasic[onnx]'"
+        )
+
+
+def _check_folder(folder: Path, *, pooling: bool) -> None:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: no config.json there; name a folder that transformers loads")
+    mode = _pooling_mode(folder)
+    if pooling and mode != "mean":
+        raise ConfigError(
+            f"{folder}: pools by {mode}, and `sentence_embedding` would be a mean; leave that "
+            "output out (pooling off)"
+        )
+
+
+def _pooling_mode(folder: Path) -> str:
+    """Return how a sentence-transformers folder pools; the mean where nothing is said."""
+    file = folder / "1_Pooling" / "config.json"
+    if not file.is_file():
+        return "mean"
+    settings = read_json_object(file)
+    prefix = "pooling_mode_"  # a switch for each, before sentence-transformers 5.3
+    switches = [key for key, value in settings.items() if key.startswith(prefix) and value]
+    old = " and ".join(key.removeprefix(prefix).removesuffix("_tokens") for key in switches)
+    return str(settings.get("pooling_mode", old or "mean"))
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    """Load what users load, and prove that it is an encoder."""
+    config = read_config(folder)
+    body_class(folder, config)
+    _check_config(folder, config)
+    model, report = load_model(AutoModel, folder, config)
+    refuse_unfit(folder, report["mismatched_keys"])
+    # A pooler, which many encoders come without, is no part of the graph.
+    refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])
+    model.config.use_cache = False  # decoders would put keys and values among the outputs
+    try:
+        check_contract(model, causal=False)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    return model
+
+
+def _check_config(folder: Path, config: PreTrainedConfig) -> None:
+    if is_decoder(config) and not is_open(config):
+        raise ModelError(
+            f"{folder}: a decoder ({config.model_type}; config.json does not set is_causal to "
+            "false); make an encoder of it with `biphasic adapt`"
+        )
+    if "dynamic" in _rope_types(getattr(config, "rope_parameters", None)):
+        raise ModelError(
+            f"{folder}: rope of type dynamic ({config.model_type}) depends on the length of the "
+            "input, which torch cannot put into a graph"
+        )
+
+
+def _rope_types(parameters: Any) -> set[str]:
+    """Return the rope types of a configuration, which may have one for each type of layer."""
+    if not isinstance(parameters, dict):
+        return set()
+    own = {parameters["rope_type"]} if "rope_type" in parameters else set()
+    return own.union(*map(_rope_types, parameters.values()))
+
+
+def _copy_beside(folder: Path, partial: Path) -> None:
+    """Copy everything but weights: configuration, tokenizer, card, and modules that pool."""
+    for file in folder.iterdir():
+        is_weights = _WEIGHTS.intersection(file.suffixes) or file.name == "manifest.json"
+        if file.is_file() and not is_weights and not file.name.startswith("."):
+            shutil.copyfile(file, partial / file.name)
+    for module in _module_folders(folder):
+        shutil.copytree(folder / module, partial / module)
+
+
+def _module_folders(folder: Path) -> list[str]:
+    """Return the folders of a sentence-transformers model's modules beside the encoder."""
+    if not (folder / "modules.json").is_file():
+        return []
+    paths = [Path(module["path"]) for module in read_json(folder / "modules.json")]
+    return [path.name for path in paths if path.name and (folder / path.name).is_dir()]
+
+
+def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -> None:
+    import onnx_ir  # noqa: PLC0415 - optional package
+    from torch.onnx.errors import OnnxExporterError  # noqa: PLC0415
+
+    axes = {0: "batch_size", 1: "sequence_length"}
+    sample = _batch(encoder.body, [7, 5])
+    try:
+        with torch.no_grad(), traceable_longrope(encoder.body):
+            program: Any = torch.onnx.export(
+                encoder,
+                tuple(torch.from_numpy(sample[name]) for name in _INPUTS),
+                dynamo=True,
+                input_names=_INPUTS,
+                output_names=encoder.outputs,
+                dynamic_shapes=dict.fromkeys(_INPUTS, axes),
+                verbose=False,
+            )
+    except OnnxExporterError as error:
+        raise ModelError(
+            f"{folder}: torch cannot export {type(encoder.body).__name__} to ONNX "
+            f"({_first_cause(error)})"
+        ) from None
+    file.parent.mkdir()
+    num_bytes = sum(weights.nbytes for weights in encoder.state_dict().values())
+    data = f"{file.name}_data" if num_bytes > inline_bytes else None
+    onnx_ir.save(program.model, file, external_data=data)
+
+
+def _first_cause(error: BaseException) -> str:
+    """Return the class and first line of the error at the bottom of a chain."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
+def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
+    """Return the largest difference over all probes.
+
+    Raises:
+        ModelError: It is above the tolerance.
+    """
+    import onnxruntime  # noqa: PLC0415 - optional package
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for probe in _probes(encoder.body):
+        with torch.no_grad():
+            expected = encoder(**{name: torch.from_numpy(probe[name]) for name in _INPUTS})
+        computed = map(np.asarray, session.run(list(encoder.outputs), probe))
+        for name, ours, theirs in zip(encoder.outputs, expected, computed, strict=True):
+            difference = _difference(ours.numpy(), theirs, probe["attention_mask"])
+            if not difference <= TOLERANCE:
+                raise ModelError(
+                    f"{folder}: onnxruntime and torch differ by {difference:.1e} in {name} of a "
+                    f"batch of {len(theirs)} x {probe['input_ids'].shape[1]} tokens; not exported"
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+def _difference(expected: np.ndarray, computed: np.ndarray, mask: np.ndarray) -> float:
+    if expected.ndim == mask.ndim + 1:  # a state for each token; those of padding mean nothing
+        expected, computed = expected[mask == 1], computed[mask == 1]
+    return float(np.abs(computed - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def _probes(body: PreTrainedModel) -> Iterator[Probe]:
+    """Yield batches of one and of many, padded on either side and not, up to beyond any window."""
+    longest = _longest_input(body)
+    yield _batch(body, [1])
+    yield _batch(body, [min(9, longest)])
+    yield _batch(body, [min(21, longest)] * 3)
+    yield _batch(body, [min(21, longest), min(17, longest), 1, 2])
+    yield _batch(body, [3, min(30, longest)], left=True)
+    yield _batch(body, [longest, 4])
+
+
+def _longest_input(body: PreTrainedModel) -> int:
+    """Return the longest probe: where lengths matter, past that length if it is not too long."""
+    config = body.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    borders = [getattr(config, name, None) for name in ("sliding_window", "local_attention")]
+    borders.append(rope.get("original_max_position_embeddings"))
+    wanted = max(64, *(border + 8 for border in borders if isinstance(border, int)), 0)
+    limit = getattr(config, "max_position_embeddings", None) or wanted
+    return min(wanted, _LONGEST_PROBE, limit - first_position(body))
+
+
+def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:
+    """Return rows of random tokens, padded to the longest."""
+    shape = (len(lengths), max(lengths))
+    draws = stream("onnx", 0).random_raw(shape[0] * shape[1]).reshape(shape)
+    input_ids = (draws % np.uint64(body.config.vocab_size)).astype(np.int64)
+    pad_id = body.config.pad_token_id or 0
+    input_ids[input_ids == pad_id] = pad_id + 1 if pad_id == 0 else pad_id - 1
+    places = np.arange(shape[1])[:: -1 if left else 1]
+    is_token = places < np.array(lengths)[:, None]
+    input_ids[~is_token] = pad_id
+    return {"input_ids": input_ids, "attention_mask": is_token.astype(np.int64)}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence what torch tells about its own workings."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,25 @@
+"""Tokenizers that give to everyone's `AutoTokenizer` the ids that training and tasks read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+
+
+def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int | None) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json`.
+
+    Args:
+        tokenizer: With all special tokens that the model is to have.
+        folder: An existing folder.
+        max_seqlen: Longest input in tokens, special ones included; None where there is no limit.
+    """
+    limit = {} if max_seqlen is None else {"model_max_length": max_seqlen}
+    tokenizer.save_framed(folder, padding_side="right", truncation_side="right", **limit)
+
+
+def pair_ids(tokenizer: TextTokenizer, first: str, second: str) -> list[int]:
+    """Return the ids of a question and its context, uncut."""
+    framed = [tokenizer.bos_id, *tokenizer.encode(first), *tokenizer.separator_ids]
+    return [*framed, *tokenizer.encode(second), tokenizer.eos_id]

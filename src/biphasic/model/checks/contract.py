@@ -1,0 +1,245 @@
+"""The attention contract, probed on the real model: who may see whom, layer by layer.
+
+`config.is_causal = False` makes many decoders bidirectional, but not all of them everywhere; a
+model that stays causal in some layers would be compared under a false name. So every layer is asked
+for gradients: a token sees another if its output changes with the other's input. A weight of zero
+gives a gradient of exactly zero and any other does not, so rounding decides nothing here, in any
+precision and whatever the weights are.
+
+A model in fp32 must also give the states that transformers' own forward gives (`own_forward.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from biphasic.data.packing import lay_out
+from biphasic.errors import ModelError
+from biphasic.model.checks.own_forward import check_states, pad_id, probe_tokens
+from biphasic.model.compute.forward import (
+    activation_dtype,
+    batching_of,
+    first_pass,
+    hidden_states,
+    padded_states,
+)
+from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.reading import probing
+
+_LENGTH = 4  # of each probe document
+_TOKENS = 2 * _LENGTH
+"""Of a probe row: two documents; where sequences are padded, not packed, the two are one."""
+_ROW_LENGTH = _TOKENS + 2  # with two tokens of padding
+_DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
+
+
+@probing
+def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
+    """Probe causality or bidirectionality, document isolation, padding, and hidden states.
+
+    Args:
+        model: Loaded by `biphasic.model.loading.build`, for packed rows or for padded ones, which
+            hold one document each. In half precision its layers are probed, not its states.
+        causal: What the phase to come needs; False for padded rows.
+
+    Raises:
+        ModelError: A layer sees what it must not, or does not see what it must, and is named; or
+            states differ from those of a document alone, or from transformers' own.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with first_pass(model):
+            # Some models see both ways only where a mask says so.
+            for has_padding in (True,) if batching_of(model) == "packed" else (True, False):
+                for name, sees in _sights(model, causal=causal, has_padding=has_padding):
+                    _check_layer(name, sees, model, causal=causal, has_padding=has_padding)
+            if activation_dtype(model) == torch.float32:
+                check_states(model, causal=causal)
+    finally:
+        model.train(was_training)
+
+
+def load_checked_encoder(
+    folder: Path | str, place: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model
+) -> PreTrainedModel:
+    """Load an encoder for packed rows; one that cannot be shown to read them, for padded ones.
+
+    Args:
+        folder: As `load_encoder` takes it.
+        place: Moves the model to where it computes.
+
+    Raises:
+        ModelError: It cannot be an encoder in either way.
+    """
+    refusals: list[ModelError] = []
+    for batching in ("packed", "padded"):
+        try:
+            model = place(load_encoder(folder, batching=batching))
+            check_contract(model, causal=False)
+        except ModelError as error:
+            refusals.append(error)
+        else:
+            return model
+    packed, padded = map(str, refusals)
+    # Both: either may be the one that names the layer.
+    both = packed if padded == packed else f"{padded}; on packed rows: {packed}"
+    raise type(refusals[-1])(both)
+
+
+def _check_layer(
+    name: str, sees: Tensor, model: PreTrainedModel, *, causal: bool, has_padding: bool
+) -> None:
+    """Compare what the tokens of a layer see with what they are to see.
+
+    Args:
+        name: Of the layer, for errors.
+        sees: Bool [tokens of a row, row_length]: whether token i sees token j.
+        model: The model.
+        causal: What is expected.
+        has_padding: Whether rows end in padding.
+    """
+    among = sees[:, :_TOKENS]
+    if not bool(among.diagonal().all()):
+        raise ModelError(f"{name}: tokens do not see themselves; it cannot be probed")
+    is_packed = batching_of(model) == "packed"
+    if is_packed and bool((among & (_DOCUMENTS[:, None] != _DOCUMENTS)).any()):
+        raise ModelError(f"{name}: tokens see other documents of their row")
+    if bool(sees[:, _TOKENS:].any()):
+        raise ModelError(f"{name}: tokens see the padding of their row")
+    if causal and bool(among.triu(1).any()):
+        raise ModelError(f"{name}: sees later tokens although the objective is causal")
+    # Which ones they see depends on windows, and on weights that may have come to be zero.
+    documents = among.view(2, _LENGTH, 2, _LENGTH).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    if not causal and any(map(_is_causal, documents if is_packed else [among])):
+        reason = (
+            "although the objective is bidirectional; this model family cannot be trained"
+            if has_padding
+            else "where no row is padded; this model family cannot be used"
+        )
+        raise ModelError(f"{name}: stays causal {reason} as an encoder")
+
+
+def _is_causal(among: Tensor) -> bool:
+    """Tell whether tokens see earlier ones alone, of those of their document."""
+    return bool(among.tril(-1).any()) and not bool(among.triu(1).any())
+
+
+def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[tuple[str, Tensor]]:
+    """Return each layer's name and what its tokens see, bool [tokens of a row, row_length].
+
+    All rows are alike, and row i asks for token i: one pass answers for all tokens and layers.
+    """
+    tokens = probe_tokens(model, _TOKENS + _ROW_LENGTH)
+    document, longer = tokens[:_TOKENS], tokens[_TOKENS:]
+    if batching_of(model) == "padded":
+        # One row more than tokens, which makes the padding necessary or tells the two axes apart.
+        sequences = [*[document] * _TOKENS, longer if has_padding else document]
+        shape = len(sequences), max(map(len, sequences))
+    else:
+        sequences, shape = [*document.reshape(2, _LENGTH)] * _TOKENS, (_TOKENS, _ROW_LENGTH)
+    probes = [_LayerProbe(name, layer, shape) for name, layer in _layers(model)]
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            if batching_of(model) == "padded":
+                padded_states(model, sequences, pad_id=pad_id(model))
+            else:
+                rows = np.arange(len(sequences)).reshape(_TOKENS, 2).tolist()
+                batch = lay_out(sequences, rows, row_length=_ROW_LENGTH, pad_id=pad_id(model))
+                hidden_states(model, batch, causal=causal)
+    finally:
+        for probe in probes:
+            probe.remove()
+    unused = [probe.name for probe in probes if not probe.found]
+    if unused:
+        raise ModelError(f"{unused[0]}: was not run; it cannot be probed")
+    return [(probe.name, sees) for probe in probes for sees in probe.found]
+
+
+class _LayerProbe:
+    """Cuts the graph before and after a layer, and takes the gradient of what is between.
+
+    Attributes:
+        name: Of the layer.
+        found: For each of its calls, whether token i sees token j, bool [tokens, row_length].
+    """
+
+    def __init__(self, name: str, layer: nn.Module, shape: tuple[int, int]) -> None:
+        """Hook into a layer that will be called with `shape` rows and tokens."""
+        self.name, self.found = name, list[Tensor]()
+        self._shape = shape
+        self._input = torch.empty(0)
+        self._had_gradients = True
+        self._hooks = [
+            layer.register_forward_pre_hook(self._before, with_kwargs=True),
+            layer.register_forward_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Leave the layer as it was."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(
+        self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self._had_gradients = torch.is_grad_enabled()
+        states = inputs[0] if inputs else options.get("hidden_states")
+        if not isinstance(states, Tensor):
+            raise ModelError(f"{self.name}: takes no hidden states; it cannot be probed")
+        self._input = states.detach().requires_grad_()
+        torch.set_grad_enabled(True)  # a model may run some layers without
+        given = self._input.clone()  # the layer may change it in place
+        if inputs:
+            return (given, *inputs[1:]), options
+        return inputs, {**options, "hidden_states": given}
+
+    def _after(self, _module: nn.Module, _inputs: object, output: Any) -> Any:
+        states, *others = output if isinstance(output, tuple | list) else (output,)
+        by_token = self._by_token(states)
+        numbers = torch.arange(_TOKENS, device=states.device)
+        asked = by_token[numbers, numbers]
+        total = (asked * torch.linspace(-1, 1, asked.shape[-1], device=states.device)).sum()
+        (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
+        self.found.append(self._by_token(gradient)[:_TOKENS].ne(0).any(-1).cpu())
+        torch.set_grad_enabled(self._had_gradients)
+        if isinstance(output, Tensor):
+            return states.detach()
+        return type(output)([states.detach(), *others])
+
+    def _by_token(self, states: Tensor) -> Tensor:
+        """Return states as [rows, row_length, width].
+
+        A few families keep axes in another order, have one more, or add padding of their own.
+        """
+        sizes, (num_rows, row_length) = list(states.shape), self._shape
+        rows = sizes.index(num_rows) if num_rows in sizes else None
+        tokens = (axis for axis, size in enumerate(sizes) if axis != rows and size >= row_length)
+        if rows is None or len(sizes) < 3:
+            raise ModelError(f"{self.name}: has states of shape {sizes}; it cannot be probed")
+        return states.movedim((rows, next(tokens)), (0, 1)).flatten(2)
+
+
+def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    """Return the transformer layers: those that transformers marks, or the longest module list."""
+    modules = dict(model.base_model.named_modules())
+    marked = [
+        name for name, each in modules.items() if isinstance(each, GradientCheckpointingLayer)
+    ]
+    # Groups of layers may be marked too.
+    names = [name for name in marked if not any(name.startswith(f"{each}.") for each in marked)]
+    lists = {name: each for name, each in modules.items() if isinstance(each, nn.ModuleList)}
+    if not names and lists:
+        longest = max(lists, key=lambda name: len(lists[name]))
+        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
+    if not names:
+        raise ModelError(f"{type(model).__name__}: no list of layers was found to probe")
+    return [(f"layer {name}", modules[name]) for name in names]

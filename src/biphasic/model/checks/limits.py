@@ -1,0 +1,72 @@
+"""How long an input a model can read, from its configuration and its shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from biphasic.errors import ModelError, ModelFilesError, reading
+from biphasic.files import read_json_object
+from biphasic.model.compute.forward import first_position
+from biphasic.model.loading.build import empty_body
+
+MAX_INPUT_TOKENS = 2048
+"""Longest input by default, however much more a model could read: the study's rows."""
+
+_LIMITS = "look at the numbers in its config.json and tokenizer_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model can read.
+
+    Attributes:
+        longest_input: The longest input to give it, in tokens, special tokens included: the least
+            of what it has positions for, what its makers used for sentences
+            (`sentence_bert_config.json`), what its tokenizer states, and `MAX_INPUT_TOKENS`.
+        positions: The longest input that it has positions for; None where it states no limit.
+        num_embeddings: Tokens that it has embeddings for.
+    """
+
+    longest_input: int
+    positions: int | None
+    num_embeddings: int
+
+
+def model_limits(folder: Path) -> ModelLimits:
+    """Look at a model's shape, without its weights.
+
+    Raises:
+        DataError: A file is damaged.
+        ModelError: transformers does not know the model, or the model reads no tokens.
+    """
+    with reading(folder, ModelFilesError, remedy=_LIMITS):
+        return _limits(folder)
+
+
+def _limits(folder: Path) -> ModelLimits:
+    body = empty_body(folder)
+    num_embeddings = getattr(body.config, "vocab_size", None)
+    if num_embeddings is None:
+        raise ModelError(f"{folder}: config.json states no vocab_size")
+    positions = getattr(body.config, "max_position_embeddings", None)
+    # XLNet says -1: no limit.
+    positions = positions - first_position(body) if positions and positions > 0 else None
+    stated = [
+        positions,
+        _stated(folder / "sentence_bert_config.json", "max_seq_length"),
+        tokenizer_limit(folder),
+        MAX_INPUT_TOKENS,
+    ]
+    longest_input = min(int(limit) for limit in stated if limit)
+    return ModelLimits(longest_input, positions, num_embeddings)
+
+
+def tokenizer_limit(folder: Path) -> int | None:
+    """Return the longest input that a tokenizer states, in tokens; None where it states none."""
+    stated = _stated(folder / "tokenizer_config.json", "model_max_length")
+    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
+
+
+def _stated(path: Path, name: str) -> float | None:
+    return read_json_object(path).get(name) if path.is_file() else None

@@ -1,0 +1,192 @@
+"""Hidden states against transformers' own forward, on texts longer than every window.
+
+A family may make its windows by masks alone, which packed rows do without, or count over a row what
+it should count over a document. So two documents are read in the row that they share, one by one,
+and by transformers' own code, with the attention that it writes out. Published windows are too long
+to exceed at little cost: two models with short ones are compared, which share all weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import lay_out
+from biphasic.errors import ModelError
+from biphasic.model.compute.forward import batching_of, hidden_states, padded_states
+from biphasic.model.loading.directions import open_both_ways
+from biphasic.model.loading.reading import loading
+from biphasic.seeds import stream
+
+_TOLERANCE = 2e-4
+"""Of a token's states, in fp32. Rounding was 1e-6 in small models and 1e-5 in 30 layers with large
+weights; a window that is one token wider was 9e-4 where it matters least, before any training."""
+_LENGTHS = (4, 12)
+_ROW_LENGTH = 18  # both documents, and padding
+_WINDOW = 4
+# ModernBERT's `local_attention` follows from its `sliding_window`; Llama 4 scales its queries anew
+# every `floor_scale` positions.
+_WINDOWS = ("sliding_window", "attention_chunk_size", "floor_scale")
+_DRAWS = 3
+_REMEDY = "; only `batching: padded` in the fine-tuning protocol can read it"
+
+Documents = list[NDArray[np.int64]]
+
+
+@torch.no_grad()
+def check_states(model: PreTrainedModel, *, causal: bool) -> None:
+    """Compare the hidden states of a few documents: together, alone, and by transformers' own code.
+
+    Its own forward is asked in the direction that is needed, or else in the one that it has.
+
+    Args:
+        model: In fp32, in evaluation mode; for packed rows or for padded ones.
+        causal: The direction that is needed.
+
+    Raises:
+        ModelError: They differ.
+    """
+    name, is_padded = type(model).__name__, batching_of(model) == "padded"
+    difference = _difference(model, partial(_alone, model, causal=causal), causal=causal)
+    if not difference <= _TOLERANCE:
+        raise ModelError(
+            f"{name}: padding changes hidden states, or other documents of a row do, by "
+            f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
+        )
+    theirs, own_causal = _own_forward(model, causal=causal)
+    if is_padded and own_causal:
+        raise ModelError(f"{name}: stays causal; this model family cannot be used as an encoder")
+    ours = _rebuilt(model, model.config._attn_implementation)
+    difference = _difference(ours, partial(_together, theirs), causal=own_causal)
+    if not difference <= _TOLERANCE:
+        windows = [each for each in _WINDOWS if getattr(model.config, each, None) is not None]
+        texts = f" of texts longer than {' or '.join(windows)}" if windows else ""
+        raise ModelError(
+            f"{name}: hidden states{texts} differ from those of transformers' own forward by "
+            f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
+        )
+
+
+def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArray[np.int64]:
+    """Draw token ids, none of them padding: some families count positions by that."""
+    vocab_size = model.config.vocab_size
+    draws = stream("contract", draw).random_raw(count) % np.uint64(vocab_size)
+    tokens = draws.astype(np.int64)
+    tokens[tokens == pad_id(model)] = (pad_id(model) + 1) % vocab_size
+    return tokens
+
+
+def pad_id(model: PreTrainedModel) -> int:
+    """Return the token that fills the rows of a probe."""
+    return getattr(model.config, "pad_token_id", None) or 0
+
+
+def _difference(
+    model: PreTrainedModel, reference: Callable[[Documents], Tensor], *, causal: bool
+) -> float:
+    """Return how far a model's states of documents read together are from others.
+
+    Returns:
+        The largest difference of a token as a share of its states' norm. Rounding may let a router
+        send a token to another expert, but hardly in every draw; so the least of some draws counts.
+    """
+    least = math.inf
+    for draw in range(_DRAWS):
+        documents = _documents(model, draw)
+        expected = reference(documents)
+        error = _together(model, documents, causal=causal) - expected
+        share = error.norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-6)
+        least = min(least, float(share.max()))  # NaN stays out, and is no agreement
+        if least <= _TOLERANCE:
+            break
+    return least
+
+
+def _documents(model: PreTrainedModel, draw: int) -> Documents:
+    """Draw two documents that hold the mask token in different shares."""
+    tokens = probe_tokens(model, sum(_LENGTHS), draw=draw)
+    mask_id = getattr(model.config, "mask_token_id", None)
+    if mask_id is not None and mask_id < model.config.vocab_size:
+        tokens[[1, 6, 9]] = mask_id
+    return np.split(tokens, np.cumsum(_LENGTHS)[:-1])
+
+
+def _together(model: PreTrainedModel, documents: Documents, *, causal: bool = False) -> Tensor:
+    """Read documents in one packed row, or in one padded batch; return their states in order."""
+    if batching_of(model) == "padded":
+        states, spans = padded_states(model, documents, pad_id=pad_id(model))
+    else:
+        batch = lay_out(documents, [[0, 1]], row_length=_ROW_LENGTH, pad_id=pad_id(model))
+        states, spans = hidden_states(model, batch, causal=causal), batch.spans
+    return torch.cat([states[slice(*span)] for span in spans.tolist()])
+
+
+def _alone(model: PreTrainedModel, documents: Documents, *, causal: bool) -> Tensor:
+    """Read documents one by one, without padding."""
+    if batching_of(model) == "padded":
+        return torch.cat([padded_states(model, [each], pad_id=0)[0] for each in documents])
+    batches = [lay_out([each], [[0]], row_length=len(each), pad_id=0) for each in documents]
+    return torch.cat([hidden_states(model, batch, causal=causal) for batch in batches])
+
+
+def _own_forward(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedModel, bool]:
+    """Return a model as transformers runs it, and whether it sees earlier tokens alone."""
+    theirs = _rebuilt(model, "eager", opens=not causal)
+    if _is_causal(theirs) == causal:
+        return theirs, causal
+    return _rebuilt(model, "eager", opens=causal), not causal
+
+
+def _is_causal(theirs: PreTrainedModel) -> bool:
+    """Tell whether no state of a document changes with its last token but that token's own."""
+    documents = _documents(theirs, 0)
+    changed = [each.copy() for each in documents]
+    changed[-1][-1] = probe_tokens(theirs, 1, draw=_DRAWS)[0]
+    before, after = (_together(theirs, each)[:-1] for each in (documents, changed))
+    return bool((before - after).norm() <= 1e-5 * before.norm())
+
+
+def _rebuilt(
+    model: PreTrainedModel, implementation: str | None, *, opens: bool = False
+) -> PreTrainedModel:
+    """Return the body of a model with short windows and another attention; it shares the weights.
+
+    Args:
+        model: It stays as it is.
+        implementation: Of attention, by transformers' name.
+        opens: Whether a decoder is to see both ways.
+    """
+    body = cast(PreTrainedModel, model.base_model)
+    config = deepcopy(body.config)
+    for name in _WINDOWS:
+        if getattr(config, name, None) is not None:
+            setattr(config, name, _WINDOW)
+    if opens:
+        open_both_ways(config)
+    config.use_cache = False
+    kind: Any = type(body)
+    options: dict[str, Any] = {"attn_implementation": implementation, "dtype": torch.float32}
+    if "add_pooling_layer" in inspect.signature(kind).parameters:
+        options["add_pooling_layer"] = False
+    with loading(kind.__name__), torch.random.fork_rng(devices=[]), torch.device("meta"):
+        other = kind._from_config(config, **options)
+    for name, module in other.named_modules():
+        source = body.get_submodule(name)
+        for key in module._parameters:
+            module._parameters[key] = source._parameters[key]
+        for key in module._buffers:
+            module._buffers[key] = source._buffers[key]
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor):  # of rotary positions
+                setattr(module, key, getattr(source, key))
+    return other.eval()

@@ -1,0 +1,1 @@
+"""How a forward pass is computed, and where."""

@@ -1,0 +1,340 @@
+"""One attention function for every model and objective: packed rows, causal or not.
+
+transformers looks attention up by name; `register_attention` adds ours as `biphasic`. What a batch
+looks like travels as keyword arguments from the model's call down to each layer:
+
+- `cu_seqlens`: int32 [num_segments + 1], borders of the segments over the flattened rows;
+- `max_seqlen`: length of the longest segment, an int;
+- `causal`: whether a token sees only those before it (CLM) or all of its segment (MLM);
+- `block_mask`: [num_rows, 1, row_length, row_length], 0 where a token may look and -inf elsewhere;
+  for the backends without variable-length kernels. It is built once per batch, not per layer.
+
+Three backends compute the same function; device, precision and dropout alone decide which one:
+
+- `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
+- `dense`: scores written out, on a CPU in bf16, where torch's fused kernel converts every tile to
+  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms),
+  wherever weights are dropped on a CPU, where torch's draws slowly (`dropout.py`), and on any
+  device where a model caps its scores (Gemma 2), which neither kernel can;
+- `sdpa`: torch's fused kernel, elsewhere.
+
+Everything else about the model stays transformers' own. Hugging Face's own packing by
+`position_ids` isolates documents for causal models but leaks for bidirectional ones, which would
+confound the comparison of objectives; hence one function for both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Set
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from biphasic.errors import ModelError
+from biphasic.model.compute.dropout import dropout as drop
+from biphasic.model.compute.linear import lacks_bf16
+
+ATTENTION_NAME = "biphasic"
+
+
+def register_attention() -> None:
+    """Make `attn_implementation="biphasic"` known to transformers. Idempotent."""
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, _no_padding_mask)
+
+
+def attention_arguments(
+    cu_seqlens: Tensor, *, max_seqlen: int, row_length: int, causal: bool, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Return the keyword arguments by which a model's forward pass knows its segments.
+
+    Args:
+        cu_seqlens: int32 [num_segments + 1] on the model's device; the last entry is the number of
+            tokens, padding included (a token beyond it would yield NaN gradients).
+        max_seqlen: Length of the longest segment in tokens.
+        row_length: Capacity of a row in tokens.
+        causal: True for CLM.
+        dtype: Precision of the model's activations.
+    """
+    has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
+    return {
+        "cu_seqlens": cu_seqlens,
+        "max_seqlen": max_seqlen,
+        "causal": causal,
+        "block_mask": None
+        if has_kernel
+        else block_mask(cu_seqlens, row_length=row_length, causal=causal, dtype=dtype),
+    }
+
+
+def backend(
+    device: torch.device, dtype: torch.dtype, *, drops: bool = False, caps: bool = False
+) -> str:
+    """Return which backend serves a device and precision: `varlen`, `dense` or `sdpa`.
+
+    `drops` is whether attention weights are dropped, `caps` whether scores are capped.
+    """
+    if caps:
+        return "dense"
+    if device.type == "cuda" and dtype in {torch.bfloat16, torch.float16}:
+        return "varlen"
+    return "dense" if device.type == "cpu" and (dtype == torch.bfloat16 or drops) else "sdpa"
+
+
+def block_mask(cu_seqlens: Tensor, *, row_length: int, causal: bool, dtype: torch.dtype) -> Tensor:
+    """Return [num_rows, 1, row_length, row_length]: 0 where query i may see key j, else -inf."""
+    num_tokens = int(cu_seqlens[-1])
+    segment_starts = torch.zeros(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
+    segment_starts[cu_seqlens[:-1].long()] = 1
+    segments = segment_starts.cumsum(0).view(-1, row_length)
+    visible = segments[:, :, None] == segments[:, None, :]
+    if causal:
+        visible = visible.tril()
+    return _additive(visible, dtype)[:, None]
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return zeros.masked_fill_(~visible, float("-inf"))
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    causal: bool | None = None,
+    block_mask: Tensor | None = None,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Attend within segments.
+
+    Args:
+        module: The attention layer; named in errors.
+        query: [num_rows, num_heads, row_length, head_dim].
+        key: [num_rows, num_key_value_heads, row_length, head_dim].
+        value: As `key`.
+        attention_mask: Must be None: padding is a segment of its own.
+        scaling: Factor on the scores; `head_dim ** -0.5` when None.
+        dropout: Chance to drop an attention weight.
+        sliding_window: A token sees others less than this many positions away, as transformers'
+            flash-attention path reads it (ModernBERT passes its half window plus one).
+        softcap: Scores become `softcap * tanh(scores / softcap)` before anything is hidden.
+        cu_seqlens: See the module's docstring; so for the three that follow.
+        max_seqlen: Length of the longest segment.
+        causal: True for CLM.
+        block_mask: For the backend without variable-length kernels.
+        unused: What transformers passes for other backends (`position_ids`, `deterministic`, ...).
+
+    Returns:
+        [num_rows, row_length, num_heads, head_dim], and no weights.
+
+    Raises:
+        ModelError: The arguments of a packed batch are missing, a mask was passed beside them, or
+            the backend cannot compute what the model asks for.
+    """
+    if cu_seqlens is None or causal is None or max_seqlen is None:
+        raise ModelError(
+            f"{_name(module)} was called without cu_seqlens, max_seqlen and causal: either the "
+            "model was not called through biphasic.model.compute.forward, or its family does not "
+            "pass them to its layers and cannot read packed rows"
+        )
+    if attention_mask is not None:
+        raise ModelError(f"{_name(module)}: packed rows take no attention_mask")
+    if unused.get("s_aux") is not None:
+        raise ModelError(
+            f"{_name(module)} has attention sinks, which packed attention does not compute; "
+            "fine-tune it with `batching: padded`"
+        )
+    if block_mask is None and softcap is not None:
+        block_mask = _mask_for(query, cu_seqlens, causal=causal)
+    if block_mask is None:
+        if dropout:
+            raise ModelError(
+                f"{_name(module)} drops attention weights (dropout {dropout:g}), which "
+                "torch's variable-length kernel cannot; fine-tune it with `batching: padded`, or "
+                "in fp32"
+            )
+        output = _varlen(
+            query, key, value, cu_seqlens, max_seqlen,
+            causal=causal, scaling=scaling, sliding_window=sliding_window,
+        )  # fmt: skip
+        return output, None
+    if sliding_window is not None:
+        block_mask = block_mask + _window_mask(query, sliding_window)
+    key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
+    options: dict[str, Any] = {"scaling": scaling, "dropout": dropout}
+    chosen = backend(query.device, query.dtype, drops=dropout > 0, caps=softcap is not None)
+    if chosen == "dense":
+        return _dense(query, key, value, block_mask, softcap=softcap, **options), None
+    return _fused(query, key, value, block_mask, **options), None
+
+
+def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
+    return block_mask(cu_seqlens, row_length=query.shape[2], causal=causal, dtype=query.dtype)
+
+
+def _name(module: nn.Module) -> str:
+    """Say which attention layer something is about."""
+    index = getattr(module, "layer_idx", None)
+    return type(module).__name__ if index is None else f"layer {index} ({type(module).__name__})"
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    *,
+    scaling: float | None,
+    dropout: float,
+) -> Tensor:
+    output = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+    return output.transpose(1, 2)
+
+
+def _dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    *,
+    scaling: float | None,
+    dropout: float,
+    softcap: float | None = None,
+) -> Tensor:
+    num_rows, num_heads, row_length, head_dim = query.shape
+    dtype = query.dtype
+    if lacks_bf16(query.device, dtype):
+        query, key, value, mask = query.float(), key.float(), value.float(), mask.float()
+    flat = (num_rows * num_heads, row_length)
+    hidden = mask.expand(-1, num_heads, -1, -1).reshape(*flat, row_length)
+    queries = query.reshape(*flat, head_dim)
+    keys = key.reshape(*flat, head_dim).transpose(1, 2)
+    factor = head_dim**-0.5 if scaling is None else scaling
+    if softcap is None:
+        scores = torch.baddbmm(hidden, queries, keys, alpha=factor)
+    else:
+        scores = (torch.bmm(queries, keys) * (factor / softcap)).tanh() * softcap + hidden
+    weights = scores.softmax(-1)  # in fp32 within
+    if dropout:
+        weights = drop(weights, dropout)
+    output = torch.bmm(weights, value.reshape(*flat, -1)).to(dtype)
+    return output.view(num_rows, num_heads, row_length, -1).transpose(1, 2)
+
+
+def _repeat_heads(states: Tensor, num_heads: int) -> Tensor:
+    """Give every query head its own copy of the key head that it shares."""
+    groups = num_heads // states.shape[1]
+    return states.repeat_interleave(groups, dim=1) if groups > 1 else states
+
+
+def _window_mask(query: Tensor, sliding_window: int) -> Tensor:
+    positions = torch.arange(query.shape[2], device=query.device)
+    near = (positions[:, None] - positions[None, :]).abs() < sliding_window
+    return _additive(near, query.dtype)
+
+
+def _varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    *,
+    causal: bool,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    """Attend by the variable-length kernel, which takes [tokens, heads, head_dim].
+
+    Its options are tested by signature alone where no GPU is at hand.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - absent in CPU-only paths
+
+    num_rows, num_heads, row_length, head_dim = query.shape
+    accepted = _parameters(varlen_attn)
+    options = varlen_options(
+        accepted, causal=causal, scaling=scaling, sliding_window=sliding_window
+    )
+    if "enable_gqa" in accepted:
+        options["enable_gqa"] = key.shape[1] != num_heads
+    else:
+        key, value = _repeat_heads(key, num_heads), _repeat_heads(value, num_heads)
+    flat_query, flat_key, flat_value = (
+        part.transpose(1, 2).reshape(-1, part.shape[1], head_dim) for part in (query, key, value)
+    )
+    output = varlen_attn(
+        flat_query,
+        flat_key,
+        flat_value,
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        **options,
+    )
+    # A tuple only where auxiliary output is asked for.
+    return cast(Tensor, output).view(num_rows, row_length, num_heads, head_dim)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def varlen_options(
+    accepted: Set[str],
+    *,
+    causal: bool,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> dict[str, Any]:
+    """Spell causality, window and scale as the installed torch's `varlen_attn` takes them.
+
+    torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
+
+    Args:
+        accepted: Parameter names of the installed `varlen_attn`.
+        causal: True for CLM.
+        scaling: Factor on the scores; None for the default.
+        sliding_window: As in `packed_attention`.
+
+    Raises:
+        ModelError: The installed torch cannot express what the model needs.
+    """
+    reach = -1 if sliding_window is None else sliding_window - 1
+    options: dict[str, Any] = {}
+    if "window_size" in accepted:
+        options["window_size"] = (reach, 0 if causal else reach)
+    elif sliding_window is not None:
+        raise ModelError("sliding windows need torch 2.13 or newer on CUDA")
+    elif "is_causal" in accepted:
+        options["is_causal"] = causal
+    else:
+        raise ModelError("this torch's varlen_attn takes neither window_size nor is_causal")
+    if scaling is not None:
+        options["scale"] = scaling
+    return options
+
+
+def _no_padding_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
+    """Stand where transformers would build a mask; refuse one that would be ignored."""
+    if attention_mask is not None:
+        raise ModelError("packed rows take no attention_mask; padding is a segment of its own")

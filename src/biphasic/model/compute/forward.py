@@ -1,0 +1,121 @@
+"""Sequences through a model, packed or padded, to one hidden state per token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from biphasic.data.packing import Batching, PackedBatch, TokenIds
+from biphasic.errors import ModelError
+from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
+
+
+def batching_of(model: PreTrainedModel) -> Batching:
+    """Return how a model was loaded to read sequences."""
+    return "packed" if model.config._attn_implementation == ATTENTION_NAME else "padded"
+
+
+@contextmanager
+def first_pass(model: PreTrainedModel) -> Iterator[None]:
+    """Name the model where its code cannot take what it is called with.
+
+    Raises:
+        ModelError: In place of what the model's code raised.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(
+            f"{type(model).__name__}: cannot read {batching_of(model)} rows ({reason})"
+        ) from error
+
+
+def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
+    """Run the body of a model over packed rows.
+
+    Args:
+        model: Loaded by `biphasic.model.loading.build`; with or without a language-model head.
+        batch: Rows of packed sequences.
+        causal: Whether a token sees only those before it.
+
+    Returns:
+        [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
+    """
+    output = model.base_model(**packed_arguments(model, batch, causal=causal))
+    return output.last_hidden_state.flatten(0, 1)
+
+
+def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> dict[str, Any]:
+    """Return what a model, or its body, is called with to read packed rows."""
+    device = model.device
+    positions = torch.from_numpy(batch.position_ids) + first_position(model)
+    return {
+        "input_ids": torch.from_numpy(batch.input_ids).to(device),
+        "position_ids": positions.to(device),
+        "use_cache": False,  # decoders would copy every key and value into one
+        **attention_arguments(
+            torch.from_numpy(batch.cu_seqlens).to(device),
+            max_seqlen=batch.max_seqlen,
+            row_length=batch.row_length,
+            causal=causal,
+            dtype=activation_dtype(model),
+        ),
+    }
+
+
+def padded_states(
+    model: PreTrainedModel, sequences: Sequence[TokenIds], *, pad_id: int
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Run the body of a model over sequences, one in a row, by its own attention.
+
+    Positions and masks are left to the model, so this is independent of all that packing does.
+
+    Args:
+        model: Loaded by `build.load_encoder` with `batching="padded"`.
+        sequences: Token ids, special tokens included.
+        pad_id: Token that fills rows up to the longest sequence.
+
+    Returns:
+        [num_sequences * longest, hidden_size]: final states, row by row; and the start and end of
+        each sequence among them, int64 [num_sequences, 2].
+    """
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    is_token = np.arange(lengths.max()) < lengths[:, None]
+    input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
+    input_ids[is_token] = np.concatenate(sequences)
+    output = model.base_model(
+        input_ids=torch.from_numpy(input_ids).to(model.device),
+        attention_mask=torch.from_numpy(is_token.astype(np.int64)).to(model.device),
+    )
+    starts = np.arange(len(sequences)) * is_token.shape[1]
+    return output.last_hidden_state.flatten(0, 1), np.stack([starts, starts + lengths], axis=1)
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """Return the position of a sequence's first token.
+
+    RoBERTa and its relatives keep a row of their position table for padding, and count from the
+    one behind it.
+    """
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
+def activation_dtype(model: PreTrainedModel) -> torch.dtype:
+    """Return the precision that a model computes in; its embeddings may be kept in another."""
+    *_, last = model.base_model.parameters()
+    return last.dtype

@@ -1,0 +1,1 @@
+"""Models from presets, folders and the hub."""

@@ -1,0 +1,132 @@
+"""How much memory a model will need, known from the headers of its files before any is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
+
+from biphasic.errors import ModelError
+from biphasic.model.compute.device import compute_device
+
+Use = Literal["fp32", "bf16", "load"]
+"""Train in that precision, with fp32 weights and AdamW; or `load` alone."""
+
+# Bytes for each parameter. Weights in fp32: 4; their gradients: 4; two moments: 8. With bf16 there
+# are working copies and their gradients besides: 2 + 2.
+_BYTES: dict[Use, int] = {"load": 4, "fp32": 16, "bf16": 20}
+# Limit, use, and a table with what of that use is files that can be dropped: control groups 2, 1.
+_GROUPS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+_GROUP_FOLDER = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def stored_parameters(folder: Path | str) -> int:
+    """Count the parameters in a folder's safetensors files, by their headers.
+
+    Raises:
+        ModelError: There are none, or a header is damaged.
+    """
+    files = weight_files(Path(folder))
+    if not files:
+        raise ModelError(f"{folder}: cannot be loaded (no weights as safetensors are here)")
+    return sum(
+        math.prod(tensor.get_shape()) for file in files for _, tensor in stored_tensors(file)
+    )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers reads weights from; empty where there are none."""
+    whole = folder / "model.safetensors"
+    return [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
+
+
+def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a safetensors file by name, of which only the header is read.
+
+    Raises:
+        ModelError: The header is damaged.
+    """
+    try:
+        with safe_open(path, framework="np") as file:  # whose headers need no torch
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                yield name, file.get_slice(name)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path.parent}: {path.name}: cannot be loaded ({error})") from None
+
+
+def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
+    """Estimate the bytes that a model will take, activations not counted.
+
+    Raises:
+        ModelError: It has no weights.
+    """
+    return stored_parameters(folder) * _BYTES[use]
+
+
+def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
+    """Refuse a model that does not fit into memory, before it is loaded.
+
+    On a machine with a GPU the weights pass through main memory, and training has to fit into the
+    memory of the GPU.
+
+    Raises:
+        ModelError: It needs more than is free, both named.
+    """
+    if use != "load" and compute_device().type == "cuda":
+        import torch  # noqa: PLC0415 - known by now; other checks need none
+
+        free_on_gpu, _ = torch.cuda.mem_get_info()
+        _refuse_larger(folder, use, free_on_gpu, "of the GPU's memory")
+        use = "load"
+    _refuse_larger(folder, use, free_memory(), "of memory")
+
+
+def free_memory() -> float:
+    """Return how many bytes this process may still take; infinite where nothing tells.
+
+    The least of what the system has available and what the process's group is allowed.
+    """
+    free = math.inf
+    if _MEMINFO.is_file():
+        free = 1024.0 * _table(_MEMINFO).get("MemAvailable:", math.inf)
+    for limit, used, details, droppable in _GROUPS:
+        paths = [_GROUP_FOLDER / name for name in (limit, used, details)]
+        if not all(path.is_file() for path in paths):
+            continue
+        allowed, taken = (path.read_text().strip() for path in paths[:2])
+        if allowed != "max":
+            free = min(free, int(allowed) - int(taken) + _table(paths[2]).get(droppable, 0))
+    return free
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Read lines of a name and a number."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
+
+
+def _refuse_larger(folder: Path | str, use: Use, free: float, kind: str) -> None:
+    needed = required_memory(folder, use=use)
+    if needed > free:
+        purpose = "to be loaded" if use == "load" else f"to be trained in {use}"
+        raise ModelError(
+            f"{folder}: {stored_parameters(folder) / 1e9:.2f} billion parameters need about "
+            f"{_gigabytes(needed)} {kind} {purpose}, activations not counted, and "
+            f"{_gigabytes(free)} are free"
+        )
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,246 @@
+"""Models by folder or by id on the Hugging Face hub: where they lie, and what names them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from biphasic.data.text.hub import explain
+from biphasic.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ModelError,
+    ModelFilesError,
+    reading,
+)
+from biphasic.files import (
+    MANIFEST,
+    digest,
+    expanded,
+    file_sha256,
+    is_folder,
+    read_json,
+    verify_folder,
+)
+
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+# What decides a model's results, and nothing else: no other formats, no code, no other variants.
+_FILES = (
+    *_WEIGHTS,
+    "model.safetensors.index.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "sentence_bert_config.json",
+)
+_AT_REST_SECONDS = 2.0
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model on disk.
+
+    Attributes:
+        folder: Where its files are.
+        identity: What names it: a verified state's own identity, else a hash of its files.
+        revision: The commit that a model from the hub was resolved to.
+    """
+
+    folder: Path
+    identity: str
+    revision: str | None
+
+
+def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
+    """Find a model on disk, or fetch it from the hub.
+
+    What the hub's cache holds is not fetched again, and can be had without a network.
+
+    Args:
+        name_or_folder: A folder, or an id on the hub such as `answerdotai/ModernBERT-base`.
+        revision: Branch, tag or commit on the hub; its main branch when None.
+
+    Raises:
+        ConfigError: A revision was given for a folder.
+        DataError: There is no such model, or the hub cannot be reached.
+        ModelError: It has no weights as safetensors.
+    """
+    folder, commit = locate_model(name_or_folder, revision=revision)
+    with reading(folder, ModelFilesError):
+        identity = model_identity(folder) if commit is None else _once(_files_identity, folder)
+    return LocalModel(folder, identity, commit)
+
+
+def locate_model(
+    name_or_folder: Path | str, *, revision: str | None = None
+) -> tuple[Path, str | None]:
+    """Find a model as `fetch_model` does, without reading its files to name it.
+
+    Returns:
+        Its folder, and the commit of a model from the hub.
+    """
+    name, folder = str(name_or_folder), expanded(name_or_folder)
+    if folder.suffix == ".gguf":
+        raise DataError(
+            f"{folder}: a GGUF file; convert it to a folder first: load it in transformers with "
+            f"from_pretrained('{folder.parent}', gguf_file='{folder.name}'), then save_pretrained "
+            "(docs/adapt.md has the lines)"
+        )
+    if not is_folder(folder):
+        snapshot = _fetch(name, revision)
+        return snapshot, snapshot.name
+    if revision is not None:
+        raise ConfigError(f"revision '{revision}': only models of the hub have one, not {folder}")
+    if not (folder / "config.json").is_file():
+        for file in sorted(folder.glob("*.gguf")):
+            return locate_model(file)
+        raise DataError(f"{folder}: no model here (no config.json)")
+    return folder.resolve(), None
+
+
+def model_identity(folder: Path) -> str:
+    """Return what names the model in a folder.
+
+    That is the identity that a state's record gives, where its manifest agrees, covers every file
+    and has each one's hash; else a hash of the files that decide results. A process hashes a folder
+    once, and again where a file was touched.
+    """
+    return _once(_identity, folder)
+
+
+def claimed_identity(folder: Path) -> str | None:
+    """Return the state that a folder's records say it holds, whether it does or not."""
+    for name in ("state.json", MANIFEST):
+        try:
+            record = read_json(folder / name)
+        except DataError:
+            continue
+        # Other programs write files of these names too.
+        if isinstance(record, dict) and isinstance(record.get("identity"), str):
+            return record["identity"]
+    return None
+
+
+def check_claim(model: LocalModel, *, remedy: str) -> None:
+    """Check that a folder that calls itself a state is one.
+
+    Args:
+        model: On disk.
+        remedy: What follows where it is not; ends the message.
+
+    Raises:
+        CheckpointError: Files differ from its manifest, so a hash of the files names it instead.
+    """
+    if model.revision is None and claimed_identity(model.folder) != model.identity:
+        _verified_state(model.folder, remedy=remedy)
+
+
+def check_model(folder: Path, identity: str, *, remedy: str) -> None:
+    """Check that a folder still holds the model that it held when it was named.
+
+    Args:
+        folder: Of the model.
+        identity: As `fetch_model` named it.
+        remedy: What to do where it holds another; ends the message.
+
+    Raises:
+        CheckpointError: A file is missing, damaged, or was changed since.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; {remedy}")
+    if model_identity(folder) == identity or _once(_files_identity, folder) == identity:
+        return
+    if claimed_identity(folder) == identity:
+        _verified_state(folder, remedy=remedy)
+    raise CheckpointError(f"{folder}: holds another model than {identity[:12]}; {remedy}")
+
+
+def _once(name: Callable[[Path], str], folder: Path) -> str:
+    """Return what `name` gives a folder, kept in this process until a file is touched."""
+    files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
+    stamps = tuple(
+        (file, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        for file, stat in files
+    )
+    # What was written a moment ago may be written again without another time of change.
+    is_at_rest = time.time() - max(stat.st_ctime for _, stat in files) > _AT_REST_SECONDS
+    return _named(name, folder, stamps) if is_at_rest else name(folder)
+
+
+@lru_cache(maxsize=64)
+def _named(name: Callable[[Path], str], folder: Path, _stamps: tuple[Any, ...]) -> str:
+    return name(folder)
+
+
+def _identity(folder: Path) -> str:
+    try:
+        return _verified_state(folder, remedy="") or _files_identity(folder)
+    except CheckpointError:
+        return _files_identity(folder)
+
+
+def _verified_state(folder: Path, *, remedy: str) -> str | None:
+    """Return the identity of a state; None where a folder has no record of one.
+
+    Raises:
+        CheckpointError: A file is missing or changed, or the manifest is of another state.
+    """
+    claimed = claimed_identity(folder)
+    if claimed is None:
+        return None
+    manifest = verify_folder(folder, remedy=remedy)
+    if manifest.get("identity") != claimed:
+        raise CheckpointError(f"{folder}: state.json and {MANIFEST} name two states; {remedy}")
+    deciding = {path.name for path in _deciding_files(folder)} | {"state.json"}
+    if added := sorted(deciding - manifest["files"].keys()):
+        raise CheckpointError(f"{folder / added[0]}: not of state {claimed[:12]}; {remedy}")
+    return claimed
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+        raise DataError(f"{name}: no such folder, and not a hub id such as owner/name")
+    # Slow to import, and most models are folders.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
+    )
+
+    try:
+        snapshot = Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+    except (HTTPError, OSError, HFValidationError) as error:
+        at = f" at revision '{revision}'" if revision else ""
+        raise DataError(
+            f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"
+        ) from None
+    if not (snapshot / "config.json").is_file():
+        raise DataError(f"model {name}: has no config.json; no model that transformers can load")
+    if not any(_is_one_of(path, _WEIGHTS) for path in snapshot.iterdir()):
+        raise ModelError(
+            f"model {name}: has no weights as safetensors, and other formats can run code when "
+            "they are read; convert them, or take a revision that has model.safetensors"
+        )
+    return snapshot
+
+
+def _deciding_files(folder: Path) -> Iterable[Path]:
+    # A folder may hold more: notes of its owner, and in the hub's cache what others asked for.
+    return (path for path in folder.iterdir() if _is_one_of(path, _FILES))
+
+
+def _is_one_of(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(path.name, pattern) for pattern in patterns)
+
+
+def _files_identity(folder: Path) -> str:
+    return digest({path.name: file_sha256(path) for path in _deciding_files(folder)})

@@ -1,0 +1,121 @@
+"""Finished language models of any family, to train on; and weights of a state put into a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from biphasic.errors import ModelError
+from biphasic.model.compute.attention import register_attention
+from biphasic.model.compute.dropout import switch_off_dropout
+from biphasic.model.compute.linear import speed_up_linear_layers
+from biphasic.model.head import check_head
+from biphasic.model.loading.directions import close_again
+from biphasic.model.loading.reading import (
+    PACKED,
+    language_model_class,
+    load_model,
+    read_config,
+    refuse_missing,
+    refuse_unfit,
+    require_packing,
+)
+
+
+def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
+    """Load a decoder or encoder with its language-model head, in fp32, behind our attention.
+
+    It drops nothing in training (`dropout.py`).
+
+    Nothing is drawn at random: an encoder saved without its masked-LM head is refused, unless the
+    head is its embeddings and needs no further weights.
+
+    Args:
+        folder: With `config.json` and weights as safetensors, in one file or in several.
+        num_embeddings: Entries of the tokenizer. Where they are more than the model's, rows are
+            added, each the mean of those there are, for input and output alike; a model with more
+            rows than its tokenizer has entries keeps them.
+
+    Raises:
+        ModelError: transformers cannot load it as a language model, weights are missing, left over
+            or of other shapes, or its head or attention is one that we do not compute.
+    """
+    register_attention()
+    config = read_config(folder)
+    require_packing(folder, config)
+    close_again(config)
+    kind = language_model_class(folder, config)
+    model, report = load_model(kind, folder, config, **PACKED)
+    refuse_missing(folder, report["missing_keys"])
+    refuse_unfit(folder, report["mismatched_keys"])
+    _refuse_left_over(folder, model, report["unexpected_keys"])
+    if num_embeddings > _num_rows(model):
+        _add_rows(model, num_embeddings)
+    speed_up_linear_layers(model)
+    switch_off_dropout(model)
+    check_head(model)
+    return model
+
+
+@torch.no_grad()
+def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model, in place.
+
+    Args:
+        model: Of the shape that the weights were saved from.
+        tensors: By the names of `named_parameters`, so a tied head is absent.
+
+    Raises:
+        ModelError: Names or shapes differ; no weight has been changed then.
+    """
+    parameters = dict(model.named_parameters())
+    differing = sorted(parameters.keys() ^ tensors.keys())
+    if differing:
+        side = "are missing or unknown"
+        raise ModelError(f"weights do not fit: {len(differing)} {side}, first {differing[0]}")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise ModelError(
+                f"weights do not fit: {name} is {list(tensors[name].shape)}, and the model has "
+                f"{list(parameter.shape)}"
+            )
+    for name, parameter in parameters.items():
+        parameter.copy_(tensors[name])
+
+
+def _refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
+    """Refuse weights of layers that the configuration does not have.
+
+    Heads and poolers may be left over; layers, or their biases, would change what is computed.
+    """
+    is_of_layer = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?(\w+\.)*\d+\.")
+    in_layers = [name for name in names if is_of_layer.match(name)]
+    if in_layers:
+        raise ModelError(
+            f"{folder}: config.json has no place for {len(in_layers)} weights, first "
+            f"{min(in_layers)}; another configuration, or code of its own, belongs to them"
+        )
+
+
+@torch.no_grad()
+def _add_rows(model: PreTrainedModel, num_embeddings: int) -> None:
+    """Add rows to the input embeddings and, where it has its own, to the head."""
+    held = _num_rows(model)
+    with torch.random.fork_rng(devices=[]):  # transformers draws rows, which are overwritten
+        model.resize_token_embeddings(num_embeddings, mean_resizing=False)
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    for layer in cast(tuple[nn.Module, ...], layers):
+        # A weight and, for some heads, a bias; a tied weight is filled twice, with the same.
+        for table in layer.parameters(recurse=False):
+            table[held:] = table[:held].mean(0, keepdim=True)
+
+
+def _num_rows(model: PreTrainedModel) -> int:
+    embedding = cast(nn.Embedding, model.get_input_embeddings())
+    return embedding.weight.shape[0]

@@ -1,0 +1,222 @@
+"""Reading a model's folder: its configuration, its class, one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
+)
+from transformers.utils import logging
+
+from biphasic.errors import DataError, ModelError, ModelFilesError, reading
+from biphasic.files import read_json
+from biphasic.model.compute.attention import ATTENTION_NAME
+from biphasic.model.loading.footprint import stored_tensors, weight_files
+
+# Weights of other formats are pickles, which can run code and which no identity covers. Shapes are
+# compared by `refuse_unfit`, in words of its own.
+LOADING = {
+    "dtype": torch.float32,
+    "use_safetensors": True,
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,
+}
+_REMEDY = "check its config.json and its weights"
+P = ParamSpec("P")
+_MOST_LAYERS = 10_000
+PACKED = {"attn_implementation": ATTENTION_NAME}
+# How its makers ran a model, and not what it computes: code, kernels, other files of weights.
+_FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
+_INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+
+
+def read_config(folder: Path | str) -> PretrainedConfig:
+    """Read a model's configuration: what it computes, and not how its makers ran it.
+
+    Code that comes with it is never run, and no kernel that it names is fetched.
+    """
+    with loading(folder):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    for name in _FOREIGN:
+        if hasattr(config, name):
+            delattr(config, name)
+    config._attn_implementation = None
+    config._experts_implementation = None
+    return config
+
+
+def load_model(
+    kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load weights in fp32 from the files that a model's identity covers, and from no others.
+
+    Args:
+        kind: Class of transformers.
+        folder: With the weights.
+        config: As `read_config` gives it, or a changed one.
+        **options: As `from_pretrained` takes them.
+
+    Returns:
+        The model, and what was missing, left over, or of another shape.
+
+    Raises:
+        ModelError: The weights are damaged or quantised, or are to be read from elsewhere.
+    """
+    _check_weight_files(Path(folder))
+    with loading(folder):
+        return kind.from_pretrained(folder, config=config, **LOADING, **options)
+
+
+def _check_weight_files(folder: Path) -> None:
+    """Refuse files of weights elsewhere, and weights that need their makers' code to be read.
+
+    Raises:
+        ModelError: The file or the tensor is named.
+    """
+    for path in folder.glob("shard-*-model-*-of-*.safetensors"):
+        raise ModelError(
+            f"{path}: weights of a distributed checkpoint cannot be read; save the model with "
+            "save_pretrained into a folder of its own"
+        )
+    for name in _indexed_files(folder / _INDEX):
+        if not isinstance(name, str) or not _SHARD.fullmatch(name):
+            raise ModelError(
+                f"{folder / _INDEX}: names {name!r} as a file of weights; only files called "
+                "model-NUMBER-of-NUMBER.safetensors in the same folder can be read: save the model "
+                "anew with save_pretrained"
+            )
+    for file in weight_files(folder):
+        for name, tensor in stored_tensors(file):
+            if name.endswith("weight") and tensor.get_dtype() not in _FLOATS:
+                raise ModelError(
+                    f"{file}: {name} is stored as {tensor.get_dtype()}: quantised weights cannot "
+                    "be read; take the model as its makers trained it"
+                )
+
+
+def _indexed_files(path: Path) -> list[Any]:
+    if not path.is_file():
+        return []
+    try:
+        return list(read_json(path)["weight_map"].values())
+    except (DataError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{path}: damaged; copy or download the model again") from None
+
+
+@contextmanager
+def loading(folder: Path | str) -> Iterator[None]:
+    """Name the folder in errors; keep transformers from drawing bars and tables of its own."""
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        # Whatever a damaged configuration makes of transformers: it raises all there is.
+        with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=_REMEDY):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[..., None]:
+    """Name the model in whatever goes wrong while a check runs it.
+
+    Some damage of a configuration shows only then.
+    """
+
+    @wraps(check)
+    def checked(model: PreTrainedModel, *args: P.args, **options: P.kwargs) -> None:
+        name = model.name_or_path or type(model).__name__
+        with reading(name, ModelFilesError, failure="cannot be run", remedy=_REMEDY):
+            check(model, *args, **options)
+
+    return checked
+
+
+def body_class(where: Path | str, config: PretrainedConfig) -> Any:
+    """Return the class of the body alone: what `AutoModel` would build.
+
+    Raises:
+        ModelError: The model is not one stack of layers that reads text.
+    """
+    num_layers = getattr(config, "num_hidden_layers", 0)
+    if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # each takes time, even empty
+        raise ModelFilesError(
+            f"{where}: config.json states more than {_MOST_LAYERS:,} layers; correct it"
+        )
+    body = MODEL_MAPPING.get(type(config), None)
+    if config.is_encoder_decoder or not isinstance(body, type):
+        raise ModelError(
+            f"{where}: a model of type '{config.model_type}' is not one stack of layers, so it "
+            "cannot be an encoder here"
+        )
+    if config.get_text_config() is not config:
+        raise ModelError(f"{where}: a model of type '{config.model_type}' reads more than text")
+    return body
+
+
+def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
+    """Return the class with a language-model head: masked where there is one, else causal.
+
+    Raises:
+        ModelError: transformers has no such head for this type of model.
+    """
+    for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
+        found = mapping.get(type(config), None)
+        if isinstance(found, type):
+            return found
+    raise ModelError(
+        f"{where}: transformers has no language-model head for type '{config.model_type}'"
+    )
+
+
+def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:
+    """Refuse a family whose layers cannot be given an attention function.
+
+    Raises:
+        ModelError: They attend by one of their own; the first such layer is named.
+    """
+    body = body_class(where, config)
+    if body._supports_attention_backend:
+        return
+    with loading(where), torch.device("meta"):
+        modules = body(config).named_modules()
+    layer = next((name for name, module in modules if "Attention" in type(module).__name__), "")
+    raise ModelError(
+        f"{where}: {body.__name__} attends by a function of its own ({layer or 'every layer'}), "
+        f"which would see beyond a packed document{remedy}"
+    )
+
+
+def refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
+    """Raise where transformers would draw missing weights at random and go on."""
+    if missing:
+        raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
+
+
+def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:
+    """Raise where weights have other shapes than the configuration says.
+
+    Args:
+        folder: Named in the error.
+        mismatched: Name, stored shape, expected shape, as transformers reports them.
+    """
+    if mismatched:
+        name, stored, expected = min(mismatched)
+        raise ModelError(
+            f"{folder}: cannot be loaded ({len(mismatched)} weights have other shapes than "
+            f"config.json says, first {name}: {list(stored)} stored, {list(expected)} expected)"
+        )

@@ -1,0 +1,1 @@
+"""Which tokens are masked, and by what."""

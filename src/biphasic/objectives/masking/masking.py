@@ -1,0 +1,125 @@
+"""Masking, which several objectives share: how many tokens, which, and what is shown instead.
+
+References: the study (arXiv 2507.00994, section 2) selects tokens one by one and hides them all.
+A rate that falls or rises linearly: Ankner et al. 2023, arXiv:2305.15096, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from biphasic.data.packing import PackedBatch
+from biphasic.data.rows import RowBatch
+from biphasic.errors import DataError
+from biphasic.objectives.masking.replacement import (
+    Replacement,
+    replace_selected,
+    replacement_identity,
+    shares_of,
+)
+from biphasic.objectives.masking.selection import Selection, SpanConfig, select
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Vocabulary
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """Rows of which some tokens are to be predicted.
+
+    Attributes:
+        rows: As they are shown.
+        positions: int64 [num_masked]; of those tokens in the flattened rows, ascending.
+        labels: int64 [num_masked]; what they are.
+    """
+
+    rows: PackedBatch
+    positions: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+class MaskingConfig(ObjectiveConfig):
+    """What objectives that mask can set."""
+
+    mlm_probability: Probability = 0.4
+    """Chance that a token is selected."""
+    final_mlm_probability: Probability | None = None
+    """Chance at the last step of the phase, which is approached linearly from `mlm_probability`
+    at the first; without it the chance stays as it is."""
+    selection: Selection = "token"
+    """What is selected as one: `token`, `word`, or `span`, several words of geometric number."""
+    replacement: Replacement = "mask"
+    """`mask` hides every selected token; `bert` hides 80 %, randomises 10 % and keeps 10 %; or
+    other shares of the three."""
+
+    @property
+    def directions(self) -> frozenset[bool]:
+        """Both ways alone."""
+        return frozenset({False})
+
+    def at(self, step: int, *, num_steps: int) -> Self:
+        """Return the objective with the rate of one step of a phase."""
+        if self.final_mlm_probability is None:
+            return self
+        passed = step / (num_steps - 1) if num_steps > 1 else 0.0
+        rate = (1 - passed) * self.mlm_probability + passed * self.final_mlm_probability
+        return self.model_copy(update={"mlm_probability": rate, "final_mlm_probability": None})
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Refuse whole words of a vocabulary that does not show where they begin."""
+        if self.selection != "token":
+            _ = vocabulary.spellings
+
+    def determinants(self, mask_seed: int) -> dict[str, Any]:
+        """Return all that decides inputs and labels, given the rows."""
+        identity = {
+            "name": self.objective,
+            "mlm_probability": self._rate,
+            "replacement": replacement_identity(self.replacement),
+            "mask_seed": mask_seed,
+        }
+        if self.selection == "token":  # as it was before there was a choice
+            return identity
+        spans = SpanConfig() if self.selection == "span" else self.selection
+        named = spans.model_dump() if isinstance(spans, SpanConfig) else spans
+        return {**identity, "selection": named}
+
+    def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> MaskedRows:
+        """Select tokens to predict and hide them.
+
+        Selection and what is shown are a pure function of `mask_seed` and each token's epoch,
+        document and chunk: neither the row nor the step in which a chunk appears changes them.
+        Special tokens are never selected.
+
+        Raises:
+            DataError: No token of the batch was selected, so there is nothing to learn from.
+        """
+        rate = self._rate
+        selected = select(
+            batch, vocabulary, self.selection, mlm_probability=rate, mask_seed=mask_seed
+        )
+        positions = np.flatnonzero(selected.is_selected)
+        if not len(positions):
+            raise DataError(
+                f"no token of a batch of {batch.packed.num_tokens} was masked at mlm_probability "
+                f"{rate}; use larger batches or a higher rate"
+            )
+        shares = shares_of(self.replacement)
+        shown = replace_selected(batch, selected, vocabulary, shares, mask_seed=mask_seed)
+        return MaskedRows(
+            rows=replace(batch.packed, input_ids=shown),
+            positions=positions,
+            labels=batch.packed.input_ids.reshape(-1)[positions],
+        )
+
+    @property
+    def _rate(self) -> float:
+        if self.final_mlm_probability is not None:
+            raise RuntimeError("the rate depends on the step of the phase: ask `at` first")
+        return self.mlm_probability

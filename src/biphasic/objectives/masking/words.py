@@ -1,0 +1,206 @@
+"""Where words begin among tokens, whatever the kind of vocabulary.
+
+Every kind is brought to one form, the UTF-8 bytes that a token stands for, with a space before
+what begins a word: byte-level BPE (`Ġ`), SentencePiece (`▁`, bytes such as `<0xE4>`) and
+WordPiece (`##` goes on). Words are then told apart by characters, so a character whose bytes are
+spread over several tokens is whole.
+
+References: Devlin et al. 2019, arXiv:1810.04805, whole-word masking of its later release (white
+space, punctuation and ideographs part words); Radford et al. 2019, "Language models are
+unsupervised multitask learners", section 2.2 (byte-level BPE).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import ByteLevel
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import ConfigError
+
+_SPACE, _WORD, _IDEOGRAPH, _MARK, _JOINER, _OTHER = range(6)
+_IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
+_JOINERS = (0x200C, 0x200D)
+_LAST_CHARACTER = 0x10FFFF
+_LONE_SPACE = b" "
+
+
+@dataclass(frozen=True)
+class Spellings:
+    """What tokens stand for in text.
+
+    Attributes:
+        content: uint8 [num_bytes]; the UTF-8 of one token after another, none of them empty.
+        borders: int64 [vocab_size + 1]; of the tokens among them.
+    """
+
+    content: NDArray[np.uint8]
+    borders: NDArray[np.int64]
+
+
+def spellings_of(tokenizer: TextTokenizer) -> Spellings:
+    """Return what each token of a vocabulary stands for.
+
+    Raises:
+        ConfigError: The vocabulary does not show where words begin.
+    """
+    rules = tokenizer.rules()
+    spell = _speller(rules)
+    literal = {added["id"] for added in rules["added_tokens"]}
+    spelled = [_LONE_SPACE] * tokenizer.vocab_size
+    for token, token_id in tokenizer.vocabulary().items():
+        content = token.encode() if token_id in literal else spell(token)
+        spelled[token_id] = content or _LONE_SPACE
+    lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
+    return Spellings(
+        content=np.frombuffer(b"".join(spelled), dtype=np.uint8),
+        borders=np.concatenate([[0], np.cumsum(lengths)]),
+    )
+
+
+def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[np.bool_]:
+    """Tell which of consecutive tokens begin a word.
+
+    A token goes on with the word before it if it begins inside a character or with a mark that
+    combines with the character before, if letters or digits meet there, if a joiner does (those
+    of emoji and of Persian, say), or if the token before is nothing but a space. All else begins
+    a word: white space, every token of punctuation, and ideographs, one by one.
+
+    Args:
+        input_ids: int64 [num_tokens].
+        spellings: Of the vocabulary.
+
+    Returns:
+        bool [num_tokens]; the first is not known to begin one, which the caller decides.
+    """
+    firsts = spellings.borders[input_ids]
+    lengths = spellings.borders[input_ids + 1] - firsts
+    begins = np.cumsum(lengths) - lengths
+    # The bytes of all tokens: each token's first byte, and how far each byte lies behind it.
+    places = np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()))
+    text = spellings.content[places]
+    kinds, bases = _kinds(text)
+    here = kinds[begins]
+    before = np.concatenate([[_OTHER], bases[begins[1:] - 1]])
+    is_lone_space = (lengths == 1) & (text[begins] == _LONE_SPACE[0])
+    after_lone_space = np.concatenate([[False], is_lone_space[:-1]])
+    goes_on = (text[begins] & 0xC0) == 0x80  # inside a character
+    goes_on |= (here == _MARK) | (here == _JOINER)
+    goes_on |= (here == _WORD) & (before == _WORD)
+    goes_on |= (here != _SPACE) & ((before == _JOINER) | after_lone_space)
+    return ~goes_on
+
+
+def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the kind of the character that each byte belongs to, and that of its base.
+
+    The base of a combining mark is the character that it combines with; that of others is the
+    character itself.
+    """
+    is_lead = (text & 0xC0) != 0x80
+    places = np.flatnonzero(is_lead)
+    padded = np.concatenate([text, np.zeros(3, dtype=np.uint8)]).astype(np.int64)
+    lead = padded[places]
+    second, third, fourth = (padded[places + place] & 0x3F for place in (1, 2, 3))
+    characters = np.select(
+        [lead < 0x80, lead < 0xE0, lead < 0xF0],
+        [lead, (lead & 0x1F) << 6 | second, (lead & 0x0F) << 12 | second << 6 | third],
+        (lead & 0x07) << 18 | second << 12 | third << 6 | fourth,
+    )
+    # A first entry for bytes of a character whose beginning is not here.
+    kinds = np.empty(len(places) + 1, dtype=np.uint8)
+    kinds[0] = _OTHER
+    kinds[1:] = _kind_table()[np.minimum(characters, _LAST_CHARACTER)]
+    last_base = np.maximum.accumulate(np.where(kinds != _MARK, np.arange(len(kinds)), 0))
+    owners = np.cumsum(is_lead)
+    return kinds[owners], kinds[last_base][owners]
+
+
+@lru_cache(maxsize=1)
+def _kind_table() -> NDArray[np.uint8]:
+    """Return the kind of every character, by the Unicode version of this Python."""
+    by_category = {"L": _WORD, "N": _WORD, "M": _MARK, "Z": _SPACE}
+    count = _LAST_CHARACTER + 1
+    categories = (unicodedata.category(chr(code))[0] for code in range(count))
+    table = np.fromiter(
+        (by_category.get(category, _OTHER) for category in categories), np.uint8, count
+    )
+    table[[ord(character) for character in "\t\n\v\f\r\x85"]] = _SPACE
+    table[list(_JOINERS)] = _JOINER
+    for first, last in _IDEOGRAPHS:
+        table[first : last + 1] = _IDEOGRAPH
+    return table
+
+
+def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
+    """Return what spells the tokens of a vocabulary, as its `tokenizer.json` describes it."""
+    model = rules["model"]
+    parts = [
+        part
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+        for part in _components(rules.get(name))
+    ]
+    if any(part["type"] == "ByteLevel" for part in parts):
+        alphabet = _byte_level_alphabet()
+        return lambda token: bytes(chain.from_iterable(_bytes_of(each, alphabet) for each in token))
+    if prefix := model.get("continuing_subword_prefix"):
+        return lambda token: _continued(token, prefix)
+    if marker := next(filter(None, map(_space_marker, parts)), None):
+        return lambda token: _marked(token, marker)
+    raise ConfigError(
+        f"selection: the tokenizer ({model['type']}) does not show where words begin, so whole "
+        "words and spans cannot be told; use 'selection: token', or a byte-level, SentencePiece "
+        "or WordPiece tokenizer"
+    )
+
+
+def _components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Go through a part of a tokenizer's description and all that it is composed of."""
+    if part:
+        yield part
+        for name in ("normalizers", "pretokenizers", "decoders"):
+            for each in part.get(name, ()):
+                yield from _components(each)
+
+
+def _space_marker(part: dict[str, Any]) -> str | None:
+    """Return what stands for a space after this part of a tokenizer, if the part says so."""
+    if part["type"] == "Metaspace":
+        return part["replacement"]
+    is_replacement = part["type"] == "Replace" and part["pattern"] == {"String": " "}
+    return part["content"] if is_replacement else None
+
+
+def _bytes_of(character: str, alphabet: dict[str, int]) -> bytes:
+    """Return the byte that a character of byte-level BPE stands for, or its own bytes."""
+    return bytes([alphabet[character]]) if character in alphabet else character.encode()
+
+
+def _continued(token: str, prefix: str) -> bytes:
+    return (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
+
+
+def _marked(token: str, marker: str) -> bytes:
+    """Spell a token of SentencePiece; `<0x0A>` is a byte that no other token covers."""
+    if len(token) == len("<0x0A>") and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace(marker, " ").encode()
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Return the byte that each character of byte-level BPE stands for.
+
+    Bytes that are printable characters stand for themselves, the others follow in order.
+    """
+    alphabet = set(ByteLevel.alphabet())
+    own = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
+    others = sorted(set(range(256)) - set(own.values()))
+    return own | dict(zip(sorted(alphabet - set(own)), others, strict=True))

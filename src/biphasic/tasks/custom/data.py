@@ -1,0 +1,227 @@
+"""From a person's files to the rows of a task folder, every one checked where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from biphasic.errors import DataError, reading
+from biphasic.tasks.custom.columns import Columns, check_same_texts, renamed_rows
+from biphasic.tasks.custom.conll import read_conll
+from biphasic.tasks.custom.files import plain_suffix
+from biphasic.tasks.custom.splits import cut_splits
+from biphasic.tasks.custom.squad_json import read_squad
+from biphasic.tasks.custom.tables import read_csv, read_tsv
+from biphasic.tasks.custom.task_file import TaskFile
+from biphasic.tasks.formats.beir import read_qrels, read_texts
+from biphasic.tasks.formats.examples import (
+    RecordT,
+    check_values,
+    labelled_text,
+    multi_label_text,
+    question,
+    scored_text,
+    tagged_sentence,
+    unique_records,
+)
+from biphasic.tasks.formats.folder import RETRIEVAL_KINDS
+from biphasic.tasks.formats.labels import (
+    Labels,
+    check_labels,
+    check_tag_set,
+    found_labels,
+    found_tags,
+    read_labels,
+    single_labels,
+)
+from biphasic.tasks.formats.rows import Row, read_jsonl
+from biphasic.tasks.records import LABEL_KINDS, SPLITS
+
+_TRAINING = "the training split"
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What `write_task_folder` takes besides the description."""
+
+    splits: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    labels: tuple[str, ...] | None = None
+    corpus: list[dict[str, str]] = field(default_factory=list)
+    queries: list[dict[str, str]] = field(default_factory=list)
+    qrels: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
+
+
+def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+    """Read a person's files.
+
+    Args:
+        file: How to read them.
+        files: The files, as `own_files` returns them.
+        where: For messages about the whole.
+
+    Raises:
+        DataError: Something cannot be used; the message names file and line.
+    """
+    with reading(where, DataError):
+        return _read(file, files, where=where)
+
+
+def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+    if file.kind in RETRIEVAL_KINDS:
+        return _read_retrieval(file, files, where=where)
+    paths = {split: files[split] for split in SPLITS if split in files}
+    rows = {split: _read_rows(path, file) for split, path in paths.items()}
+    for split, path in paths.items():
+        if not rows[split]:
+            raise DataError(f"{path}: the {split} split is empty")
+    check_same_texts(rows)
+    labels = _labels(file, files, rows["train"])
+    for split, path in paths.items():
+        rows[split] = [_canonical(row, file, labels) for row in rows[split]]
+        _check(rows[split], file, labels, where=str(path))
+    cut = _cut(file, rows, where=where)
+    if file.kind == "sr":
+        check_values((row.real("value") for row in cut["train"]), where=str(paths["train"]))
+    return Content(
+        splits={split: [row.value for row in kept] for split, kept in cut.items()},
+        labels=labels.names if labels else None,
+    )
+
+
+def _read_rows(path: Path, file: TaskFile) -> list[Row]:
+    """Return the rows of one file under our names."""
+    reader = _reader(path, file)
+    with reading(path, DataError):
+        rows = list(reader(path))
+    if reader not in _NAMED:
+        _check_columns(path, file.columns)
+        return rows
+    return renamed_rows(
+        rows, path=path, kind=file.kind, columns=file.columns, template=file.template
+    )
+
+
+_NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
+"""Readers whose rows have the columns that the file has."""
+
+
+def _check_columns(path: Path, columns: Columns) -> None:
+    for name in sorted(columns.model_fields_set):
+        if not isinstance(getattr(columns, name), int):
+            raise DataError(f"{path}: its columns have no names, so 'columns.{name}' finds none")
+
+
+def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
+    suffix = plain_suffix(path)
+    if suffix == ".jsonl":
+        return read_jsonl
+    if file.kind == "qa":
+        return read_squad
+    if file.kind == "tc":
+        token, tag = (
+            column if isinstance(column, int) else None
+            for column in (file.columns.tokens, file.columns.tags)
+        )
+        return partial(read_conll, token_column=token, tag_column=tag)
+    return read_csv if suffix == ".csv" else read_tsv
+
+
+def _labels(file: TaskFile, files: dict[str, Path], rows: Sequence[Row]) -> Labels | None:
+    """Return the labels of the task; None where it has none."""
+    if file.kind not in LABEL_KINDS:
+        return None
+    if file.labels is not None:
+        labels = Labels(tuple(map(str, file.labels)), "the task file")
+    elif "labels" in files:
+        path = files["labels"]
+        labels = Labels(read_labels(path), path.name, is_numbered=True)
+    elif file.kind == "tc":
+        labels = found_tags(rows, source=_TRAINING)
+    elif file.kind == "ml":
+        singles = (single for row in rows for single in single_labels(row, "labels"))
+        labels = found_labels(singles, "labels", source=_TRAINING)
+    else:
+        labels = found_labels(rows, "label", source=_TRAINING)
+    check_labels(labels.names, where=labels.source)
+    if file.kind == "tc":
+        check_tag_set(labels.names, where=labels.source)
+    return labels
+
+
+def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
+    """Return a row as a task folder has it: with an id, labels as numbers, tags by name."""
+    value = {**row.value, "id": row.id()}
+    if labels and file.kind == "sc":
+        value["label"] = labels.number(row, "label")
+    elif labels and file.kind == "ml":
+        value["labels"] = [
+            labels.number(single, "labels") for single in single_labels(row, "labels")
+        ]
+    elif labels and isinstance(row.value.get("tags"), list):
+        value["tags"] = [
+            labels.tag(row, position, tag) for position, tag in enumerate(row.value["tags"])
+        ]
+    elif file.kind == "sr" and isinstance(row.value["value"], str):
+        text = row.value["value"].strip()
+        if not _NUMBER.fullmatch(text):
+            raise row.error(f"'{text}' is no number")
+        value["value"] = float(text)
+    return replace(row, value=value)
+
+
+def _check(rows: list[Row], file: TaskFile, labels: Labels | None, *, where: str) -> None:
+    def check(parse: Callable[[Row], RecordT]) -> None:
+        unique_records(rows, parse, where=where)
+
+    names = labels.names if labels else ()
+    if file.kind == "sc":
+        check(partial(labelled_text, labels=names, template=file.template))
+    elif file.kind == "ml":
+        check(partial(multi_label_text, labels=names, template=file.template))
+    elif file.kind == "sr":
+        check(partial(scored_text, template=file.template))
+    elif file.kind == "tc":
+        check(partial(tagged_sentence, numbers={name: n for n, name in enumerate(names)}))
+    else:
+        check(question)
+
+
+def _cut(file: TaskFile, splits: dict[str, list], *, where: str) -> dict[str, list]:
+    fractions = {"validation": file.validation_fraction, "test": file.test_fraction}
+    return cut_splits(
+        splits,
+        fractions={split: share for split, share in fractions.items() if share},
+        limits={**file.limits},
+        seed=file.seed,
+        where=where,
+    )
+
+
+def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+    corpus = {key: (title, text) for key, title, text in read_texts(files["corpus"])}
+    queries = {key: text for key, _, text in read_texts(files["queries"])}
+    judged = {
+        split: list(read_qrels(files[split], queries=queries, corpus=corpus).items())
+        for split in SPLITS
+        if split in files
+    }
+    cut = _cut(file, judged, where=where)
+    return Content(
+        corpus=[
+            {"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items()
+        ],
+        queries=[{"_id": key, "text": text} for key, text in queries.items()],
+        qrels={
+            split: [
+                (query, document, score)
+                for query, documents in judgements
+                for document, score in documents.items()
+            ]
+            for split, judgements in cut.items()
+        },
+    )

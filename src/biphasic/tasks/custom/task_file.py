@@ -1,0 +1,127 @@
+"""The task file: in YAML, where a person's data are and how to read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, StrictInt, model_validator
+
+from biphasic.config import Config, load_config, parse_config
+from biphasic.tasks.custom.columns import Columns
+from biphasic.tasks.formats.folder import RETRIEVAL_KINDS, TaskDescription, check_kind_settings
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import LABEL_KINDS, Kind
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class TaskFile(Config):
+    """A task made of a person's own files."""
+
+    kind: Kind
+    """What is learnt."""
+    name: str = ""
+    """As reports call it; the name of the task file or the folder when not given."""
+    title: str = ""
+    """Longer name."""
+    metric: str = ""
+    """The metric that decides; the kind's first when not given."""
+    folder: Path | None = None
+    """Where files are looked for by their usual names."""
+    train: Path | None = None
+    """The training split: examples, or for `ir` the judgements."""
+    validation: Path | None = None
+    """The validation split."""
+    test: Path | None = None
+    """The test split."""
+    corpus: Path | None = None
+    """ir, zs: the documents."""
+    queries: Path | None = None
+    """ir, zs: the queries."""
+    validation_fraction: Fraction | None = None
+    """Share of the training split that becomes the validation split."""
+    test_fraction: Fraction | None = None
+    """Share of the training split that becomes the test split."""
+    seed: NonNegativeInt = 0
+    """Of these choices, and of what `limits` keep."""
+    limits: dict[Literal["train", "validation", "test"], PositiveInt] = Field(default_factory=dict)
+    """Most examples of a split, chosen at random."""
+    columns: Columns = Columns()
+    """Names of columns, where they are not the usual ones."""
+    labels: tuple[str | StrictInt, ...] | None = None
+    """sc, ml, tc: names of the labels in order; those of the training split, sorted, when not
+    given."""
+    template: str | None = None
+    """sc, ml, sr: how the columns of an example become one text."""
+    query_template: str | None = None
+    """ir, zs: how a query is written."""
+    document_template: str | None = None
+    """ir, zs: how a document is written."""
+    trained_on: str | None = None
+    """ir: the task whose training split stands in for this one's."""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    """Settings of fine-tuning that this task needs."""
+    license: str = ""
+    """Licence of the data."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskFile:
+        check_kind_settings(
+            self.kind,
+            template=self.template,
+            query_template=self.query_template,
+            document_template=self.document_template,
+            trained_on=self.trained_on,
+        )
+        self.columns.check_kind(self.kind)
+        if self.labels is not None and self.kind not in LABEL_KINDS:
+            known = " or ".join(LABEL_KINDS)
+            raise ValueError(f"'labels' is for tasks of kind {known}, not {self.kind}")
+        if (self.corpus or self.queries) and self.kind not in RETRIEVAL_KINDS:
+            raise ValueError(f"'corpus' and 'queries' are for retrieval, not for {self.kind}")
+        self._check_splits()
+        return self
+
+    def _check_splits(self) -> None:
+        fractions = {"validation": self.validation_fraction, "test": self.test_fraction}
+        for split, fraction in fractions.items():
+            if fraction is not None and getattr(self, split) is not None:
+                raise ValueError(f"give '{split}' or '{split}_fraction', not both")
+        if sum(fraction or 0 for fraction in fractions.values()) >= 1:
+            raise ValueError("the fractions leave nothing to train on")
+        cut = next((f"{split}_fraction" for split, share in fractions.items() if share), None)
+        limited = "limits.train" if "train" in self.limits else None
+        for name in ("train" if self.train else None, cut, limited):
+            if name and (self.kind == "zs" or self.trained_on):
+                raise ValueError(f"'{name}': the task has no training split of its own")
+
+
+def load_task_file(path: Path) -> TaskFile:
+    """Read a task file; its paths begin at the file's own folder.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is wrong.
+    """
+    file = load_config(TaskFile, path)
+    parse_config(FinetuneProtocol, file.protocol, where=f"{path}: protocol")
+    places = {
+        key: path.parent / place
+        for key in ("folder", "train", "validation", "test", "corpus", "queries")
+        if (place := getattr(file, key)) is not None
+    }
+    file = file.model_copy(update={"name": file.name or path.stem, **places})
+    # A wrong metric is told before any data are read.
+    describe(file, origin={}, where=str(path))
+    return file
+
+
+def describe(file: TaskFile, *, origin: dict[str, Any], where: str) -> TaskDescription:
+    """Return the description of the task that a task file asks for.
+
+    Raises:
+        ConfigError: The metric is none of the kind's.
+    """
+    shared = TaskDescription.model_fields.keys() & file.model_fields_set | {"name"}
+    settings = {key: getattr(file, key) for key in shared}
+    return parse_config(TaskDescription, {**settings, "origin": origin}, where=where)

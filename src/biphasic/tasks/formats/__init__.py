@@ -1,0 +1,1 @@
+"""Task folders and files of texts: read and written."""

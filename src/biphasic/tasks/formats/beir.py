@@ -1,0 +1,81 @@
+"""Reads the layout of BEIR: corpus, queries and judgements.
+
+Reference: Thakur et al. 2021, arXiv:2104.08663.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+from biphasic.errors import DataError
+from biphasic.tasks.formats.folder import QRELS_HEADER
+from biphasic.tasks.formats.rows import read_jsonl, read_lines
+
+_MOST_DIGITS = 9
+Qrels = dict[str, dict[str, int]]
+
+
+def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of each document or query.
+
+    Raises:
+        DataError: A line cannot be used, an id occurs twice, or there are none.
+    """
+    seen: set[str] = set()
+    for row in read_jsonl(path):
+        if "_id" not in row.value:
+            raise row.error("no field '_id'")
+        key = row.id("_id")
+        if key in seen:
+            raise row.error(f"the id '{key}' occurs a second time")
+        seen.add(key)
+        yield key, row.text("title", ""), row.text("text")
+    if not seen:
+        raise DataError(f"{path}: the file is empty")
+
+
+def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -> Qrels:
+    """Read the judgements of one split.
+
+    Returns:
+        For each judged query the scores of its documents.
+
+    Raises:
+        DataError: A line cannot be used, names an unknown query or document, or contradicts
+            another; or no document is relevant.
+    """
+    qrels: Qrels = {}
+    lines = read_lines(path)
+    header = next(lines, (1, ""))[1].rstrip("\r\n")
+    if header != QRELS_HEADER:
+        names = QRELS_HEADER.replace("\t", ", ")
+        raise DataError(f"{path}:1: the header must be {names}, tab-separated, not {header!r}")
+    for number, line in lines:
+        query, document, score = _judgement(line, where=f"{path}:{number}")
+        if query not in queries:
+            raise DataError(f"{path}:{number}: unknown query '{query}'; the queries lack it")
+        if document not in corpus:
+            raise DataError(f"{path}:{number}: unknown document '{document}'; the corpus lacks it")
+        if qrels.setdefault(query, {}).setdefault(document, score) != score:
+            earlier = qrels[query][document]
+            raise DataError(
+                f"{path}:{number}: query '{query}' and document '{document}' have the score "
+                f"{earlier} already"
+            )
+    if not any(score for judged in qrels.values() for score in judged.values()):
+        raise DataError(f"{path}: the split is empty (no relevant document)")
+    return qrels
+
+
+def _judgement(line: str, *, where: str) -> tuple[str, str, int]:
+    fields = line.rstrip("\r\n").split("\t")
+    if len(fields) != 3:
+        raise DataError(
+            f"{where}: expected query, document and score, tab-separated; found {len(fields)} "
+            f"field{'s' * (len(fields) != 1)}"
+        )
+    query, document, score = fields
+    if not (score.isascii() and score.isdecimal() and len(score) <= _MOST_DIGITS):
+        raise DataError(f"{where}: expected a score of 0 or more as a whole number, not {score!r}")
+    return query, document, int(score)

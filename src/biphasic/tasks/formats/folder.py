@@ -1,0 +1,237 @@
+"""The canonical task folder: its description, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from biphasic.config import Config, nearest, parse_config
+from biphasic.errors import ConfigError, DataError
+from biphasic.files import complete_folder, read_json, write_json
+from biphasic.tasks.formats.templates import check_retrieval_template, check_template
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import (
+    KINDS,
+    LABEL_KINDS,
+    METRICS_BY_KIND,
+    SPLITS,
+    TEXT_KINDS,
+    Kind,
+)
+
+DESCRIPTION = "task.json"
+QRELS_HEADER = "query-id\tcorpus-id\tscore"
+RETRIEVAL_KINDS = ("ir", "zs")
+
+
+class TaskDescription(Config):
+    """What a task is, its examples apart: `task.json`."""
+
+    name: str = Field(min_length=1, description="As reports call it.")
+    kind: Kind = Field(description="What is learnt.")
+    title: str = Field(default="", description="Longer name; the name when not given.")
+    metric: str = Field(
+        default="", description="The metric that decides; the kind's first when not given."
+    )
+    template: str | None = Field(
+        default=None,
+        description="sc, ml, sr: how the fields of an example become one text, such as "
+        "'Premise: {text_a}\\nHypothesis: {text_b}'.",
+    )
+    query_template: str | None = Field(
+        default=None, description="ir, zs: how a query is written, over {text}."
+    )
+    document_template: str | None = Field(
+        default=None, description="ir, zs: how a document is written, over {title} and {text}."
+    )
+    trained_on: str | None = Field(
+        default=None,
+        description="ir: the task whose training split stands in for this one's, which has none.",
+    )
+    protocol: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of fine-tuning that this task needs."
+    )
+    license: str = Field(default="", description="Licence of the data.")
+    origin: dict[str, Any] = Field(
+        default_factory=dict, description="Where the examples come from; for people."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        first = METRICS_BY_KIND.get(str(raw.get("kind")), ("",))[0]
+        return {
+            **raw,
+            "title": raw.get("title") or raw.get("name", ""),
+            "metric": raw.get("metric") or first,
+        }
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskDescription:
+        check_kind_settings(
+            self.kind,
+            template=self.template,
+            query_template=self.query_template,
+            document_template=self.document_template,
+            trained_on=self.trained_on,
+        )
+        metrics = METRICS_BY_KIND[self.kind]
+        if self.metric not in metrics:
+            known = nearest(self.metric, metrics)
+            raise ValueError(f"no metric '{self.metric}' for kind '{self.kind}'{known}")
+        return self
+
+
+def check_kind_settings(
+    kind: Kind,
+    *,
+    template: str | None,
+    query_template: str | None,
+    document_template: str | None,
+    trained_on: str | None,
+) -> None:
+    """Check the settings that only some kinds of task have.
+
+    Raises:
+        ValueError: One does not fit the kind, or a template cannot be used.
+    """
+    settings = {
+        "template": (template, TEXT_KINDS),
+        "query_template": (query_template, RETRIEVAL_KINDS),
+        "document_template": (document_template, RETRIEVAL_KINDS),
+        "trained_on": (trained_on, ("ir",)),
+    }
+    for name, (value, kinds) in settings.items():
+        if value is not None and kind not in kinds:
+            raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {kind}")
+    if template is not None:
+        check_template(template)
+    if query_template is not None:
+        check_retrieval_template(query_template, known=("text",))
+    if document_template is not None:
+        check_retrieval_template(document_template, known=("title", "text"))
+
+
+def read_description(
+    folder: Path, *, kind: Kind | None = None, name: str | None = None
+) -> TaskDescription:
+    """Read the description of a task folder.
+
+    Args:
+        folder: A task folder.
+        kind: Needed where the folder has no `task.json`; must agree with it where it has.
+        name: Goes before the name in `task.json`, and that before the folder's.
+
+    Raises:
+        DataError: The folder is missing, or its description cannot be used.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such task folder")
+    path = folder / DESCRIPTION
+    raw = read_json(path) if path.is_file() else {}
+    if not isinstance(raw, dict):
+        raise DataError(f"{path}: expected one JSON object")
+    found = raw.get("kind", kind)
+    if found is None:
+        raise DataError(
+            f"{folder}: no {DESCRIPTION}; say of which kind the task is: {', '.join(KINDS)}"
+        )
+    if kind is not None and kind != found:
+        raise DataError(f"{path}: the task is of kind '{found}', not '{kind}'")
+    chosen = name or raw.get("name", folder.resolve().name)
+    try:
+        description = parse_config(
+            TaskDescription, {**raw, "kind": found, "name": chosen}, where=str(path)
+        )
+        parse_config(FinetuneProtocol, description.protocol, where=f"{path}: protocol")
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    return description
+
+
+def task_files(folder: Path, description: TaskDescription) -> list[str]:
+    """Return the names of the files that make up a task, in a fixed order.
+
+    Raises:
+        DataError: One is missing.
+    """
+    names = _required_files(description)
+    for name in names:
+        if not (folder / name).is_file():
+            raise DataError(
+                f"{folder / name}: no such file; a task of kind '{description.kind}' needs it"
+            )
+    optional = "qrels/validation.tsv"
+    if description.kind == "zs" and (folder / optional).is_file():
+        names.insert(2, optional)
+    return names
+
+
+def _required_files(description: TaskDescription) -> list[str]:
+    kind = description.kind
+    if kind == "zs":
+        # Nothing is trained, and nothing has to be selected.
+        return ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
+    if kind == "ir":
+        splits = SPLITS if description.trained_on is None else SPLITS[1:]
+        return ["corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in splits)]
+    labels = ["labels.json"] if kind in LABEL_KINDS else []
+    return [*(f"{split}.jsonl" for split in SPLITS), *labels]
+
+
+def write_task_folder(
+    folder: Path,
+    description: TaskDescription,
+    *,
+    splits: Mapping[str, Iterable[Mapping[str, Any]]] | None = None,
+    labels: Sequence[str] | None = None,
+    corpus: Iterable[Mapping[str, Any]] = (),
+    queries: Iterable[Mapping[str, Any]] = (),
+    qrels: Mapping[str, Iterable[tuple[str, str, int]]] | None = None,
+) -> None:
+    """Write a complete task folder.
+
+    Args:
+        folder: Target; must not exist, or be complete already.
+        description: What the task is.
+        splits: sc, ml, sr, tc, qa: rows of each split.
+        labels: sc, ml, tc: names of the labels.
+        corpus: ir, zs: documents, `{"_id", "title", "text"}`.
+        queries: ir, zs: queries, `{"_id", "text"}`.
+        qrels: ir, zs: query, document and score of each split.
+
+    Raises:
+        DataError: A file that the kind needs was not given.
+    """
+    with complete_folder(folder) as partial:
+        if labels is not None:
+            write_json(partial / "labels.json", list(labels))
+        for split, rows in (splits or {}).items():
+            _write_lines(partial / f"{split}.jsonl", rows)
+        if description.kind in RETRIEVAL_KINDS:
+            _write_lines(partial / "corpus.jsonl", corpus)
+            _write_lines(partial / "queries.jsonl", queries)
+        for split, judgements in (qrels or {}).items():
+            _write_qrels(partial / "qrels" / f"{split}.tsv", judgements)
+        write_json(partial / DESCRIPTION, description.model_dump(exclude_defaults=True))
+        task_files(partial, description)
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def _write_qrels(path: Path, judgements: Iterable[tuple[str, str, int]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write(f"{QRELS_HEADER}\n")
+        for query, document, score in judgements:
+            stream.write(f"{query}\t{document}\t{score}\n")

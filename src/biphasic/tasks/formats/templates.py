@@ -1,0 +1,73 @@
+"""Templates: how the fields of an example become one text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from biphasic.tasks.formats.rows import Row
+
+PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"
+"""Of pairs whose task names no other."""
+QUERY_TEMPLATES: Mapping[str, str] = {"ir": "Query: {text}", "zs": "{text}"}
+DOCUMENT_TEMPLATES: Mapping[str, str] = {
+    "ir": "Document: {title}. {text}",
+    "zs": "{title} {text}",
+}
+"""Fine-tuned as in the reference study, arXiv:2507.00994; zero-shot without prompts."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_TITLE_TO_TEXT = re.compile(r"\{title\}.*?(?=\{text\})", re.DOTALL)
+_HIDDEN = {"id", "label", "value"}
+
+
+def template_fields(template: str) -> tuple[str, ...]:
+    """Return the names in braces, in order, each once."""
+    return tuple(dict.fromkeys(_FIELD.findall(template)))
+
+
+def check_template(template: str) -> None:
+    """Check a template of `sc` or `sr`.
+
+    Raises:
+        ValueError: It names no field, or one that gives the answer away.
+    """
+    fields = template_fields(template)
+    if not fields:
+        raise ValueError(f"the template {template!r} names no field, such as {{text}}")
+    if told := _HIDDEN.intersection(fields):
+        raise ValueError(f"the template must not name {{{min(told)}}}: it is not text")
+
+
+def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
+    """Check a template of queries or documents.
+
+    Raises:
+        ValueError: `{text}` is missing, another field is unknown, or the title follows the text.
+    """
+    fields = template_fields(template)
+    if "text" not in fields or not set(fields) <= set(known):
+        names = " and ".join(f"{{{name}}}" for name in known)
+        raise ValueError(f"the template {template!r} must name {{text}}, and nothing but {names}")
+    if fields[0] == "text" and "title" in fields:
+        raise ValueError(f"the template {template!r} must name {{title}} before {{text}}")
+
+
+def fill(template: str, row: Row) -> str:
+    """Put a row's fields where the template names them.
+
+    Raises:
+        DataError: The row lacks one.
+    """
+    return _FIELD.sub(lambda field: row.text(field[1]), template)
+
+
+def fill_document(template: str, *, title: str, text: str) -> str:
+    """Put title and text where the template names them.
+
+    Without a title, `{title}` is left out with all that stands between it and `{text}`.
+    """
+    if not title:
+        template = _TITLE_TO_TEXT.sub("", template)
+    values = {"title": title, "text": text}
+    return _FIELD.sub(lambda field: values[field[1]], template)

@@ -1,0 +1,1 @@
+"""The kinds of tasks: how each is encoded, trained and scored."""

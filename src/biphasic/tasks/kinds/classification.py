@@ -1,0 +1,58 @@
+"""Sequence classification: a linear head on mean-pooled states, cross-entropy, accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.tasks.kinds.metrics import accuracy, macro_f1, matthews
+from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import ClassificationTask, LabelledText
+from biphasic.tasks.scores import SplitScores
+
+
+def encode_classification(
+    task: ClassificationTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+) -> EncodedTextTask:
+    """Tokenise a classification task once, for every run on it."""
+    kind = TextKind(
+        num_outputs=len(task.labels),
+        targets=lambda labels: labels,
+        loss=F.cross_entropy,
+        score=partial(_score, names=task.labels),
+    )
+    return encode_text_task(task, kind, _labels, tokenizer, protocol=protocol)
+
+
+def _labels(records: Sequence[LabelledText]) -> NDArray[np.int64]:
+    return np.array([record.label for record in records], dtype=np.int64)
+
+
+def _score(
+    ids: tuple[str, ...],
+    logits: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    *,
+    names: Sequence[str],
+) -> SplitScores:
+    """Score 1 for each right label."""
+    # numpy takes the first of equal maxima; torch promises nothing.
+    predicted = logits.argmax(axis=1)
+    metrics = {
+        "accuracy": accuracy(labels, predicted),
+        "macro_f1": macro_f1(labels, predicted),
+        "matthews": matthews(labels, predicted),
+    }
+    correct = predicted == labels
+    columns = {
+        "correct": correct,
+        "label": [names[label] for label in labels.tolist()],
+        "predicted": [names[label] for label in predicted.tolist()],
+    }
+    return SplitScores(metrics, ids, correct.astype(np.float64), columns)

@@ -1,0 +1,74 @@
+"""Multi-label classification: a linear head on mean-pooled states, an independent sigmoid a label.
+
+A label is predicted where its probability is above one half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.tasks.kinds.metrics import multi_label_scores
+from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import MultiLabelTask, MultiLabelText
+from biphasic.tasks.scores import SplitScores
+
+
+def encode_multi_label(
+    task: MultiLabelTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+) -> EncodedTextTask:
+    """Tokenise a multi-label task once, for every run on it."""
+    kind = TextKind(
+        num_outputs=len(task.labels),
+        targets=lambda holds: holds.astype(np.float32),
+        loss=F.binary_cross_entropy_with_logits,
+        score=partial(_score, names=task.labels),
+    )
+    expected = partial(_matrix, num_labels=len(task.labels))
+    return encode_text_task(task, kind, expected, tokenizer, protocol=protocol)
+
+
+def predicted_labels(logits: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which labels are predicted; both arrays are [num_texts, num_labels]."""
+    return logits > 0
+
+
+def _score(
+    ids: tuple[str, ...],
+    logits: NDArray[np.floating],
+    holds: NDArray[np.bool_],
+    *,
+    names: Sequence[str],
+) -> SplitScores:
+    """Score 1 for each text all of whose labels are right."""
+    predicted = predicted_labels(logits)
+    correct = (predicted == holds).all(axis=1)
+    columns = {
+        "correct": correct,
+        "label": _named(holds, names),
+        "predicted": _named(predicted, names),
+        "num_labels": holds.sum(axis=1),
+        "num_predicted": predicted.sum(axis=1),
+        "num_right": (predicted & holds).sum(axis=1),
+    }
+    return SplitScores(
+        multi_label_scores(holds, predicted), ids, correct.astype(np.float64), columns
+    )
+
+
+def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
+    return [[names[label] for label in np.flatnonzero(row).tolist()] for row in holds]
+
+
+def _matrix(records: Sequence[MultiLabelText], *, num_labels: int) -> NDArray[np.bool_]:
+    """Return which labels hold, [num_texts, num_labels]."""
+    holds = np.zeros((len(records), num_labels), dtype=np.bool_)
+    for row, record in zip(holds, records, strict=True):
+        row[list(record.labels)] = True
+    return holds

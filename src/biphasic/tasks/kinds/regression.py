@@ -1,0 +1,68 @@
+"""Sequence regression: one output on mean-pooled states, squared error, correlations.
+
+The model learns values less their mean, in units of their deviation: both of the training split.
+So one range of learning rates suits every scale, and the head begins at the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+from torch import Tensor
+
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.errors import TrainingError
+from biphasic.tasks.kinds.metrics import pearson, spearman
+from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import RegressionTask, ScoredText
+from biphasic.tasks.scores import SplitScores
+
+
+def encode_regression(
+    task: RegressionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+) -> EncodedTextTask:
+    """Tokenise a regression task once, for every run on it."""
+    mean, deviation = standardisation(task)
+    kind = TextKind(
+        num_outputs=1,
+        targets=lambda values: ((values - mean) / deviation).astype(np.float32),
+        loss=_squared_error,
+        score=partial(_score, mean=mean, deviation=deviation),
+    )
+    return encode_text_task(task, kind, _values, tokenizer, protocol=protocol)
+
+
+def _values(records: Sequence[ScoredText]) -> NDArray[np.float64]:
+    return np.array([record.value for record in records], dtype=np.float64)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(outputs.squeeze(1), targets)
+
+
+def _score(
+    ids: tuple[str, ...],
+    outputs: NDArray[np.floating],
+    values: NDArray[np.float64],
+    *,
+    mean: float,
+    deviation: float,
+) -> SplitScores:
+    """Score each text by its squared error, negated."""
+    predicted = outputs[:, 0].astype(np.float64) * deviation + mean
+    if not np.isfinite(predicted).all():
+        raise TrainingError("a predicted value is not finite")
+    metrics = {"spearman": spearman(values, predicted), "pearson": pearson(values, predicted)}
+    columns = {"value": values, "predicted": predicted}
+    return SplitScores(metrics, ids, -np.square(predicted - values), columns)
+
+
+def standardisation(task: RegressionTask) -> tuple[float, float]:
+    """Return mean and standard deviation of the values of the training split."""
+    learnt = _values(task.splits["train"])
+    return float(learnt.mean()), float(learnt.std())

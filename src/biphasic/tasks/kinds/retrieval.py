@@ -1,0 +1,190 @@
+"""Retrieval: mean-pooled states, cosine similarity, in-batch negatives, nDCG@10.
+
+Fine-tuned or zero-shot: the latter has no training pairs, and is otherwise the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from biphasic.data.packing import TokenIds
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.kinds.metrics import retrieval_scores, top_documents
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, RetrievalTask, TaskInfo
+from biphasic.tasks.scores import SplitScores
+
+# Similarities computed at once: 64 MiB. A split's against millions of documents would not fit.
+_SIMILARITIES = 2**24
+
+_Qrels = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRetrieval:
+    """A retrieval task as token sequences.
+
+    Attributes:
+        num_truncated: For each split the queries that were cut, and as `corpus` the documents.
+        query_ids: For each split there is the ids of its judged queries.
+        queries: For each split the sequences of these.
+        document_ids: Ids of the documents that are searched or trained on, in descending order:
+            the order of the columns of similarities, so that ties fall as trec_eval breaks them
+            (`metrics.top_documents`).
+        documents: The sequences of these.
+        searched: The documents that validation and test search, as indices, ascending.
+        qrels: For each split to score the judgements by query.
+        pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
+        known: Code of every training pair, `query * num_documents + document`, sorted.
+    """
+
+    info: TaskInfo
+    pad_id: int
+    num_truncated: dict[str, int]
+    similarity_scale: float
+    query_ids: dict[str, tuple[str, ...]]
+    queries: dict[str, list[TokenIds]]
+    document_ids: tuple[str, ...]
+    documents: list[TokenIds]
+    searched: NDArray[np.int64]
+    qrels: dict[str, dict[str, dict[str, int]]]
+    pairs: NDArray[np.int64]
+    known: NDArray[np.int64]
+
+    @property
+    def num_outputs(self) -> int:
+        """Zero: the pooled states are compared as they are."""
+        return 0
+
+    @property
+    def num_train(self) -> int:
+        """Number of training pairs; zero where there is no fine-tuning on this task."""
+        return len(self.pairs)
+
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        read = np.unique(self.pairs[:, 1]).tolist()
+        return self.queries["train"] + [self.documents[document] for document in read]
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return InfoNCE: each query must find its document among those of the batch.
+
+        A document of another pair that is relevant to the query too, or is the same document, is
+        left out of the query's negatives.
+
+        Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4 (in-batch negatives).
+        """
+        pairs = self.pairs[indices]
+        sequences = [self.queries["train"][query] for query in pairs[:, 0]]
+        sequences += [self.documents[document] for document in pairs[:, 1]]
+        hidden, spans = encoder.states(sequences)
+        pooled = F.normalize(head(mean_pool(hidden, spans)), dim=-1)
+        queries, documents = pooled[: len(pairs)], pooled[len(pairs) :]
+        logits = self.similarity_scale * queries @ documents.T
+        codes = pairs[:, :1] * len(self.documents) + pairs[:, 1]
+        # `np.isin` would sort all known codes again at every step.
+        places = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
+        also_relevant = self.known[places] == codes
+        np.fill_diagonal(also_relevant, val=False)
+        hidden_pairs = torch.from_numpy(also_relevant).to(logits.device)
+        targets = torch.arange(len(pairs), device=logits.device)
+        return F.cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test, as far as there are judgements: for each query its nDCG@10."""
+        searched = encoder.pooled([self.documents[index] for index in self.searched])
+        documents = F.normalize(head(searched), dim=-1)
+        return {split: self._evaluate(encoder, head, split, documents) for split in self.qrels}
+
+    def _evaluate(
+        self, encoder: Encoder, head: nn.Module, split: str, documents: Tensor
+    ) -> SplitScores:
+        ids = self.query_ids[split]
+        queries = F.normalize(head(encoder.pooled(self.queries[split])), dim=-1)
+        rankings = {
+            query: [self.document_ids[self.searched[column]] for column in columns]
+            for query, columns in zip(ids, _ranked(queries, documents), strict=True)
+        }
+        scores = retrieval_scores(rankings, self.qrels[split])
+        columns = {
+            name: np.array([scores[query][name] for query in ids])
+            for name in METRICS_BY_KIND[self.info.kind]
+        }
+        metrics = {name: float(column.mean()) for name, column in columns.items()}
+        return SplitScores(metrics, ids, columns["ndcg_at_10"], columns)
+
+
+def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
+    """Yield the columns of the best documents for each query."""
+    for block in queries.split(max(1, _SIMILARITIES // len(documents))):
+        yield from top_documents((block @ documents.T).cpu().numpy())
+
+
+def encode_retrieval(
+    task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
+) -> EncodedRetrieval:
+    """Tokenise a retrieval task once, for every run on it."""
+    # What a zero-shot task could be trained on is not looked at.
+    train = {} if task.info.kind == "zs" else dict(task.qrels.get("train", {}))
+    scored = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
+    searched = _searched(task, scored, protocol.retrieval_corpus)
+    learnt = {key for judged in train.values() for key, score in judged.items() if score > 0}
+    document_ids = tuple(sorted(searched | learnt, reverse=True))
+    documents, cut = encode_texts(
+        [task.corpus[document] for document in document_ids],
+        tokenizer,
+        max_seqlen=protocol.max_seqlen,
+    )
+    splits = ({"train": train} if train else {}) | scored
+    queries, num_truncated = {}, {"corpus": cut}
+    for split, qrels in splits.items():
+        queries[split], num_truncated[split] = encode_texts(
+            [task.queries[query] for query in qrels], tokenizer, max_seqlen=protocol.max_seqlen
+        )
+    pairs = _training_pairs(train, document_ids)
+    return EncodedRetrieval(
+        info=task.info,
+        pad_id=tokenizer.pad_id,
+        num_truncated=num_truncated,
+        similarity_scale=protocol.similarity_scale,
+        query_ids={split: tuple(qrels) for split, qrels in splits.items()},
+        queries=queries,
+        document_ids=document_ids,
+        documents=documents,
+        searched=np.flatnonzero([document in searched for document in document_ids]),
+        qrels={
+            split: {query: dict(judged) for query, judged in qrels.items()}
+            for split, qrels in scored.items()
+        },
+        pairs=pairs,
+        known=np.sort(pairs[:, 0] * len(documents) + pairs[:, 1]),
+    )
+
+
+def _training_pairs(train: _Qrels, document_ids: tuple[str, ...]) -> NDArray[np.int64]:
+    columns = {document: column for column, document in enumerate(document_ids)}
+    pairs = [
+        (number, columns[document])
+        for number, judged in enumerate(train.values())
+        for document, score in judged.items()
+        if score > 0
+    ]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _searched(
+    task: RetrievalTask, scored: Mapping[str, _Qrels], corpus: Literal["full", "judged"]
+) -> set[str]:
+    if corpus == "full":
+        return set(task.corpus)
+    return {key for qrels in scored.values() for judged in qrels.values() for key in judged}

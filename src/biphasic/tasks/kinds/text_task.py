@@ -1,0 +1,124 @@
+"""Tasks that give a text one vector of outputs: the head on its mean-pooled states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from biphasic.data.packing import TokenIds
+from biphasic.data.tokens.tokenizer import TextTokenizer
+from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
+from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.records import (
+    SPLITS,
+    ClassificationTask,
+    MultiLabelTask,
+    RegressionTask,
+    TaskInfo,
+)
+from biphasic.tasks.scores import SplitScores
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TextKind:
+    """What a kind of task learns, and how it is scored.
+
+    Attributes:
+        num_outputs: Width of the head.
+        targets: Turns expected answers into what the loss learns, one for each text.
+        loss: Of outputs [num_texts, num_outputs] and targets; the mean over texts.
+        score: Of the ids of texts, outputs [num_texts, num_outputs] and expected answers.
+    """
+
+    num_outputs: int
+    targets: Callable[[Array], Array]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    score: Callable[[tuple[str, ...], Array, Array], SplitScores]
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    ids: tuple[str, ...]
+    sequences: list[TokenIds]
+    expected: Array
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTextTask:
+    """A task of single answers for texts, as token sequences."""
+
+    info: TaskInfo
+    kind: TextKind
+    pad_id: int
+    num_truncated: dict[str, int]
+    splits: dict[str, _Texts]
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the head."""
+        return self.kind.num_outputs
+
+    @property
+    def num_train(self) -> int:
+        """Number of training texts."""
+        return len(self.trained_sequences)
+
+    @property
+    def trained_sequences(self) -> list[TokenIds]:
+        """The sequences that training reads."""
+        return self.splits["train"].sequences
+
+    def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
+        """Return the mean loss over the training texts `indices`."""
+        train = self.splits["train"]
+        hidden, spans = encoder.states([train.sequences[index] for index in indices])
+        targets = torch.from_numpy(self.kind.targets(train.expected[indices])).to(hidden.device)
+        return self.kind.loss(head(mean_pool(hidden, spans)), targets)
+
+    def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
+        """Score validation and test.
+
+        Raises:
+            TrainingError: A predicted value is not finite (regression).
+        """
+        scores = {}
+        for split in SPLITS[1:]:
+            texts = self.splits[split]
+            outputs = head(encoder.pooled(texts.sequences)).cpu().numpy()
+            scores[split] = self.kind.score(texts.ids, outputs, texts.expected)
+        return scores
+
+
+def encode_text_task(
+    task: ClassificationTask | MultiLabelTask | RegressionTask,
+    kind: TextKind,
+    expected: Callable[[Sequence[Any]], Array],
+    tokenizer: TextTokenizer,
+    *,
+    protocol: FinetuneProtocol,
+) -> EncodedTextTask:
+    """Tokenise a task once, for every run on it.
+
+    Args:
+        task: Texts and their answers.
+        kind: What is learnt of them.
+        expected: Returns the answers of some records, one for each.
+        tokenizer: The model's.
+        protocol: Says how long texts may be.
+    """
+    splits, num_truncated = {}, {}
+    for split, records in task.splits.items():
+        sequences, num_truncated[split] = encode_texts(
+            [record.text for record in records], tokenizer, max_seqlen=protocol.max_seqlen
+        )
+        ids = tuple(record.id for record in records)
+        splits[split] = _Texts(ids, sequences, expected(records))
+    return EncodedTextTask(task.info, kind, tokenizer.pad_id, num_truncated, splits)

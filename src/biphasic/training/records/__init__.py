@@ -1,0 +1,1 @@
+"""What a run records: metrics, held-out losses, costs, environment."""

@@ -1,0 +1,74 @@
+"""Held-out loss of both objectives, on rows that no arm trains on.
+
+Settings are constants, so that the numbers of all states can be compared.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from biphasic.data.corpus import Corpus
+from biphasic.data.rows import Leg, RowBatch, RowPlan, RowReader
+from biphasic.objectives.clm import Clm
+from biphasic.objectives.mlm import Mlm
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.step.supervised import summed_loss
+
+HELDOUT_TOKENS = 32_768
+"""Nominal size of the sample in tokens, padding included."""
+HELDOUT_MLM_PROBABILITY = 0.4
+"""The study's main rate (arXiv 2507.00994, section 3)."""
+HELDOUT_SEED = 0
+"""Of rows and masks."""
+
+
+class HeldoutLoss:
+    """A fixed sample of the held-out corpus, evaluated by both objectives."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        max_seqlen: int,
+        rows_per_batch: int,
+        special_ids: dict[str, int],
+        vocabulary: Vocabulary,
+    ) -> None:
+        """Read the sample: the first rows of the corpus's plan, at most one epoch."""
+        tokens = min(HELDOUT_TOKENS, corpus.num_tokens)
+        num_batches = max(tokens // (max_seqlen * rows_per_batch), 1)
+        leg = Leg(max_seqlen, rows_per_batch, num_batches)
+        reader = RowReader(
+            corpus, RowPlan(corpus.lengths, [leg], data_seed=HELDOUT_SEED), special_ids
+        )
+        self._batches: list[RowBatch] = [reader.batch(step) for step in range(num_batches)]
+        self._vocabulary = vocabulary
+
+    @torch.inference_mode()
+    def evaluate(
+        self, model: PreTrainedModel, *, rows_per_pass: int | None = None
+    ) -> dict[str, float]:
+        """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`.
+
+        Args:
+            model: With a language-model head.
+            rows_per_pass: Rows at once, where memory is short; all of a batch when None.
+        """
+        objectives = (
+            Clm(objective="clm"),
+            Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
+        )
+        return {each.objective: self._mean_loss(model, each, rows_per_pass) for each in objectives}
+
+    def _mean_loss(
+        self, model: PreTrainedModel, objective: ObjectiveConfig, rows_per_pass: int | None
+    ) -> float:
+        total, count = 0.0, 0
+        for batch in self._batches:
+            parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
+            for supervision in (each for part in parts for each in part.split(rows_per_pass)):
+                total += float(summed_loss(model, supervision))
+                count += len(supervision.labels)
+        return total / count

@@ -1,0 +1,60 @@
+"""The record of a run: one JSON object a line; TensorBoard and Weights & Biases are views of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from biphasic.training.records.wandb_view import wandb_view
+
+
+class MetricsLog:
+    """Lines of metrics since the last planned state.
+
+    The lines live in memory and are written with each checkpoint, so a resumed run has exactly the
+    lines of an uninterrupted one. Views are written as they come.
+    """
+
+    def __init__(self, lines: list[str], tensorboard: Path | None, *, next_step: int) -> None:
+        """Continue after `lines`.
+
+        Args:
+            lines: JSON lines written before.
+            tensorboard: Folder for event files; None writes no view.
+            next_step: First update to come; events at or after it are replaced.
+        """
+        self.lines = list(lines)
+        self._writer = self._wandb = None
+        if tensorboard:
+            self._writer = SummaryWriter(str(tensorboard), purge_step=next_step)
+            self._wandb = wandb_view(tensorboard)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record with a `step`."""
+        self.lines.append(json.dumps(record, sort_keys=True, allow_nan=False))
+        scalars, step = _scalars(record), record["step"]
+        if self._writer:
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, step)
+        if self._wandb:
+            self._wandb.write(scalars, step)
+
+    def text(self) -> str:
+        """Return all lines as a file's content."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+    def close(self) -> None:
+        """Flush the views."""
+        for view in (self._writer, self._wandb):
+            if view:
+                view.close()
+
+
+def _scalars(record: dict[str, Any]) -> dict[str, float]:
+    if "heldout" in record:
+        return {f"heldout/{name}": value for name, value in record["heldout"].items()}
+    names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
+    return {f"train/{name}": record[name] for name in names}

@@ -1,0 +1,1 @@
+"""One optimizer step: rows, passes, gradients, update."""

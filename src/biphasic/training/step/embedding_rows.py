@@ -1,0 +1,83 @@
+"""Embeddings of a few tokens, while these alone are trained.
+
+A step of AdamW takes as long over a row that no sequence reads as over one that many do, and the
+table is often half of a small encoder: 11.7 of MiniLM's 22.6 million parameters. But the gradient
+of such a row is zero, so its moments remain zero and all that happens to it is weight decay. So
+training gets a table of the rows that it reads, and afterwards the others decay all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from biphasic.errors import ModelError
+from biphasic.training.step.optimizer import MasterWeights
+
+
+@dataclass
+class ShortTable:
+    """A model's weights, with the rows of some tokens for its table of embeddings.
+
+    Attributes:
+        weights: What to train.
+        decay: What weight decay leaves of the other rows; set it before the table is put back.
+        was_read: Whether the model has looked anything up.
+    """
+
+    weights: MasterWeights
+    decay: float = 1.0
+    was_read: bool = False
+
+
+@contextmanager
+def short_table(
+    embedding: nn.Embedding, weights: MasterWeights, token_ids: NDArray[np.int64]
+) -> Iterator[ShortTable]:
+    """Let an embedding hold the rows of some tokens alone; those of others cannot be read.
+
+    Args:
+        embedding: The model's layer. Its weight must be its own master, in fp32.
+        weights: Those of the model.
+        token_ids: The tokens, each once, int64 [num_tokens]; a padding token comes with them.
+
+    Raises:
+        ModelError: The model did not read its embeddings through their layer: what it computed
+            with is unknown.
+    """
+    table, padding_idx = embedding.weight, embedding.padding_idx
+    if padding_idx is not None:
+        token_ids = np.union1d(token_ids, padding_idx)
+    rows = torch.from_numpy(token_ids).to(table.device)
+    places = torch.full((len(table),), -1, device=table.device)
+    places[rows] = torch.arange(len(rows), device=table.device)
+    short = nn.Parameter(table.detach()[rows])
+    replaced = {name: short for name, weight in weights.working.items() if weight is table}
+    kept = ShortTable(
+        MasterWeights({**weights.working, **replaced}, {**weights.masters, **replaced})
+    )
+
+    def look_up(_module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        kept.was_read = True
+        return places[inputs[0]]
+
+    hook = embedding.register_forward_pre_hook(look_up)
+    embedding.weight = short
+    if padding_idx is not None:
+        embedding.padding_idx = int(places[padding_idx])
+    try:
+        yield kept
+    finally:
+        hook.remove()
+        embedding.weight, embedding.padding_idx = table, padding_idx
+        with torch.no_grad():
+            table.mul_(kept.decay)
+            table[rows] = short
+    if not kept.was_read:
+        raise ModelError("the model does not read its embeddings through their layer")

@@ -1,0 +1,16 @@
+"""Summed loss of a model on supervised rows, in one pass."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from biphasic.model.compute.forward import first_position
+from biphasic.objectives.supervision import Supervision
+from biphasic.training.step.passes import Pass, pass_loss
+
+
+def summed_loss(model: PreTrainedModel, supervision: Supervision) -> Tensor:
+    """Return the sum of the losses of all supervised tokens: a scalar in fp32, in nats."""
+    given = Pass.of(supervision, first_position=first_position(model))
+    return pass_loss(model, given.to(model.device))
