@@ -30,7 +30,7 @@ import numpy as np
 from harness import exponent, measured, write_records
 from numpy.typing import NDArray
 
-from biphasic.data.rows import NUM_SPECIAL, WINDOW_DOCUMENTS, Leg, RowPlan
+from biphasic.data.rows import NUM_SPECIAL, WINDOW_DOCUMENTS, BatchShape, RowPlan
 
 MEAN_TOKENS = 700
 SIGMA = 1.2
@@ -71,7 +71,7 @@ def draw_lengths(num_documents: int) -> NDArray[np.int64]:
 def open_plan(lengths: NDArray[np.int64], max_seqlen: int) -> RowPlan:
     """Return a plan whose steps have `STEP_TOKENS` tokens, padding included."""
     return RowPlan(
-        lengths, [Leg(max_seqlen, STEP_TOKENS // max_seqlen, ENDLESS_STEPS)], data_seed=0
+        lengths, [BatchShape(max_seqlen, STEP_TOKENS // max_seqlen, ENDLESS_STEPS)], data_seed=0
     )
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import LocalEngine
+from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import Slot
@@ -74,7 +74,7 @@ def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
         items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
         display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=num_slots)
         slots = [Slot(index) for index in range(num_slots)]
-        with LocalEngine(
+        with LocalExecutor(
             store,
             slots,
             load_job=load_job,

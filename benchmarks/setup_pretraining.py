@@ -208,7 +208,7 @@ def train_until(
     with tempfile.TemporaryDirectory() as store:
         try:
             train_segment(
-                Lineage(recipe, data.ground),
+                Lineage(recipe, data.fingerprint),
                 data,
                 Path(store),
                 start=0,

@@ -185,7 +185,7 @@ def adapt(
         with progress_bar(console, "checking the model"):
             check_model(local, recipe, name=str(model))
         paths = _text(corpus, local, settings, store, console=console)
-        earlier = find_continuation(local, paths.open().ground)
+        earlier = find_continuation(local, paths.open().fingerprint)
         if earlier:
             recipe = _going_on(earlier, settings)
         elif is_state(local):
@@ -194,12 +194,12 @@ def adapt(
                 "recipe end with it; it is a finished model like any other, with empty moments"
             )
         paths = paths.extended([recipe])
-        state = Lineage(recipe, paths.open().ground).identities[-1]
+        state = Lineage(recipe, paths.open().fingerprint).identities[-1]
         if find_made(out, export_inputs(state, format=format)):
             say(f"{out}: made before from the same model, text and settings; nothing to do")
             return out
         if earlier:
-            earlier.require(recipe, paths.open().ground)
+            earlier.require(recipe, paths.open().fingerprint)
             earlier.bring_into(store)
             say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
@@ -346,7 +346,7 @@ def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> C
 def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
     """Say what is about to be trained."""
     last = recipe.placed_phases[-1]
-    rows = f"{last.leg.rows_per_step} x {last.leg.max_seqlen} tokens"
+    rows = f"{last.batches.rows_per_step} x {last.batches.max_seqlen} tokens"
     most = compute.max_tokens_per_pass
     return (
         f"training {last.phase.steps:,} steps of {rows} by {last.phase.objective}, peak rate "

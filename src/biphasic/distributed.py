@@ -1,8 +1,8 @@
 """Ranks: processes that compute one thing together, each a part of it.
 
 Alone is the usual case: one rank, no process group, and every sum is what was given. Several ranks
-are started by torchrun, whose environment says which one a process is. They are called a gang, as
-schedulers call what runs together or not at all.
+are started by torchrun, whose environment says which one a process is. Together they are a process
+group, as PyTorch calls it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PendingSum:
 
 
 @dataclass(frozen=True)
-class Gang:
+class ProcessGroup:
     """The ranks that train together, as one of them sees them.
 
     All of them call the same methods in the same order; each waits for the others.
@@ -82,7 +82,7 @@ class Gang:
     def begin_sum(self, tensor: Tensor) -> PendingSum:
         """Begin to replace a tensor, in place, by its sum over ranks: the same bits on each.
 
-        Only for a gang that is not alone.
+        Only for a process group that is not alone.
 
         Raises:
             LostRankError: Another rank has ended.
@@ -90,7 +90,7 @@ class Gang:
         with _others_needed():
             work = dist.all_reduce(tensor, async_op=True)
         if work is None:
-            raise LostRankError("this process belongs to no gang")
+            raise LostRankError("this process belongs to no process group")
         return PendingSum(work)
 
     def sum_(self, tensor: Tensor) -> None:
@@ -155,12 +155,12 @@ class Gang:
             )
 
 
-ALONE = Gang()
+ALONE = ProcessGroup()
 
 
 @contextmanager
-def joined_gang() -> Iterator[Gang]:
-    """Join the gang that torchrun's environment names, and leave it when the block ends well.
+def joined_process_group() -> Iterator[ProcessGroup]:
+    """Join the process group that torchrun names, and leave it when the block ends well.
 
     Where it names none, or one rank, this process is alone. Sums of tensors on CUDA go over nccl,
     all others over gloo.
@@ -180,7 +180,7 @@ def joined_gang() -> Iterator[Gang]:
         backend = "cpu:gloo,cuda:nccl"
     with _others_needed():
         dist.init_process_group(backend, timeout=PATIENCE)
-    yield Gang(dist.get_rank(), dist.get_world_size())
+    yield ProcessGroup(dist.get_rank(), dist.get_world_size())
     # Not after an error: with a rank lost, leaving in order might take forever.
     dist.destroy_process_group()
 

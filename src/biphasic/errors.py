@@ -12,7 +12,7 @@ BiphasicError
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
-        └── TakenError    another process holds the lock: it says which
+        └── LockHeldError    another process holds the lock: it says which
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LockedError(StudyError):
     """Another process is using the folder."""
 
 
-class TakenError(LockedError):
+class LockHeldError(LockedError):
     """Another process holds the lock."""
 
     def __init__(self, message: str, owner: str = "") -> None:

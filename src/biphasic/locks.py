@@ -25,7 +25,7 @@ from pathlib import Path
 
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
-from biphasic.errors import DataError, LockedError, StudyError, TakenError
+from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL
 
 HEARTBEAT_SECONDS = 20.0
@@ -83,12 +83,12 @@ class Lock:
         """Read the lock's file, and check that it still names this process.
 
         Raises:
-            TakenError: Another process took the lock over.
+            LockHeldError: Another process took the lock over.
         """
         record = self._lease.owner
         if self.is_lost or record is None or record.token != self._lease.token:
             owner = find_owner(self._path)
-            raise TakenError(
+            raise LockHeldError(
                 f"{self._path}: this process gave no heartbeat for so long that another one took "
                 "over; run again to resume from what is finished",
                 "another process" if owner is None else str(owner),
@@ -108,7 +108,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
         say: Told when an owner is watched.
 
     Raises:
-        TakenError: A living process holds it.
+        LockHeldError: A living process holds it.
         StudyError: Nothing can be written there.
     """
     watched: Owner | None = None
@@ -123,7 +123,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
             wait = f"wait for it, or {remedy}" if remedy else "wait for it"
             if not owner.host:
                 wait = f"if no process works here, delete {path}"
-            raise TakenError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
+            raise LockHeldError(f"{what}: another process holds it: {owner}; {wait}", str(owner))
         if watched is None:
             watched = owner
             deadline = time.monotonic() + LEASE_SECONDS + HEARTBEAT_SECONDS
@@ -211,7 +211,7 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
 
     Raises:
         DataError: A file stands there.
-        TakenError: Another process holds it.
+        LockHeldError: Another process holds it.
         StudyError: Nothing can be written there.
     """
     try:
@@ -232,7 +232,7 @@ def lock_work(store: Path, name: str) -> Iterator[Lock]:
     process locks the cleaning first and then looks for work. So one of them sees the other.
 
     Raises:
-        TakenError: A living process holds it.
+        LockHeldError: A living process holds it.
         LockedError: The store is being cleaned.
         StudyError: Nothing can be written there.
     """
@@ -277,7 +277,7 @@ def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
     """Hold a store for deleting from it; look for `running_work` after that, not before.
 
     Raises:
-        TakenError: Another process cleans it.
+        LockHeldError: Another process cleans it.
     """
     return lock(store / _CLEANING)
 

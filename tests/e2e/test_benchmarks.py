@@ -56,7 +56,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "ROUNDS": 1,
     },
     "scoring": {"TRAINED_VOCABULARY": VOCABULARY},
-    "gang": {"TRAINED_VOCABULARY": VOCABULARY},
+    "ranks": {"TRAINED_VOCABULARY": VOCABULARY},
     "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
     "report": {
         "ARMS": ("untrained", "mlm"),
@@ -252,9 +252,9 @@ def test_endurance(bench, monkeypatch):
     assert record["bytes"] > 1_000_000
 
 
-def test_gang(bench):
+def test_process_group(bench):
     options = ["--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1"]
-    records = bench("gang", *options)
+    records = bench("ranks", *options)
     assert records
     assert all(record["tokens_per_second"] > 0 for record in records)
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
@@ -233,7 +233,7 @@ def test_every_shipped_study_loads_and_plans(path, tmp_path):
         write_replication_data(tmp_path / "studies/data")
     config = load_study(tmp_path / "studies" / path.name)
     assert config.name == path.stem
-    plan = look_ahead(config, tmp_path).plan
+    plan = preview_study(config, tmp_path).plan
     assert len(plan.arms) == len(config.arms)
     assert {point.state for point in plan.points} <= {segment.id for segment in plan.segments}
     assert {group.state for group in plan.groups} == {point.state for point in plan.points}

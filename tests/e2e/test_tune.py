@@ -15,7 +15,7 @@ from rich.console import Console
 
 from biphasic.errors import StudyError
 from biphasic.execution.scheduler import Failure
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from biphasic.study.tune import search as tune_module
 from biphasic.study.tune.search import TuneOutcome, tune_study
@@ -78,7 +78,7 @@ def copied(tuned: Tuned, tmp_path: Path) -> Tuned:
 
 
 def recorded(root: Path) -> dict[str, dict[float, float]]:
-    """Return by objective and rate what the trunks' states say, without the code under test."""
+    """Return by objective and rate what the trials' states say, without the code under test."""
     study = json.loads((root / "mini-tune/study.json").read_text())
     losses: dict[str, dict[float, float]] = {"clm": {}, "mlm": {}}
     for arm in study["arms"]:
@@ -100,7 +100,7 @@ def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
     config = load_study(tuned.file)
     peaks = {arm.name: config.recipe_of(arm).learning_rate.peak for arm in config.arms}
     assert peaks == {"untrained": 2e-3, "mlm": best["mlm"], "clm-mlm": best["clm"]}
-    plan = look_ahead(config, tuned.root / "store").plan
+    plan = preview_study(config, tuned.root / "store").plan
     assert [arm.lineage.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
 
 
@@ -159,7 +159,7 @@ def test_a_changed_list_runs_what_is_new_and_goes_on_beyond_its_edge(copied):
 
 def test_only_lost_trunks_leave_the_file_as_it_is(copied):
     before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match="every trunk of pico-mlm40, pico-clm was lost"):
+    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm was lost"):
         tune(copied.file, copied.root, HOPELESS, extend=False)
     assert copied.file.read_bytes() == before
 
@@ -187,8 +187,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(copied, cli):
         "--rates", "1e-3,4e-3",
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert "mini-tune: 4 trunks of 6 steps (50 % of 12)" in out
-    assert "done   4 of 4 trunks" in out
+    assert "mini-tune: 4 trials of 6 steps (50 % of 12)" in out
+    assert "done   4 of 4 trials" in out
     assert sorted(copied.root.rglob("*")) == before
     assert copied.file.read_text() == text
 

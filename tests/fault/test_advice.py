@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.errors import DataError
 from biphasic.model.checks.limits import model_limits
-from biphasic.study.gc.pins import read_wishes, record_wish
+from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.finetuned import read_head
 from biphasic.tasks.formats.folder import read_description
@@ -232,11 +232,11 @@ def test_nobody_is_told_to_delete_a_file_of_their_own(tmp_path, name, read):
 
 
 def test_a_damaged_wish_is_written_anew_by_wishing_again(tmp_path):
-    record_wish(tmp_path, "a", made_by="pretrain", states=["a"])
+    record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
     [path] = (tmp_path / "wanted").iterdir()
     path.write_text("{")
     with pytest.raises(DataError, match="Make the same again"):
-        read_wishes(tmp_path)
-    record_wish(tmp_path, "a", made_by="pretrain", states=["a"])
-    [wish] = read_wishes(tmp_path)
-    assert wish.states == ("a",)
+        read_pins(tmp_path)
+    record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
+    [pin] = read_pins(tmp_path)
+    assert pin.states == ("a",)

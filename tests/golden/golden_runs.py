@@ -113,7 +113,7 @@ def _trained(folder: Path, *, phases: list[dict[str, Any]], precision: str) -> P
     }
     recipe = parse_config(Recipe, raw, where="golden")
     data = _data(folder)
-    lineage = Lineage(recipe, data.ground)
+    lineage = Lineage(recipe, data.fingerprint)
     return train_segment(lineage, data, folder / "store", start=0, end=recipe.total_steps)
 
 

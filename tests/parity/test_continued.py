@@ -43,7 +43,7 @@ def train(recipe: Recipe, data: TrainingData, store: Path, *, kill_at: int = 0, 
 
     options = RunOptions(checkpoint_every=1, report=report)
     end = recipe.total_steps if end is None else end
-    lineage = Lineage(recipe, data.ground)
+    lineage = Lineage(recipe, data.fingerprint)
     return train_segment(lineage, data, store, start=0, end=end, options=options)
 
 
@@ -140,7 +140,7 @@ def test_each_corpus_is_read_on_where_it_was_left(
     def rows(corpus: Corpus, steps: range) -> list[bytes]:
         plan = RowPlan(
             corpus.lengths,
-            [placed.leg for placed in recipe.placed_phases if placed.corpus is None],
+            [placed.batches for placed in recipe.placed_phases if placed.corpus is None],
             data_seed=0,
         )
         reader = RowReader(corpus, plan, data_with_other.tokenizer.special_ids)

@@ -63,7 +63,7 @@ class Runner:
     ) -> None:
         self.compute = compute or ComputeConfig()
         self.recipe = make_recipe(CLM, MLM, learning_rate=SCHEDULE, precision=precision)
-        self.lineage, self.data = Lineage(self.recipe, data.ground), data
+        self.lineage, self.data = Lineage(self.recipe, data.fingerprint), data
 
     def __call__(
         self, store: Path, *, start: int = 0, end: int = 6, every: int = 1, kill_at: int = 0
@@ -160,7 +160,7 @@ def test_trunk_of_a_longer_arm_serves_a_shorter_one(runner, expected, tmp_path, 
         precision=runner.recipe.precision,
         seeds={"mask_seed": 0},
     )
-    lineage = Lineage(longer, runner.data.ground)
+    lineage = Lineage(longer, runner.data.fingerprint)
     assert lineage.identities[3] == runner.lineage.identities[3]
     train_segment(
         lineage, runner.data, tmp_path, start=0, end=3, options=RunOptions(heldout_every=2)

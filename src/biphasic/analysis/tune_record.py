@@ -14,10 +14,10 @@ FLAT_NATS = 0.01
 
 
 class TrialRecord(Record):
-    """A trunk at one peak rate."""
+    """A trial at one peak rate."""
 
     arm: str
-    """Its name in the study of trunks."""
+    """Its name in the study of trials."""
     peak: PositiveFloat
     loss: float | None
     """What it is judged by, in nats per supervised token; None where it was lost."""
@@ -41,7 +41,7 @@ class CurveRecord(Record):
     trials: tuple[TrialRecord, ...]
     """By ascending rate."""
     choice: PositiveFloat | None
-    """The peak rate with the lowest loss; None where every trunk was lost."""
+    """The peak rate with the lowest loss; None where every trial was lost."""
     equals: tuple[PositiveFloat, ...]
     """Other rates whose loss is within `FLAT_NATS` of the lowest."""
     edge: Literal["", "lowest", "highest"] = ""
@@ -60,7 +60,7 @@ class TuneRecord(Record):
     budget: PositiveInt
     """Optimizer steps of the longest schedule."""
     steps: PositiveInt
-    """Optimizer steps of a trunk."""
+    """Optimizer steps of a trial."""
     warmup_steps: NonNegativeInt
     decay_steps: NonNegativeInt
     curves: tuple[CurveRecord, ...]

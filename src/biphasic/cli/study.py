@@ -53,7 +53,7 @@ def study_plan(
     from biphasic.errors import ConfigError
     from biphasic.files import write_text
     from biphasic.study.paths import STORE
-    from biphasic.study.plan.preview import look_ahead
+    from biphasic.study.plan.preview import preview_study
     from biphasic.study.plan.summary import summarise_plan, summary_json
     from biphasic.study.plan.text import plan_lines
     from biphasic.study.spec.load import load_study
@@ -64,17 +64,17 @@ def study_plan(
         raise ConfigError(f"--rate {rate}: give a number of FLOP/s, such as 1e14")
     config = load_study(file, overrides or ())
     store = root.resolve() / STORE
-    outlook = look_ahead(config, store)
-    summary = summarise_plan(config.name, outlook, store, example_tokens=example_tokens)
+    preview = preview_study(config, store)
+    summary = summarise_plan(config.name, preview, store, example_tokens=example_tokens)
     if as_json:
-        echo(json.dumps(summary_json(summary, outlook.plan, rate=rate), indent=1))
+        echo(json.dumps(summary_json(summary, preview.plan, rate=rate), indent=1))
     else:
-        lines = plan_lines(summary, outlook.plan, rate=rate, example_tokens=example_tokens)
+        lines = plan_lines(summary, preview.plan, rate=rate, example_tokens=example_tokens)
         echo("\n".join(lines))
     if graph is not None:
         from biphasic.study.plan.svg import plan_svg
 
-        write_text(graph, plan_svg(outlook.plan, title=config.title))
+        write_text(graph, plan_svg(preview.plan, title=config.title))
         echo(f"graph: {shown(graph.resolve())}", err=as_json)
 
 
@@ -87,11 +87,11 @@ def study_diff(
     """Say what each of two studies plans that the other does not, and why."""
     from biphasic.study.paths import STORE
     from biphasic.study.plan.diff import compare_studies, difference_lines
-    from biphasic.study.plan.preview import look_ahead
+    from biphasic.study.plan.preview import preview_study
     from biphasic.study.spec.load import load_study
 
     store = root.resolve() / STORE
-    one, other = (look_ahead(load_study(file), store) for file in (first, second))
+    one, other = (preview_study(load_study(file), store) for file in (first, second))
     found = compare_studies(one, other)
     echo("\n".join(difference_lines(found, str(first), str(second))))
 

@@ -1,4 +1,4 @@
-"""`biphasic study tune`: peak rates by short trunks, written into the study file."""
+"""`biphasic study tune`: peak rates by short trials, written into the study file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def study_tune(
         ),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Length of a trunk, as a share of the longest budget.")
+        float, typer.Option(help="Length of a trial, as a share of the longest budget.")
     ] = 0.1,
     extend: Annotated[
         bool,

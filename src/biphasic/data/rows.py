@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Leg:
+class BatchShape:
     """A stretch of steps that read rows of the same shape."""
 
     max_seqlen: int
@@ -98,7 +98,7 @@ class RowPlan:
     def __init__(
         self,
         lengths: NDArray[np.int64],
-        legs: Sequence[Leg],
+        shapes: Sequence[BatchShape],
         *,
         data_seed: int,
         window_documents: int = WINDOW_DOCUMENTS,
@@ -107,20 +107,24 @@ class RowPlan:
 
         Args:
             lengths: int64 [num_documents], in tokens, special tokens excluded.
-            legs: Consecutive stretches of steps; neighbours of the same shape are merged.
+            shapes: Consecutive stretches of steps; neighbours of the same shape are merged.
             data_seed: Seed of the order.
             window_documents: Documents planned together; part of what determines the rows.
 
         Raises:
-            ConfigError: A leg leaves no room for text.
+            ConfigError: A shape leaves no room for text.
         """
-        for leg in legs:
-            if leg.max_seqlen <= NUM_SPECIAL:
-                raise ConfigError(f"max_seqlen {leg.max_seqlen} leaves no room beside BOS and EOS")
+        for shape in shapes:
+            if shape.max_seqlen <= NUM_SPECIAL:
+                raise ConfigError(
+                    f"max_seqlen {shape.max_seqlen} leaves no room beside BOS and EOS"
+                )
         order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)))
-        self._legs: list[_LegPlan] = []
-        for leg in _merge(legs):
-            self._legs.append(_LegPlan(order, leg, self._legs[-1] if self._legs else None))
+        self._shapes: list[_ShapePlan] = []
+        for shape in _merge(shapes):
+            self._shapes.append(
+                _ShapePlan(order, shape, self._shapes[-1] if self._shapes else None)
+            )
 
     def rows(self, step: int) -> list[list[Piece]]:
         """Return the pieces of each row that `step` reads.
@@ -128,18 +132,18 @@ class RowPlan:
         Raises:
             DataError: The step is beyond the run.
         """
-        for plan in self._legs:
-            if step < plan.leg.num_steps:
-                return plan.rows(step * plan.leg.rows_per_step, plan.leg.rows_per_step)
-            step -= plan.leg.num_steps
+        for plan in self._shapes:
+            if step < plan.shape.num_steps:
+                return plan.rows(step * plan.shape.rows_per_step, plan.shape.rows_per_step)
+            step -= plan.shape.num_steps
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
     def max_seqlen(self, step: int) -> int:
         """Return the capacity of the rows that `step` reads."""
-        for plan in self._legs:
-            if step < plan.leg.num_steps:
-                return plan.leg.max_seqlen
-            step -= plan.leg.num_steps
+        for plan in self._shapes:
+            if step < plan.shape.num_steps:
+                return plan.shape.max_seqlen
+            step -= plan.shape.num_steps
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
 
@@ -189,18 +193,20 @@ class _Window:
         return [pieces[start:stop] for start, stop in pairwise((borders - borders[0]).tolist())]
 
 
-class _LegPlan:
-    """The rows of one leg, in windows of documents; the k-th is `k` windows after the first."""
+class _ShapePlan:
+    """The rows of one shape, in windows of documents; the k-th is `k` windows after the first."""
 
-    def __init__(self, order: _DocumentOrder, leg: Leg, previous: _LegPlan | None) -> None:
-        self.leg = leg
+    def __init__(
+        self, order: _DocumentOrder, shape: BatchShape, previous: _ShapePlan | None
+    ) -> None:
+        self.shape = shape
         self._order = order
         self._carried, self._first_place = previous.remainder() if previous else (_NONE, 0)
         self._row_starts = [0]  # of the windows planned so far, and of the one after them
         self._window = lru_cache(maxsize=2)(self._plan_window)
 
     def rows(self, first: int, count: int) -> list[list[Piece]]:
-        """Return rows `first` to `first + count` of the leg."""
+        """Return rows `first` to `first + count` of the shape."""
         found: list[list[Piece]] = []
         window = self._window_of(first)
         while len(found) < count:
@@ -210,8 +216,8 @@ class _LegPlan:
         return found
 
     def remainder(self) -> tuple[_Pieces, int]:
-        """Return the unread pieces of the window that the leg ends in, and the place after it."""
-        consumed = self.leg.num_steps * self.leg.rows_per_step
+        """Return the unread pieces of the window that the shape ends in, and the place after it."""
+        consumed = self.shape.num_steps * self.shape.rows_per_step
         window = self._window_of(consumed)
         planned = self._window(window)
         unread = planned.pieces[planned.borders[consumed - self._row_starts[window]] :]
@@ -228,10 +234,10 @@ class _LegPlan:
         whole = self._order.pieces(first_place)
         if window == 0:
             whole = np.concatenate([whole, self._carried])
-        chunks = _cut(whole, self.leg.max_seqlen - NUM_SPECIAL)
+        chunks = _cut(whole, self.shape.max_seqlen - NUM_SPECIAL)
         lengths = chunks[:, 3] - chunks[:, 2] + NUM_SPECIAL
-        items, borders = best_fit(lengths, capacity=self.leg.max_seqlen)
-        bits = stream("rows", self._order.data_seed, first_place, self.leg.max_seqlen)
+        items, borders = best_fit(lengths, capacity=self.shape.max_seqlen)
+        bits = stream("rows", self._order.data_seed, first_place, self.shape.max_seqlen)
         items, borders = _permute_bins(items, borders, permutation(bits, len(borders) - 1))
         return _Window(chunks[items], borders)
 
@@ -271,15 +277,15 @@ class RowReader:
         return sequence
 
 
-def _merge(legs: Sequence[Leg]) -> list[Leg]:
-    merged: list[Leg] = []
-    for leg in legs:
+def _merge(shapes: Sequence[BatchShape]) -> list[BatchShape]:
+    merged: list[BatchShape] = []
+    for shape in shapes:
         if merged and (merged[-1].max_seqlen, merged[-1].rows_per_step) == (
-            leg.max_seqlen,
-            leg.rows_per_step,
+            shape.max_seqlen,
+            shape.rows_per_step,
         ):
-            leg = replace(leg, num_steps=merged.pop().num_steps + leg.num_steps)  # noqa: PLW2901
-        merged.append(leg)
+            shape = replace(shape, num_steps=merged.pop().num_steps + shape.num_steps)  # noqa: PLW2901
+        merged.append(shape)
     return merged
 
 

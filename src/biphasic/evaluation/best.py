@@ -21,7 +21,7 @@ from biphasic.evaluation.evaluate import (
 from biphasic.execution.display import job_bar
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, ResultRecord
-from biphasic.study.gc.pins import record_wish
+from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
 from biphasic.study.jobs.keep import BestModel, KeptModel, find_kept
@@ -115,7 +115,7 @@ def score_grid(
     """
     [task] = plan.tasks
     group = plan.group((task,))
-    record_wish(plan.store, group.id, made_by="finetune", results=group.run_ids())
+    record_pin(plan.store, group.id, made_by="finetune", results=group.run_ids())
     runs, missing = group.runs[task.info.name], missing_runs(group, plan.store)
     say_on(console)(announcement(task, num_runs=len(runs), num_missing=len(missing)))
     if missing:

@@ -17,7 +17,7 @@ from biphasic.config import nearest, parse_config, refuse_repeats
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, ModelError, StudyError
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import LocalEngine
+from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
@@ -28,7 +28,7 @@ from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
-from biphasic.study.gc.pins import record_wish
+from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.continuation import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
@@ -193,7 +193,7 @@ def evaluate_all(
     )
     for evaluations in by_training(planned.tasks):
         group = planned.group(evaluations)
-        record_wish(planned.store, group.id, made_by="evaluate", results=group.run_ids())
+        record_pin(planned.store, group.id, made_by="evaluate", results=group.run_ids())
         if missing_runs(group, planned.store):
             with computing_on(chosen):
                 run_finetunings(
@@ -339,7 +339,7 @@ def run_finetunings(
     items = [_part(part) for part in parts]
     with (
         StudyDisplay(console, items, num_slots=len(parts)) as display,
-        LocalEngine(
+        LocalExecutor(
             job.store,
             local_slots(num_workers=len(parts), num_threads=num_threads, jobs_per_gpu=len(parts)),
             load_job=load_job,

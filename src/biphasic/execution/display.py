@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import TaskID
 
-from biphasic.errors import StoppedError, TakenError, visible
+from biphasic.errors import LockHeldError, StoppedError, visible
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress, Report
 from biphasic.execution.pace import Pace
@@ -104,7 +104,7 @@ class StudyDisplay:
         self.pace.stopped(item)
         with self._lock:
             self._remove(item.id)
-            if isinstance(error, TakenError):
+            if isinstance(error, LockHeldError):
                 if item.id not in self._taken:
                     self._taken.add(item.id)
                     self._say(f"waiting for {item.label}, done now by {error.owner}")

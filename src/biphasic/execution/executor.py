@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from biphasic.errors import BiphasicError, StoppedError, StudyError, TakenError
+from biphasic.errors import BiphasicError, LockHeldError, StoppedError, StudyError
 from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
 
@@ -49,7 +49,7 @@ class JobFailedError(StudyError):
         self.divergence = divergence
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Does jobs that lie in the store."""
 
     @property
@@ -60,13 +60,13 @@ class Engine(Protocol):
     def submit(self, job_id: str) -> Future[None]:
         """Do a job as soon as there is room.
 
-        The future raises `JobFailedError` if the job fails, `TakenError` while another process
+        The future raises `JobFailedError` if the job fails, `LockHeldError` while another process
         does it, and `StoppedError` if it was stopped on request.
         """
         ...
 
 
-class LocalEngine:
+class LocalExecutor:
     """Runs jobs on one long-lived process for each slot.
 
     A job's result does not depend on how many slots there are, nor on what a worker did before;
@@ -128,7 +128,7 @@ class LocalEngine:
         self._dispatch()
         return future
 
-    def __enter__(self) -> LocalEngine:
+    def __enter__(self) -> LocalExecutor:
         return self
 
     def __exit__(
@@ -195,7 +195,7 @@ class _Worker:
 
         Raises:
             JobFailedError: It failed; the message says why.
-            TakenError: Another process does it.
+            LockHeldError: Another process does it.
             StoppedError: It was asked to stop.
         """
         process = self._ready()
@@ -216,7 +216,7 @@ class _Worker:
             elif kind == "finished":
                 return
             elif kind == "taken":
-                raise TakenError(event["error"], event["owner"])
+                raise LockHeldError(event["error"], event["owner"])
             elif kind == "stopped":
                 raise self._stopped(process, event["error"])
             else:
@@ -266,7 +266,7 @@ class _Worker:
             return self._process
 
     def _stopped(self, process: subprocess.Popen[str], said: str) -> BiphasicError:
-        """Return what a stopped job means: our own wish, or that somebody ended the worker."""
+        """Return what a stopped job means: our own pin, or that somebody ended the worker."""
         if self._is_stopped:
             return StoppedError(said)
         # All is saved, and it takes no further job: without waiting, the next would go to it.

@@ -11,7 +11,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from biphasic.errors import TakenError
+from biphasic.errors import LockHeldError
 from biphasic.execution.display import job_bar
 from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
@@ -37,7 +37,7 @@ def run_here(job: Runnable, *, console: Console) -> None:
             try:
                 with job_bar(console, job.label) as report:
                     job.run(report, should_stop=should_stop)
-            except TakenError as error:
+            except LockHeldError as error:
                 if not is_said:
                     say(f"waiting for {job.label}, done now by {error.owner}")
                     is_said = True

@@ -1,4 +1,4 @@
-"""One rank of a gang, a process that torchrun starts with the file of a job.
+"""One rank of a process group, a process that torchrun starts with the file of a job.
 
 It trains the job in the file together with the other ranks. The first rank says how far they are,
 one JSON object a line, on what was its standard output; each says what it failed of. Anything else
@@ -24,7 +24,7 @@ from biphasic.errors import BiphasicError, DivergedError, StoppedError
 from biphasic.execution.job import Progress, Report, ShouldStop
 
 if TYPE_CHECKING:
-    from biphasic.distributed import Gang
+    from biphasic.distributed import ProcessGroup
 
 STOP_FILE = "stop"
 """Lies beside the job's file before the input is closed, where the ranks are asked to stop."""
@@ -32,7 +32,7 @@ _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
-Train = Callable[[str, Report, ShouldStop, "Gang"], None]
+Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
 """Trains a job, given as JSON, as a rank of a process group."""
 
 
@@ -76,7 +76,7 @@ def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) 
     except BiphasicError as error:
         _send(events, event="failed", **_failure(error))
         return 1
-    except Exception as error:  # noqa: BLE001 - whoever started the gang is told, its log says why
+    except Exception as error:  # noqa: BLE001 - whoever started the process group is told, its log says why
         traceback.print_exc()
         _send(events, event="failed", **_failure(error))
         return 1
@@ -90,7 +90,7 @@ def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threadin
     import torch  # noqa: PLC0415 - after the allocator is tuned
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    from biphasic.distributed import joined_gang  # noqa: PLC0415
+    from biphasic.distributed import joined_process_group  # noqa: PLC0415
 
     last = 0.0
 
@@ -100,9 +100,9 @@ def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threadin
             last = now
             _send(events, event="progress", **vars(progress))
 
-    with joined_gang() as gang:
-        train(file.read_text(encoding="utf-8"), report, is_over.is_set, gang)
-        if gang.is_first:
+    with joined_process_group() as ranks:
+        train(file.read_text(encoding="utf-8"), report, is_over.is_set, ranks)
+        if ranks.is_first:
             _send(events, event="finished")
 
 

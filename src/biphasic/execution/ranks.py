@@ -1,6 +1,6 @@
-"""A gang: processes of this machine that train one segment together, started by torchrun.
+"""A process group: processes of this machine that train one segment together, started by torchrun.
 
-The process that starts a gang holds the job's lock, passes on what the first rank reports, and
+The process that starts the ranks holds the job's lock, passes on what the first rank reports, and
 holds the other end of all ranks' standard input. When that closes, ranks end: at once, so that
 nobody computes on whose lock is lost, unless they were asked to stop and may save what they have.
 """
@@ -49,7 +49,7 @@ class SegmentJob(Protocol):
         ...
 
 
-def run_gang(
+def run_ranks(
     job: SegmentJob,
     report: Callable[..., None],
     *,
@@ -76,12 +76,12 @@ def run_gang(
     processes = job.compute.processes
     job.compute.check_rows(job.recipe.placed_phases)
     _check_devices(processes)
-    with tempfile.TemporaryDirectory(prefix="biphasic-gang-") as folder:
+    with tempfile.TemporaryDirectory(prefix="biphasic-ranks-") as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
-        with _quiet_on_terminals() as log, _started(worker, file, processes, log) as gang:
-            failures, is_finished = _attend(gang, file, report, should_stop)
-            if gang.wait() or not is_finished:
+        with _quiet_on_terminals() as log, _started(worker, file, processes, log) as ranks:
+            failures, is_finished = _attend(ranks, file, report, should_stop)
+            if ranks.wait() or not is_finished:
                 raise _first_failure(failures, processes)
 
 
@@ -104,10 +104,10 @@ def _check_devices(processes: int) -> None:
 def _started(
     worker: str, file: Path, processes: int, log: IO[str] | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a gang; however the block is left, it has ended afterwards."""
+    """Start a process group; however the block is left, it has ended afterwards."""
     threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // processes, 1)
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    gang = subprocess.Popen(  # noqa: S603 - our own module, no shell
+    ranks = subprocess.Popen(  # noqa: S603 - our own module, no shell
         [sys.executable, "-m", *torchrun, "-m", worker, str(file)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -124,32 +124,32 @@ def _started(
         start_new_session=True,
     )
     try:
-        yield gang
+        yield ranks
     finally:
-        _ask_to_stop(gang, file)
+        _ask_to_stop(ranks, file)
         try:
-            gang.wait(_END_SECONDS)
+            ranks.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            gang.kill()
-            gang.wait()
-        if gang.stdout:
-            gang.stdout.close()
+            ranks.kill()
+            ranks.wait()
+        if ranks.stdout:
+            ranks.stdout.close()
 
 
 def _attend(
-    gang: subprocess.Popen[str],
+    ranks: subprocess.Popen[str],
     file: Path,
     report: Callable[..., None],
     should_stop: Callable[[], bool] | None,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Pass on progress until all ranks have ended; return failures, and whether it is done."""
     events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-    threading.Thread(target=_read, args=(gang, events), daemon=True).start()
+    threading.Thread(target=_read, args=(ranks, events), daemon=True).start()
     failures: list[dict[str, Any]] = []
     is_finished = False
     while True:
         if should_stop is not None and should_stop():
-            _ask_to_stop(gang, file)
+            _ask_to_stop(ranks, file)
         with suppress(Empty):
             event = events.get(timeout=_POLL_SECONDS)
             if event is None:
@@ -163,9 +163,9 @@ def _attend(
                 is_finished = True
 
 
-def _read(gang: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | None]) -> None:
+def _read(ranks: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | None]) -> None:
     try:
-        for line in gang.stdout or ():
+        for line in ranks.stdout or ():
             if line.startswith("{"):
                 events.put(json.loads(line))
             else:  # of torchrun, which shares the pipe
@@ -174,11 +174,11 @@ def _read(gang: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | None
         events.put(None)
 
 
-def _ask_to_stop(gang: subprocess.Popen[str], file: Path) -> None:
+def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
     (file.parent / STOP_FILE).touch()
     with suppress(BrokenPipeError):
-        if gang.stdin:
-            gang.stdin.close()
+        if ranks.stdin:
+            ranks.stdin.close()
 
 
 def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicError:

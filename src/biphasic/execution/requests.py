@@ -16,7 +16,7 @@ _FOLDER = "requests"
 
 
 class Request(Config):
-    """One wish."""
+    """One pin."""
 
     kind: Literal["cancel", "retry"]
     jobs: tuple[str, ...] = ()
@@ -25,11 +25,11 @@ class Request(Config):
 
 @dataclass(frozen=True)
 class Requests:
-    """All wishes since the last look.
+    """All pins since the last look.
 
     Attributes:
         is_cancelled: Somebody wants the study to stop.
-        retries: Jobs to try again: all that were set aside when empty; None for no wish.
+        retries: Jobs to try again: all that were set aside when empty; None for no pin.
     """
 
     is_cancelled: bool = False
@@ -43,14 +43,14 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def has_request(folder: Path, kind: Literal["cancel", "retry"]) -> bool:
-    """Tell whether a wish of a kind has not been read yet."""
+    """Tell whether a pin of a kind has not been read yet."""
     return any((folder / _FOLDER).glob(f"{kind}-*.json"))
 
 
 def read_requests(folder: Path) -> Requests:
-    """Take the wishes that have come in; none is read twice.
+    """Take the pins that have come in; none is read twice.
 
-    A file that is no wish of this version is left alone.
+    A file that is no pin of this version is left alone.
     """
     is_cancelled, retries = False, None
     for path in sorted((folder / _FOLDER).glob("*.json")):

@@ -13,8 +13,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from biphasic.errors import ConfigError, StoppedError, TakenError
-from biphasic.execution.executor import Engine, JobFailedError
+from biphasic.errors import ConfigError, LockHeldError, StoppedError
+from biphasic.execution.executor import Executor, JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
 from biphasic.execution.job_store import save_job
 from biphasic.execution.requests import Requests
@@ -131,7 +131,7 @@ class Scheduler:
     def __init__(
         self,
         items: Iterable[WorkItem],
-        engine: Engine,
+        engine: Executor,
         *,
         policy: RetryPolicy,
         watcher: Watcher,
@@ -251,7 +251,7 @@ class Scheduler:
         if error is None:
             self._num_executed += 1
             self._finish(item, elsewhere=False)
-        elif isinstance(error, TakenError):
+        elif isinstance(error, LockHeldError):
             self._delay(item, error, _TAKEN_SECONDS)
         elif isinstance(error, StoppedError):
             self._watcher.delayed(item, error)

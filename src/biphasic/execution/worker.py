@@ -25,9 +25,9 @@ from typing import IO, Any
 from biphasic.errors import (
     BiphasicError,
     DivergedError,
+    LockHeldError,
     LostRankError,
     StoppedError,
-    TakenError,
     os_error_text,
 )
 from biphasic.execution.job import Job, LoadJob
@@ -106,8 +106,8 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
     """Do some work; return the event that says what became of it."""
     try:
         work()
-    except (TakenError, StoppedError) as error:
-        if isinstance(error, TakenError):
+    except (LockHeldError, StoppedError) as error:
+        if isinstance(error, LockHeldError):
             return {"event": "taken", "error": str(error), "owner": error.owner}
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:

@@ -16,7 +16,7 @@ from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.study.gc.garbage import event_folder
-from biphasic.study.gc.pins import record_wish
+from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
@@ -218,13 +218,13 @@ def train_recipe(
     console: Console,
 ) -> Path:
     """Train a recipe on data that are there; as `pretrain`."""
-    identities = Lineage(recipe, paths.open().ground).identities
+    identities = Lineage(recipe, paths.open().fingerprint).identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
     start = max(finished, default=0)
     if start == recipe.total_steps:
         verify_folder(states / identities[-1], remedy="delete the folder and run again")
-    record_wish(
+    record_pin(
         store,
         identities[-1],
         made_by="pretrain",

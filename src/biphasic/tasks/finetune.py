@@ -109,7 +109,7 @@ class FinetuneResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class TrainedModel:
     """A model as a run has left it; what is here changes as soon as the next run begins.
 
     Attributes:
@@ -128,7 +128,7 @@ class Fitted:
 
 Progress = Callable[[FinetuneRun, int, int, float], None]
 """Called after each step with the run, the steps taken, the steps in all and the loss."""
-Keep = Callable[[Fitted], None]
+Keep = Callable[[TrainedModel], None]
 """Called after each run with the model as it then is."""
 
 
@@ -190,7 +190,7 @@ class Finetuner:
                 results = tuple(self._train_and_score(head, run, progress, started))
             if keep is not None:
                 weights = {**self._model.state_dict(), **self._body.masters}
-                keep(Fitted(run, results, weights, head.state_dict()))
+                keep(TrainedModel(run, results, weights, head.state_dict()))
             return results
         finally:
             self._put_weights_back()

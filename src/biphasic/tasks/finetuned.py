@@ -89,7 +89,7 @@ class HeadRecord(Record):
 
 
 @dataclass(frozen=True)
-class FittedModel:
+class FinetunedModel:
     """A fine-tuned model, ready to predict.
 
     Attributes:
@@ -126,7 +126,7 @@ def read_head(folder: Path) -> HeadRecord:
     return parse_record(HeadRecord, raw, where=str(path))
 
 
-def load_fitted(folder: Path, *, precision: FinetunePrecision | None = None) -> FittedModel:
+def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
     """Load a fine-tuned model as it was scored: the same batching, the same precision.
 
     Args:
@@ -149,7 +149,7 @@ def load_fitted(folder: Path, *, precision: FinetunePrecision | None = None) -> 
         head = _load_head(folder, record.head)
     head.to(model.device)
     set_head_precision(head, precision)
-    return FittedModel(record, protocol, tokenizer, Encoder(model, tokenizer.pad_id), head)
+    return FinetunedModel(record, protocol, tokenizer, Encoder(model, tokenizer.pad_id), head)
 
 
 def _load_head(folder: Path, weights: HeadWeights | None) -> nn.Module:

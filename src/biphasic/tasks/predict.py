@@ -16,7 +16,7 @@ from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.tasks.custom.columns import USUAL_TEXTS
 from biphasic.tasks.custom.inputs import Input, check_rows, require_columns
 from biphasic.tasks.encoding import WatchedEncoder
-from biphasic.tasks.finetuned import HeadRecord, load_fitted, read_head
+from biphasic.tasks.finetuned import HeadRecord, load_finetuned, read_head
 from biphasic.tasks.formats.outputs import row_writer
 from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.predictors import example_of, predictor_of
@@ -145,15 +145,15 @@ def predict_file(
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
     with computing_on(wanted):
-        fitted = load_fitted(folder)
-    predictor = predictor_of(fitted)
+        finetuned = load_finetuned(folder)
+    predictor = predictor_of(finetuned)
     done, num_cut, num_empty, size = 0, 0, 0, 0
 
     def watch(read: int, of: int) -> None:
         if report is not None:
             report(done + size * read // of, total)
 
-    encoder = WatchedEncoder(fitted.encoder.model, fitted.encoder.pad_id, watch)
+    encoder = WatchedEncoder(finetuned.encoder.model, finetuned.encoder.pad_id, watch)
     with row_writer(out, {"id": pa.string(), **predictor.columns}) as write:
         for window in _windows(source.rows()):
             size = len(window)
@@ -167,7 +167,7 @@ def predict_file(
             done, num_cut = done + size, num_cut + predicted.num_cut
         if not done:
             raise DataError(f"{source.path}: empty; there is nothing to predict")
-    return Summary(done, num_cut, num_empty, fitted.protocol.max_seqlen)
+    return Summary(done, num_cut, num_empty, finetuned.protocol.max_seqlen)
 
 
 def _example(row: Row, columns: Columns, record: HeadRecord) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from biphasic.tasks.encoding import Encoder, encode_texts, frame
-from biphasic.tasks.finetuned import FittedModel, HeadRecord
+from biphasic.tasks.finetuned import FinetunedModel, HeadRecord
 from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.formats.templates import PAIR_TEMPLATE, fill
 from biphasic.tasks.kinds.metrics import NO_PREDICTION
@@ -56,16 +56,16 @@ class Predictor(Protocol):
         ...
 
 
-def predictor_of(fitted: FittedModel) -> Predictor:
+def predictor_of(finetuned: FinetunedModel) -> Predictor:
     """Return what predicts with a model of any kind but retrieval."""
-    kinds: dict[str, Callable[[FittedModel], Predictor]] = {
+    kinds: dict[str, Callable[[FinetunedModel], Predictor]] = {
         "sc": Classes,
         "ml": LabelSets,
         "sr": Values,
         "tc": Entities,
         "qa": Answers,
     }
-    return kinds[fitted.record.kind](fitted)
+    return kinds[finetuned.record.kind](finetuned)
 
 
 def example_of(row: Row, record: HeadRecord) -> Any:
@@ -104,17 +104,17 @@ def _words(row: Row) -> Words:
 class Classes:
     """Sequence classification: a label, and the probability of each."""
 
-    fitted: FittedModel
+    finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
         """Label, and probabilities by label."""
-        return {"label": pa.string(), "probabilities": _shares(self.fitted)}
+        return {"label": pa.string(), "probabilities": _shares(self.finetuned)}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
         """Predict the label of texts."""
-        logits, num_cut = _pooled_outputs(self.fitted, encoder, examples)
-        labels = self.fitted.record.labels
+        logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
+        labels = self.finetuned.record.labels
         rows = [
             {
                 "label": labels[best],
@@ -131,17 +131,17 @@ class Classes:
 class LabelSets:
     """Multi-label classification: the labels that hold, and the probability of each."""
 
-    fitted: FittedModel
+    finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
         """Labels, and probabilities by label, which do not add up to one."""
-        return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.fitted)}
+        return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.finetuned)}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
         """Predict the labels of texts."""
-        logits, num_cut = _pooled_outputs(self.fitted, encoder, examples)
-        names = self.fitted.record.labels
+        logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
+        names = self.finetuned.record.labels
         rows = [
             {
                 "labels": [name for name, holds in zip(names, row, strict=True) if holds],
@@ -160,7 +160,7 @@ class LabelSets:
 class Values:
     """Sequence regression: a number."""
 
-    fitted: FittedModel
+    finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
@@ -169,8 +169,8 @@ class Values:
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
         """Predict the number of texts."""
-        outputs, num_cut = _pooled_outputs(self.fitted, encoder, examples)
-        record = self.fitted.record
+        outputs, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
+        record = self.finetuned.record
         values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
         return Predicted([{"score": value} for value in values.tolist()], num_cut)
 
@@ -194,7 +194,7 @@ class Words:
 class Entities:
     """Token classification: entities, and for words that were given as they are also their tags."""
 
-    fitted: FittedModel
+    finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
@@ -212,7 +212,7 @@ class Entities:
 
     def predict(self, encoder: Encoder, examples: Sequence[Words]) -> Predicted:
         """Predict the entities of texts."""
-        max_seqlen, tokenizer = self.fitted.protocol.max_seqlen, self.fitted.tokenizer
+        max_seqlen, tokenizer = self.finetuned.protocol.max_seqlen, self.finetuned.tokenizer
         sequences, positions, num_cut = [], [], 0
         for example in examples:
             ids, places = align_words(example.words, tokenizer, max_seqlen=max_seqlen)
@@ -220,7 +220,7 @@ class Entities:
             positions.append(places)
             num_cut += len(ids) + 2 > max_seqlen
         rows: list[dict[str, Any]] = [{}] * len(examples)
-        for index, logits in word_logits(encoder, self.fitted.head, sequences, positions):
+        for index, logits in word_logits(encoder, self.finetuned.head, sequences, positions):
             tags = best_tags(logits, positions[index])
             rows[index] = self._row(examples[index], tags, _softmax(logits))
         return Predicted(rows, num_cut)
@@ -228,7 +228,7 @@ class Entities:
     def _row(
         self, example: Words, tags: NDArray[np.int64], shares: NDArray[np.float64]
     ) -> dict[str, Any]:
-        labels = self.fitted.record.labels
+        labels = self.finetuned.record.labels
         names = ["O" if tag == NO_PREDICTION else labels[tag] for tag in tags.tolist()]
         entities = []
         for first, last in entity_borders(names):
@@ -291,7 +291,7 @@ def _is_of_word(sign: str) -> bool:
 class Answers:
     """Question answering: the answer and where it stands, or none where the model may abstain."""
 
-    fitted: FittedModel
+    finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
@@ -306,14 +306,14 @@ class Answers:
 
     def predict(self, encoder: Encoder, examples: Sequence[Question]) -> Predicted:
         """Predict the answers to questions."""
-        fitted = self.fitted
-        part = question_windows(examples, fitted.tokenizer, protocol=fitted.protocol)
+        finetuned = self.finetuned
+        part = question_windows(examples, finetuned.tokenizer, protocol=finetuned.protocol)
         spans = best_spans(
             encoder,
-            fitted.head,
+            finetuned.head,
             part.windows,
             num_questions=len(examples),
-            max_answer_tokens=fitted.record.max_answer_tokens,
+            max_answer_tokens=finetuned.record.max_answer_tokens,
         )
         rows = [
             self._row(span, example.context) for span, example in zip(spans, examples, strict=True)
@@ -321,7 +321,7 @@ class Answers:
         return Predicted(rows, part.num_cut)
 
     def _row(self, span: Span, context: str) -> dict[str, Any]:
-        may_abstain = self.fitted.record.may_abstain
+        may_abstain = self.finetuned.record.may_abstain
         answer = span.text(context, may_abstain=may_abstain)
         # Without a token of context there is nothing that could have a score.
         row = {
@@ -337,18 +337,18 @@ class Answers:
         return {**row, "start": start, "end": start + len(answer)}
 
 
-def _shares(fitted: FittedModel) -> pa.DataType:
-    return pa.struct([(label, pa.float64()) for label in fitted.record.labels])
+def _shares(finetuned: FinetunedModel) -> pa.DataType:
+    return pa.struct([(label, pa.float64()) for label in finetuned.record.labels])
 
 
 def _pooled_outputs(
-    fitted: FittedModel, encoder: Encoder, texts: Sequence[str]
+    finetuned: FinetunedModel, encoder: Encoder, texts: Sequence[str]
 ) -> tuple[NDArray[np.float32], int]:
     """Return the head's outputs for texts, [num_texts, num_outputs], and how many were cut."""
     sequences, num_cut = encode_texts(
-        texts, fitted.tokenizer, max_seqlen=fitted.protocol.max_seqlen
+        texts, finetuned.tokenizer, max_seqlen=finetuned.protocol.max_seqlen
     )
-    return fitted.head(encoder.pooled(sequences)).cpu().numpy(), num_cut
+    return finetuned.head(encoder.pooled(sequences)).cpu().numpy(), num_cut
 
 
 def _softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -71,7 +71,7 @@ class ComputeConfig(Config):
             ConfigError: A phase has fewer; it is named.
         """
         for placed in phases:
-            rows = placed.leg.rows_per_step
+            rows = placed.batches.rows_per_step
             if rows < self.processes:
                 raise ConfigError(
                     f"phases.{placed.index}.rows_per_step: {rows} are fewer than the "

@@ -10,7 +10,7 @@ from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.model.loading.hub import LocalModel
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class TrainingData:
     corpora: Mapping[Path, Corpus] = field(default_factory=dict)
 
     @property
-    def ground(self) -> Ground:
+    def fingerprint(self) -> DataFingerprint:
         """What identities know of it."""
-        return Ground(
+        return DataFingerprint(
             corpus_hash=self.corpus.content_hash,
             tokenizer_sha256=self.tokenizer.sha256,
             vocab_size=self.tokenizer.vocab_size,

@@ -25,7 +25,7 @@ NUMERICS_VERSION = 2
 
 
 @dataclass(frozen=True)
-class Ground:
+class DataFingerprint:
     """The data a recipe stands on: content hashes, and what the model must know of them."""
 
     corpus_hash: str
@@ -72,17 +72,19 @@ class StepSpec:
         }
 
 
-def step_spec(placed: PlacedPhase, step: int, recipe: Recipe, ground: Ground) -> StepSpec:
+def step_spec(
+    placed: PlacedPhase, step: int, recipe: Recipe, fingerprint: DataFingerprint
+) -> StepSpec:
     """Return all that determines one update of a recipe on its data."""
     return StepSpec(
         objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
         learning_rate=placed.learning_rate(step),
         optimizer=recipe.optimizer.determinants(),
         precision=recipe.precision,
-        corpus_hash=ground.hash_of(placed.corpus),
+        corpus_hash=fingerprint.hash_of(placed.corpus),
         data_seed=recipe.seeds.data_seed,
-        rows_per_step=placed.leg.rows_per_step,
-        max_seqlen=placed.leg.max_seqlen,
+        rows_per_step=placed.batches.rows_per_step,
+        max_seqlen=placed.batches.max_seqlen,
         window_documents=WINDOW_DOCUMENTS,
         row_plan_version=ROW_PLAN_VERSION,
         rope_theta=placed.rope_theta,
@@ -94,14 +96,14 @@ def step_spec(placed: PlacedPhase, step: int, recipe: Recipe, ground: Ground) ->
 class Lineage:
     """Identities of the states that a recipe passes through on given data."""
 
-    def __init__(self, recipe: Recipe, ground: Ground) -> None:
+    def __init__(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
         """Check the recipe and prepare its expansion.
 
         Raises:
             ConfigError: The schedule does not fit the run.
         """
         check_phases(recipe.placed_phases)
-        self.recipe, self.ground = recipe, ground
+        self.recipe, self.fingerprint = recipe, fingerprint
 
     @cached_property
     def identities(self) -> list[str]:
@@ -118,19 +120,19 @@ class Lineage:
         """Expand the recipe, update by update."""
         for placed in self.recipe.placed_phases:
             for step in range(placed.start, placed.end):
-                yield step_spec(placed, step, self.recipe, self.ground)
+                yield step_spec(placed, step, self.recipe, self.fingerprint)
 
     def _root(self) -> dict[str, Any]:
         """Return what determines the state before the first update."""
         shared = {
             "numerics_version": NUMERICS_VERSION,
-            "vocab_size": self.ground.vocab_size,
-            "tokenizer_sha256": self.ground.tokenizer_sha256,
+            "vocab_size": self.fingerprint.vocab_size,
+            "tokenizer_sha256": self.fingerprint.tokenizer_sha256,
             "init_seed": self.recipe.seeds.init_seed,
         }
         architecture = self.recipe.architecture
         if architecture is None:
-            return {**shared, "pretrained": self.ground.pretrained}
+            return {**shared, "pretrained": self.fingerprint.pretrained}
         return {
             **shared,
             "family": "eurobert",

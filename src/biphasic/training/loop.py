@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from biphasic.distributed import ALONE, Gang
+from biphasic.distributed import ALONE, ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
@@ -82,7 +82,7 @@ def train_segment(
     start: int,
     end: int,
     options: RunOptions = RunOptions(),
-    gang: Gang = ALONE,
+    ranks: ProcessGroup = ALONE,
 ) -> Path:
     """Train from the state after `start` updates to the state after `end`, and save it.
 
@@ -90,7 +90,7 @@ def train_segment(
     weights are the same to the last bit on a CPU. So they are for any number of ranks, but for the
     rounding of sums taken in another order.
 
-    Ranks of a gang call this with the same arguments, but for what only the first one heeds:
+    All ranks call this with the same arguments, except for what only the first one uses:
     `tensorboard`, `report` and `should_stop`.
 
     Args:
@@ -100,7 +100,7 @@ def train_segment(
         start: 0, or a step whose state is in the store.
         end: A later step, or 0 for the untrained model.
         options: Cadence, views and computation.
-        gang: The ranks that train together, as many as `options.compute.processes`.
+        ranks: The ranks that train together, as many as `options.compute.processes`.
 
     Returns:
         The folder of the state after `end` updates.
@@ -113,18 +113,18 @@ def train_segment(
         ModelError: The model breaks the attention contract, or cannot be computed as wanted.
     """
     recipe = lineage.recipe
-    _check_gang(recipe, options.compute, gang)
+    _check_processes(recipe, options.compute, ranks)
     target = store / "states" / lineage.identities[end]
     progress = Progress.of(store, lineage.identities[end], start=start)
-    if gang.from_first(is_complete(target)):
-        if gang.is_first:
+    if ranks.from_first(is_complete(target)):
+        if ranks.is_first:
             progress.clear()
         return target
-    if gang.is_first:
+    if ranks.is_first:
         progress.remove_partials()
     run = resume_or_start(
         lineage, data, store, progress,
-        start=start, tensorboard=options.tensorboard, compute=options.compute, gang=gang,
+        start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
     )  # fmt: skip
     heldout = _heldout(recipe, data)
     device = run.model.device
@@ -139,7 +139,7 @@ def train_segment(
             pending.begin()
             pending.add(_update(run, phase, next(inputs)))
             release_excess()
-            stops = gang.any_says(options.stops())
+            stops = ranks.any_says(options.stops())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
@@ -149,7 +149,7 @@ def train_segment(
                 run.watch(heldout)
             if (saves or stops) and run.step < end:
                 _save_checkpoint(run, progress)
-            if options.report and gang.is_first:
+            if options.report and ranks.is_first:
                 for each in done:
                     options.report(_report(each, end=end))
             if stops and run.step < end:
@@ -158,9 +158,9 @@ def train_segment(
     run.watch(heldout)
     run.save(target)
     run.log.close()
-    if gang.is_first:
+    if ranks.is_first:
         progress.clear()
-    gang.barrier()  # no rank says that the state is there before it is
+    ranks.barrier()  # no rank says that the state is there before it is
     return target
 
 
@@ -209,7 +209,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
 
 def _save_checkpoint(run: Run, progress: Progress) -> None:
     run.save(progress.path(run.step))
-    if run.gang.is_first:
+    if run.ranks.is_first:
         progress.drop_before(run.step)
 
 
@@ -228,16 +228,16 @@ def _inputs(run: Run) -> StepInputs:
         first_position=first_position(run.model),
         device=run.model.device,
         compute=run.compute,
-        gang=run.gang,
+        ranks=run.ranks,
     )
 
 
-def _check_gang(recipe: Recipe, compute: ComputeConfig, gang: Gang) -> None:
+def _check_processes(recipe: Recipe, compute: ComputeConfig, ranks: ProcessGroup) -> None:
     compute.check_rows(recipe.placed_phases)
-    if compute.processes != gang.dp_world_size:
+    if compute.processes != ranks.dp_world_size:
         raise ConfigError(
             f"compute.processes: {compute.processes} are to train together, but this process is "
-            f"one of {gang.dp_world_size}; biphasic.execution.ranks starts as many"
+            f"one of {ranks.dp_world_size}; biphasic.execution.ranks starts as many"
         )
 
 

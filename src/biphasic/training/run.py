@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from biphasic.distributed import Gang, checksum
+from biphasic.distributed import ProcessGroup, checksum
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.compiled import compile_layers, uncompiled
@@ -60,7 +60,7 @@ class Run:
     lineage: Lineage
     data: TrainingData
     compute: ComputeConfig
-    gang: Gang
+    ranks: ProcessGroup
     model: PreTrainedModel
     optimizer: Optimizer
     sums: GradientSums
@@ -113,7 +113,7 @@ class Run:
         Raises:
             DivergedError: One is not finite.
         """
-        if not self.gang.is_first:
+        if not self.ranks.is_first:
             return
         with self._uncompiled():
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
@@ -129,7 +129,7 @@ class Run:
             TrainingError: Ranks have come to different weights.
         """
         self.require_agreement()
-        if not self.gang.is_first:
+        if not self.ranks.is_first:
             return
         heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
         record = StateRecord(
@@ -138,7 +138,7 @@ class Run:
             step=self.step,
             parent=self.parent,
             recipe=self.lineage.recipe.model_dump(mode="json"),
-            ground=asdict(self.lineage.ground),
+            ground=asdict(self.lineage.fingerprint),
             heldout=heldout[-1]["heldout"] if heldout else {},
             heldout_sha256=self.data.heldout.content_hash,
             rows_sha256=self.rows_sha256,
@@ -163,9 +163,9 @@ class Run:
         Raises:
             TrainingError: They have not.
         """
-        if not self.gang.is_alone:
+        if not self.ranks.is_alone:
             weights = checksum(self.optimizer.weights.masters.values())
-            self.gang.require_same(weights, what=f"the weights after {self.step} steps")
+            self.ranks.require_same(weights, what=f"the weights after {self.step} steps")
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
         return uncompiled() if self.compute.compile else nullcontext()
@@ -180,7 +180,7 @@ def resume_or_start(
     start: int,
     tensorboard: Path | None,
     compute: ComputeConfig,
-    gang: Gang,
+    ranks: ProcessGroup,
 ) -> Run:
     """Load the latest checkpoint of a segment, or the state it starts from, or begin anew.
 
@@ -194,7 +194,7 @@ def resume_or_start(
         TrainingError: Ranks begin with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
-    latest = _latest_step(progress, gang)
+    latest = _latest_step(progress, ranks)
     folder = None if not start else store / "states" / identities[start]
     if latest is not None:
         folder = progress.path(latest)
@@ -222,12 +222,12 @@ def resume_or_start(
         lineage=lineage,
         data=data,
         compute=compute,
-        gang=gang,
+        ranks=ranks,
         model=model.train(),
         optimizer=optimizer,
-        sums=GradientSums(weights, gang),
+        sums=GradientSums(weights, ranks),
         ledger=Ledger(() if record is None else record.ledger),
-        log=MetricsLog(lines, tensorboard if gang.is_first else None, next_step=step + 1),
+        log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,
         step=step,
         rows_sha256=hashlib.sha256(b"").hexdigest() if record is None else record.rows_sha256,
@@ -237,10 +237,10 @@ def resume_or_start(
     return run
 
 
-def _latest_step(progress: Progress, gang: Gang) -> int | None:
+def _latest_step(progress: Progress, ranks: ProcessGroup) -> int | None:
     """Return the step of the newest checkpoint, as the first rank sees the store."""
     seen = progress.latest_step()
-    step = gang.from_first(-1 if seen is None else seen)
+    step = ranks.from_first(-1 if seen is None else seen)
     return None if step < 0 else step
 
 

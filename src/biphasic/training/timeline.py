@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.data.rows import Leg
+from biphasic.data.rows import BatchShape
 from biphasic.errors import ConfigError
 from biphasic.objectives.lr import LearningRateConfig, check_learning_rate, learning_rate
 from biphasic.objectives.objective import ObjectiveConfig
@@ -21,7 +21,7 @@ class PlacedPhase:
         index: Its number.
         phase: Its settings.
         start: Updates before it.
-        leg: Shape of the rows it reads.
+        batches: Shape of the rows it reads.
         longest: Longest rows so far, in tokens: what the model must have positions for.
         rope_theta: Base of the rotary frequencies; None where no phase has changed it yet.
         schedule: Of the learning rate.
@@ -32,7 +32,7 @@ class PlacedPhase:
     index: int
     phase: Phase
     start: int
-    leg: Leg
+    batches: BatchShape
     longest: int
     rope_theta: float | None
     schedule: LearningRateConfig
@@ -84,9 +84,11 @@ def place_phases(
     placed: list[PlacedPhase] = []
     rope_theta, longest = None, max_seqlen
     for index, phase in enumerate(phases):
-        leg = Leg(phase.max_seqlen or max_seqlen, phase.rows_per_step or rows_per_step, phase.steps)
+        shape = BatchShape(
+            phase.max_seqlen or max_seqlen, phase.rows_per_step or rows_per_step, phase.steps
+        )
         rope_theta = phase.rope_theta or rope_theta
-        longest = max(longest, leg.max_seqlen)
+        longest = max(longest, shape.max_seqlen)
         first = max((each for each in restarts if each <= index), default=0)
         after = min((each for each in restarts if each > index), default=len(phases))
         placed.append(
@@ -94,7 +96,7 @@ def place_phases(
                 index=index,
                 phase=phase,
                 start=starts[index],
-                leg=leg,
+                batches=shape,
                 longest=longest,
                 rope_theta=rope_theta,
                 schedule=phases[first].learning_rate or learning_rate,
@@ -116,7 +118,7 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
             if each.schedule_start == each.start:
                 total = each.schedule_end - each.schedule_start
                 check_learning_rate(each.schedule, total_steps=total)
-            each.phase.check(num_steps=each.phase.steps, rows_per_step=each.leg.rows_per_step)
+            each.phase.check(num_steps=each.phase.steps, rows_per_step=each.batches.rows_per_step)
         except ConfigError as error:
             where = f"phases.{each.index}." if each.index else ""
             raise ConfigError(f"{where}{error}") from None

@@ -17,7 +17,7 @@ import filelock
 import pytest
 
 from biphasic import locks
-from biphasic.errors import DataError, LockedError, StudyError, TakenError
+from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.locks import (
     LOCK,
     find_owner,
@@ -105,7 +105,7 @@ def test_a_lock_keeps_others_out_and_says_who_holds_it(path):
     host, pid = this_process()
     with (
         lock(path),
-        pytest.raises(TakenError) as caught,
+        pytest.raises(LockHeldError) as caught,
         lock(path, remedy="use another folder"),
     ):
         pytest.fail("two hold it")
@@ -167,7 +167,7 @@ def test_threads_of_one_process_take_turns(path):
 
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(path):
     process = start_owner(path)
-    with pytest.raises(TakenError, match=f"process {process.pid}"), lock(path):
+    with pytest.raises(LockHeldError, match=f"process {process.pid}"), lock(path):
         pytest.fail("two hold it")
     end(process)
     with lock(path) as held:
@@ -191,7 +191,7 @@ def test_another_process_with_the_same_pid_is_not_the_owner(path):
         edit(path, start="1")  # before this process: the pid was given out again
         assert find_owner(path) is None
         with lock(path) as successor:
-            with pytest.raises(TakenError, match="another one took over"):
+            with pytest.raises(LockHeldError, match="another one took over"):
                 held.check()
             successor.check()
         assert not path.exists()
@@ -205,7 +205,7 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     owner = find_owner(path)
     assert owner is not None  # its pid says nothing here
     assert not owner.is_here
-    with pytest.raises(TakenError), lock(path):
+    with pytest.raises(LockHeldError), lock(path):
         pytest.fail("its last heartbeat was just now")
     os.utime(path, (0, 0))
     begin, said = time.monotonic(), []
@@ -220,7 +220,7 @@ def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_le
     os.utime(path, (0, 0))
     beat = threading.Timer(0.2, lambda: os.utime(path))
     beat.start()
-    with pytest.raises(TakenError, match="host far-away"), lock(path):
+    with pytest.raises(LockHeldError, match="host far-away"), lock(path):
         pytest.fail("two hold it")
     beat.join()
 
@@ -261,7 +261,7 @@ def test_an_empty_file_is_named(path, short_lease):
     path.parent.mkdir()
     path.touch()
     os.utime(path, (0, 0))
-    with pytest.raises(TakenError, match=f"if no process works here, delete {path}"), lock(path):
+    with pytest.raises(LockHeldError, match=f"if no process works here, delete {path}"), lock(path):
         pytest.fail("nobody can tell whose it is")
 
 
@@ -289,7 +289,7 @@ def test_a_folder_is_held_by_the_lock_in_it(tmp_path):
     folder = tmp_path / "new" / "folder"
     with locked_folder(folder, remedy="choose another folder"):
         assert find_owner(folder / LOCK) is not None
-        with pytest.raises(TakenError, match=f"^{folder}: .* or choose another folder"):
+        with pytest.raises(LockHeldError, match=f"^{folder}: .* or choose another folder"):
             locked_folder(folder, remedy="choose another folder").__enter__()
     assert not list(folder.iterdir())
 
@@ -314,7 +314,7 @@ def test_work_is_locked_by_name(tmp_path):
     with lock_work(tmp_path, "a"):
         with lock_work(tmp_path, "b"):
             assert sorted(running_work(tmp_path)) == ["a", "b"]
-        with pytest.raises(TakenError):
+        with pytest.raises(LockHeldError):
             lock_work(tmp_path, "a").__enter__()
         assert list(running_work(tmp_path)) == ["a"]
     assert running_work(tmp_path) == {}
@@ -334,7 +334,7 @@ def test_no_other_process_begins_to_work_in_a_store_that_is_cleaned(tmp_path, mo
             with pytest.raises(LockedError, match=r"being cleaned .* 'biphasic study clean'"):
                 held.__enter__()
         assert running_work(tmp_path) == {}  # what was refused holds nothing
-        with pytest.raises(TakenError):
+        with pytest.raises(LockHeldError):
             lock_cleaning(tmp_path).__enter__()
     refuse_while_cleaning(tmp_path)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from biphasic.data.rows import (
     NUM_SPECIAL,
     WINDOW_DOCUMENTS,
-    Leg,
+    BatchShape,
     Piece,
     RowPlan,
     RowReader,
@@ -48,7 +48,7 @@ def assert_each_token_once(pieces: list[Piece], lengths: np.ndarray, *, whole_ep
 
 legs_of_any_shape = st.lists(
     st.builds(
-        Leg,
+        BatchShape,
         max_seqlen=st.sampled_from([16, 31, 64, 128]),
         rows_per_step=st.integers(1, 5),
         num_steps=st.integers(1, 12),
@@ -60,9 +60,9 @@ legs_of_any_shape = st.lists(
 
 @settings(max_examples=30)
 @given(legs_of_any_shape, st.integers(0, 9), st.sampled_from([7, 32, 90, 8192]))
-def test_no_token_twice_in_an_epoch_across_legs(legs, data_seed, window):
-    plan = RowPlan(LENGTHS, legs, data_seed=data_seed, window_documents=window)
-    pieces = all_pieces(plan, sum(leg.num_steps for leg in legs))
+def test_no_token_twice_in_an_epoch_across_legs(shapes, data_seed, window):
+    plan = RowPlan(LENGTHS, shapes, data_seed=data_seed, window_documents=window)
+    pieces = all_pieces(plan, sum(shape.num_steps for shape in shapes))
     assert_each_token_once(pieces, LENGTHS, whole_epochs=0)
 
 
@@ -70,16 +70,16 @@ def test_no_token_twice_in_an_epoch_across_legs(legs, data_seed, window):
 @pytest.mark.parametrize("shapes", [[64], [64, 16, 128], [16, 400, 16]])
 def test_every_token_once_in_each_whole_epoch(shapes, window):
     total = int(LENGTHS.sum())
-    legs = [Leg(shape, 3, total // (3 * shape) // 2 + 5) for shape in shapes]
-    legs.append(Leg(50, 2, 6 * total // (2 * 50)))  # long enough to end three epochs
-    plan = RowPlan(LENGTHS, legs, data_seed=4, window_documents=window)
-    pieces = all_pieces(plan, sum(leg.num_steps for leg in legs))
+    shapes = [BatchShape(shape, 3, total // (3 * shape) // 2 + 5) for shape in shapes]
+    shapes.append(BatchShape(50, 2, 6 * total // (2 * 50)))  # long enough to end three epochs
+    plan = RowPlan(LENGTHS, shapes, data_seed=4, window_documents=window)
+    pieces = all_pieces(plan, sum(shape.num_steps for shape in shapes))
     assert_each_token_once(pieces, LENGTHS, whole_epochs=3)
 
 
 def test_epochs_have_different_orders():
     # One document a window and a row, so the rows show the order itself.
-    plan = RowPlan(LENGTHS, [Leg(450, 1, 180)], data_seed=0, window_documents=1)
+    plan = RowPlan(LENGTHS, [BatchShape(450, 1, 180)], data_seed=0, window_documents=1)
     order = defaultdict(list)
     for piece in all_pieces(plan, 180):
         order[piece.epoch].append(piece.document)
@@ -90,19 +90,19 @@ def test_epochs_have_different_orders():
 
 @settings(max_examples=30)
 @given(legs_of_any_shape, st.data())
-def test_cold_equals_stepped(legs, data):
-    steps = sum(leg.num_steps for leg in legs)
-    stepped = RowPlan(LENGTHS, legs, data_seed=3, window_documents=16)
+def test_cold_equals_stepped(shapes, data):
+    steps = sum(shape.num_steps for shape in shapes)
+    stepped = RowPlan(LENGTHS, shapes, data_seed=3, window_documents=16)
     expected = [stepped.rows(step) for step in range(steps)]
     asked = data.draw(st.lists(st.integers(0, steps - 1), min_size=1, max_size=5))
-    cold = RowPlan(LENGTHS, legs, data_seed=3, window_documents=16)
+    cold = RowPlan(LENGTHS, shapes, data_seed=3, window_documents=16)
     for step in asked:  # in any order, again and again
         assert cold.rows(step) == expected[step]
 
 
 def test_a_batch_has_the_rows_of_its_step():
-    legs = [Leg(64, 3, 5), Leg(128, 2, 5)]
-    plan = RowPlan(LENGTHS, legs, data_seed=0, window_documents=16)
+    shapes = [BatchShape(64, 3, 5), BatchShape(128, 2, 5)]
+    plan = RowPlan(LENGTHS, shapes, data_seed=0, window_documents=16)
     assert [len(plan.rows(step)) for step in range(10)] == [3] * 5 + [2] * 5
     assert [plan.max_seqlen(step) for step in range(10)] == [64] * 5 + [128] * 5
     for step in range(10):
@@ -115,10 +115,14 @@ def test_a_batch_has_the_rows_of_its_step():
 
 
 def test_total_length_and_merged_legs_do_not_change_earlier_rows():
-    short = RowPlan(LENGTHS, [Leg(64, 2, 10)], data_seed=1, window_documents=16)
-    long = RowPlan(LENGTHS, [Leg(64, 2, 400)], data_seed=1, window_documents=16)
-    phases = RowPlan(LENGTHS, [Leg(64, 2, 4), Leg(64, 2, 6)], data_seed=1, window_documents=16)
-    then = RowPlan(LENGTHS, [Leg(64, 2, 10), Leg(32, 2, 9)], data_seed=1, window_documents=16)
+    short = RowPlan(LENGTHS, [BatchShape(64, 2, 10)], data_seed=1, window_documents=16)
+    long = RowPlan(LENGTHS, [BatchShape(64, 2, 400)], data_seed=1, window_documents=16)
+    phases = RowPlan(
+        LENGTHS, [BatchShape(64, 2, 4), BatchShape(64, 2, 6)], data_seed=1, window_documents=16
+    )
+    then = RowPlan(
+        LENGTHS, [BatchShape(64, 2, 10), BatchShape(32, 2, 9)], data_seed=1, window_documents=16
+    )
     expected = [short.rows(step) for step in range(10)]
     for plan in (long, phases, then):
         assert [plan.rows(step) for step in range(10)] == expected
@@ -126,8 +130,8 @@ def test_total_length_and_merged_legs_do_not_change_earlier_rows():
 
 def test_seed_window_and_shape_determine_rows():
     def rows(*, data_seed: int = 0, window: int = 16, max_seqlen: int = 64) -> list:
-        leg = Leg(max_seqlen, 4, 2)
-        plan = RowPlan(LENGTHS, [leg], data_seed=data_seed, window_documents=window)
+        shape = BatchShape(max_seqlen, 4, 2)
+        plan = RowPlan(LENGTHS, [shape], data_seed=data_seed, window_documents=window)
         return [plan.rows(step) for step in range(2)]
 
     assert rows() == rows()
@@ -139,8 +143,8 @@ def test_seed_window_and_shape_determine_rows():
 def test_known_rows():
     # Golden: a change here needs another ROW_PLAN_VERSION.
     lengths = np.array([5, 9, 3, 20, 7, 4])
-    legs = [Leg(12, 2, 2), Leg(24, 1, 2)]
-    plan = RowPlan(lengths, legs, data_seed=0, window_documents=4)
+    shapes = [BatchShape(12, 2, 2), BatchShape(24, 1, 2)]
+    plan = RowPlan(lengths, shapes, data_seed=0, window_documents=4)
     rows = [
         [[(p.epoch, p.document, p.start, p.end) for p in row] for row in plan.rows(step)]
         for step in range(4)
@@ -156,8 +160,8 @@ def test_known_rows():
 def test_known_rows_of_a_longer_run():
     # Golden as above: documents longer than rows, windows, a change of shape and several epochs.
     lengths = 1 + np.arange(3000) ** 2 % 701
-    legs = [Leg(128, 8, 200), Leg(512, 3, 200), Leg(128, 8, 900)]
-    plan = RowPlan(lengths, legs, data_seed=7, window_documents=512)
+    shapes = [BatchShape(128, 8, 200), BatchShape(512, 3, 200), BatchShape(128, 8, 900)]
+    plan = RowPlan(lengths, shapes, data_seed=7, window_documents=512)
     rows = [
         [[(p.epoch, p.document, p.start, p.end) for p in row] for row in plan.rows(step)]
         for step in range(1300)
@@ -173,7 +177,7 @@ def test_ordinary_text_fills_98_percent(max_seqlen):
     draw = np.random.default_rng(max_seqlen)
     lengths = np.clip(draw.lognormal(4.5, 1.1, 3 * WINDOW_DOCUMENTS // 2), 2, 20_000)
     lengths = lengths.astype(np.int64)
-    plan = RowPlan(lengths, [Leg(max_seqlen, 8, 400)], data_seed=0)
+    plan = RowPlan(lengths, [BatchShape(max_seqlen, 8, 400)], data_seed=0)
     tokens = sum(p.end - p.start + NUM_SPECIAL for p in all_pieces(plan, 400))
     assert tokens / (400 * 8 * max_seqlen) >= 0.98
 
@@ -191,7 +195,7 @@ def test_memory_is_bounded_by_the_window(monkeypatch):
         return original(items, capacity=capacity)
 
     monkeypatch.setattr(module, "best_fit", spy)
-    plan = RowPlan(lengths, [Leg(64, 4, 10_000_000)], data_seed=0, window_documents=512)
+    plan = RowPlan(lengths, [BatchShape(64, 4, 10_000_000)], data_seed=0, window_documents=512)
     # 2 documents a row, 256 rows a window, 64 steps a window: steps 63 and 64 are in two windows.
     documents = [p.document for step in (63, 64, 65) for row in plan.rows(step) for p in row]
     assert len(set(documents)) == 3 * 4 * 2
@@ -200,7 +204,9 @@ def test_memory_is_bounded_by_the_window(monkeypatch):
 
 def test_a_batch_may_straddle_windows():
     lengths = np.full(90, 30)
-    plan = RowPlan(lengths, [Leg(64, 5, 30)], data_seed=0, window_documents=4)  # 2 rows a window
+    plan = RowPlan(
+        lengths, [BatchShape(64, 5, 30)], data_seed=0, window_documents=4
+    )  # 2 rows a window
     pieces = all_pieces(plan, 30)
     assert len(pieces) == 30 * 5 * 2
     assert_each_token_once(pieces, lengths, whole_epochs=3)
@@ -208,12 +214,12 @@ def test_a_batch_may_straddle_windows():
 
 def test_no_room_for_text_is_refused():
     with pytest.raises(ConfigError, match="max_seqlen 2 leaves no room beside BOS and EOS"):
-        RowPlan(LENGTHS, [Leg(2, 1, 1)], data_seed=0)
+        RowPlan(LENGTHS, [BatchShape(2, 1, 1)], data_seed=0)
 
 
 @pytest.fixture
 def reader(corpus, tokenizer) -> RowReader:
-    plan = RowPlan(corpus.lengths, [Leg(48, 4, 6)], data_seed=0)
+    plan = RowPlan(corpus.lengths, [BatchShape(48, 4, 6)], data_seed=0)
     return RowReader(corpus, plan, tokenizer.special_ids)
 
 
@@ -241,10 +247,10 @@ def test_every_piece_begins_with_bos_and_ends_with_eos(reader, corpus, tokenizer
 
 def test_hash_tells_rows_apart(reader, corpus, tokenizer):
     again = RowReader(
-        corpus, RowPlan(corpus.lengths, [Leg(48, 4, 6)], data_seed=0), tokenizer.special_ids
+        corpus, RowPlan(corpus.lengths, [BatchShape(48, 4, 6)], data_seed=0), tokenizer.special_ids
     )
     other = RowReader(
-        corpus, RowPlan(corpus.lengths, [Leg(48, 4, 6)], data_seed=1), tokenizer.special_ids
+        corpus, RowPlan(corpus.lengths, [BatchShape(48, 4, 6)], data_seed=1), tokenizer.special_ids
     )
     hashes = [reader.batch(step).sha256() for step in range(6)]
     assert hashes == [again.batch(step).sha256() for step in range(6)]

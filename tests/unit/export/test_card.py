@@ -126,8 +126,8 @@ class TestState:
     ) -> None:
         phases = [{**phase, "corpus": "/home/me/secret/corpus"} for phase in RECIPE["phases"]]
         recipe = {**RECIPE, "model": {"pretrained": "/home/me/decoder"}, "phases": phases}
-        ground = {"corpus_hash": CORPUS_HASH, "corpora": {"/home/me/secret/corpus": "b" * 64}}
-        card = card_of(make_state(recipe=recipe, ground=ground))
+        fingerprint = {"corpus_hash": CORPUS_HASH, "corpora": {"/home/me/secret/corpus": "b" * 64}}
+        card = card_of(make_state(recipe=recipe, ground=fingerprint))
         assert "/home" not in card
         assert str(tmp_path) not in card
         assert "Continues from `decoder`." in card

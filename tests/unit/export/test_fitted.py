@@ -19,7 +19,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.export.finetuned.write import FinetunedFolder, finetune
 from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.encoding import encode_texts
-from biphasic.tasks.finetuned import load_fitted, read_head
+from biphasic.tasks.finetuned import load_finetuned, read_head
 from biphasic.tasks.predict import predict_file
 from tiny_use import ANIMALS, LABELS, read_jsonl, write_model, write_task
 
@@ -64,7 +64,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory):
     """Fine-tune a family on a kind of task, each once."""
-    base = tmp_path_factory.mktemp("fitted")
+    base = tmp_path_factory.mktemp("finetuned")
     made: dict[tuple[str, str], FinetunedFolder] = {}
 
     def get(family: str, kind: str) -> FinetunedFolder:
@@ -185,17 +185,17 @@ def test_a_multi_label_model_says_so(one_thread, make):
 
 def _outputs(made, texts):
     """Return the outputs of the head, each text by itself."""
-    fitted = load_fitted(made.folder)
-    sequences, _ = encode_texts(texts, fitted.tokenizer, max_seqlen=64)
+    finetuned = load_finetuned(made.folder)
+    sequences, _ = encode_texts(texts, finetuned.tokenizer, max_seqlen=64)
     outputs = []
     for each in sequences:
         with torch.inference_mode():
-            states, spans = fitted.encoder.states([each])
+            states, spans = finetuned.encoder.states([each])
             states = states[slice(*spans[0])]
             if made.record.kind == "tc":
-                outputs.append(fitted.head(states).numpy())
+                outputs.append(finetuned.head(states).numpy())
                 continue
-            outputs.append(fitted.head(states.mean(0)).numpy())
+            outputs.append(finetuned.head(states.mean(0)).numpy())
             outputs[-1] = outputs[-1] * made.record.deviation + made.record.mean
     return outputs
 
@@ -232,13 +232,13 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
 
     made = make("modernbert", "ir")
     model = SentenceTransformer(str(made.folder), device="cpu")
-    fitted = load_fitted(made.folder)
+    finetuned = load_finetuned(made.folder)
     for theirs, prefix in ((model.encode_query, "Query: "), (model.encode_document, "Document: ")):
         sequences, _ = encode_texts(
-            [f"{prefix}cat", f"{prefix}dog"], fitted.tokenizer, max_seqlen=64
+            [f"{prefix}cat", f"{prefix}dog"], finetuned.tokenizer, max_seqlen=64
         )
         with torch.inference_mode():
-            ours = fitted.encoder.pooled(sequences).numpy()
+            ours = finetuned.encoder.pooled(sequences).numpy()
         np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from objective_rows import BOS, EOS, MASK, PAD, VOCABULARY, batch_of, by_token, supervise
 
 from biphasic.config import Config, parse_config
-from biphasic.data.rows import Leg, Piece, RowBatch, RowPlan, RowReader
+from biphasic.data.rows import BatchShape, Piece, RowBatch, RowPlan, RowReader
 from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
@@ -24,7 +24,7 @@ def mlm(**settings: object) -> Mlm:
 
 @pytest.fixture(scope="module")
 def batch(corpus, tokenizer) -> RowBatch:
-    plan = RowPlan(corpus.lengths, [Leg(64, 16, 1)], data_seed=0)
+    plan = RowPlan(corpus.lengths, [BatchShape(64, 16, 1)], data_seed=0)
     return RowReader(corpus, plan, tokenizer.special_ids).batch(0)
 
 

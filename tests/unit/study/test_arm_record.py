@@ -6,9 +6,9 @@ from biphasic.config import parse_config
 from biphasic.study.plan.training import plan_training
 from biphasic.study.run.arm_record import arm_record
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 
-GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 PEAK = {"peak": 1e-3, "decay_steps": 2}
 
 

@@ -17,7 +17,7 @@ from biphasic.locks import lock_work, locked_folder
 from biphasic.study.gc import clean as cleaning
 from biphasic.study.gc.clean import clean
 from biphasic.study.gc.garbage import event_folder
-from biphasic.study.gc.pins import read_wishes, record_wish
+from biphasic.study.gc.pins import read_pins, record_pin
 from biphasic.study.gc.text import cleaning_lines
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved, save_resolved
@@ -191,10 +191,10 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
     fake_state(store, "pretrained", parent="before", corpus_hash="its text")
     fake_result(store, "evaluated", state="pretrained")
     (store / "data/mine").mkdir()
-    record_wish(
+    record_pin(
         store, "pretrained", made_by="pretrain", states=["pretrained"], data=[store / "data/mine"]
     )
-    record_wish(store, "group", made_by="evaluate", results=["evaluated"])
+    record_pin(store, "group", made_by="evaluate", results=["evaluated"])
     found = clean(root, delete=True)
     assert names(found) == []
     assert sorted(item.path.name for item in found.kept) == [
@@ -208,11 +208,11 @@ def test_pretraining_of_no_study_is_not_lost_by_surprise(root, store):
 
     clean(root, also_pretrained=True)
     assert is_complete(store / "states/pretrained")
-    assert len(read_wishes(store)) == 2
+    assert len(read_pins(store)) == 2
     clean(root, also_pretrained=True, delete=True)
     for gone in ("states/before", "states/pretrained", "finetunes/evaluated", "data/mine"):
         assert not (store / gone).exists()
-    assert read_wishes(store) == ()
+    assert read_pins(store) == ()
     assert clean(root).items == ()
 
 
@@ -229,7 +229,7 @@ def test_event_files_are_known_by_the_end_of_their_name(root, store):
     assert folder.name == "pico-clm-4-0123456789ab"
     folder.mkdir(parents=True)
     fake_state(store, state)
-    record_wish(store, state, made_by="pretrain", states=[state])
+    record_pin(store, state, made_by="pretrain", states=[state])
     assert names(clean(root)) == []
     assert names(clean(root, also_pretrained=True)) == [state, folder.name]
 
@@ -237,7 +237,7 @@ def test_event_files_are_known_by_the_end_of_their_name(root, store):
 def test_pretraining_that_is_under_way_keeps_its_checkpoint(root, store):
     fake_checkpoint(store, "pretrained")
     assert names(clean(root)) == ["pretrained-from-0"]
-    record_wish(store, "pretrained", made_by="pretrain", states=["pretrained"])
+    record_pin(store, "pretrained", made_by="pretrain", states=["pretrained"])
     assert names(clean(root)) == []
 
 
@@ -248,13 +248,13 @@ def test_results_of_models_elsewhere_stay(root, store):
 
 
 def test_wishes_add_up(store):
-    record_wish(store, "g", made_by="evaluate", results=["a"])
-    record_wish(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
-    [wish] = read_wishes(store)
-    assert (wish.results, wish.data) == (("a", "b"), ())
+    record_pin(store, "g", made_by="evaluate", results=["a"])
+    record_pin(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
+    [pin] = read_pins(store)
+    assert (pin.results, pin.data) == (("a", "b"), ())
     (store / "wanted/g.json").write_text("{")
     with pytest.raises(DataError, match=r"wanted/g\.json"):
-        read_wishes(store)
+        read_pins(store)
 
 
 def test_a_running_study_is_named(root):

@@ -32,7 +32,7 @@ def state(tmp_path, training_data, make_recipe):
     """Train to some step of a run and return the state's folder."""
 
     def train(*phases, end: int):
-        lineage = Lineage(make_recipe(*phases, learning_rate=SCHEDULE), training_data.ground)
+        lineage = Lineage(make_recipe(*phases, learning_rate=SCHEDULE), training_data.fingerprint)
         options = RunOptions(checkpoint_every=0)
         return train_segment(lineage, training_data, tmp_path, start=0, end=end, options=options)
 
@@ -42,26 +42,26 @@ def state(tmp_path, training_data, make_recipe):
 @pytest.mark.parametrize("end", [6, 5, 3, 1])
 def test_a_state_of_any_step_knows_the_recipe_that_ends_with_it(state, training_data, end):
     folder = state(CLM, end=end)
-    found = find_continuation(fetch_model(folder), training_data.ground)
+    found = find_continuation(fetch_model(folder), training_data.fingerprint)
     if end == 5:  # in the decay: no recipe of whole phases ends there
         assert found is None
         return
     assert found is not None
     assert found.steps == end
-    assert Lineage(found.recipe, training_data.ground).identities[-1] == folder.name
+    assert Lineage(found.recipe, training_data.fingerprint).identities[-1] == folder.name
     assert found.schedule.peak == 2e-3
 
 
 def test_a_state_within_a_later_phase(state, training_data):
     folder = state(CLM, {"objective": "mlm", "steps": 6}, end=8)
-    found = find_continuation(fetch_model(folder), training_data.ground)
+    found = find_continuation(fetch_model(folder), training_data.fingerprint)
     assert found is not None
     assert [phase.steps for phase in found.recipe.phases] == [6, 2]
 
 
 def test_other_text_is_no_continuation(state, training_data):
     model = fetch_model(state(CLM, end=6))
-    other = dataclasses.replace(training_data.ground, corpus_hash="0" * 64)
+    other = dataclasses.replace(training_data.fingerprint, corpus_hash="0" * 64)
     assert find_continuation(model, other) is None
 
 
@@ -71,7 +71,7 @@ def test_a_recipe_of_another_version_is_no_continuation(state, training_data):
     details["recipe"]["gone"] = True
     (folder / "state.json").write_text(json.dumps(details))
     seal_folder(folder, identity=folder.name)
-    assert find_continuation(fetch_model(folder), training_data.ground) is None
+    assert find_continuation(fetch_model(folder), training_data.fingerprint) is None
 
 
 def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_path):
@@ -80,7 +80,7 @@ def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_p
         file.write(b" ")
     model, said = fetch_model(folder), []
     assert not is_state(model)
-    assert find_continuation(model, training_data.ground) is None
+    assert find_continuation(model, training_data.fingerprint) is None
     check_state(model, tmp_path, say=said.append)
     assert "optimizer.safetensors: truncated or grown" in said[0]
     assert said[0].endswith("not the state that its records name, but a model of its own")
@@ -108,11 +108,11 @@ def test_other_models_are_no_continuation(tmp_path, state, training_data):
     folder = tmp_path / "plain"
     shutil.copytree(state(CLM, end=6), folder)
     (folder / "state.json").unlink()
-    assert find_continuation(fetch_model(folder), training_data.ground) is None
+    assert find_continuation(fetch_model(folder), training_data.fingerprint) is None
 
 
 def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
-    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.ground)
+    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.fingerprint)
     assert found is not None
     found.bring_into(tmp_path / "other")
     copied = tmp_path / "other" / "states" / found.identity
@@ -122,7 +122,7 @@ def test_a_state_is_copied_into_a_store_whole(tmp_path, state, training_data):
 
 
 def test_a_damaged_state_is_not_copied(tmp_path, state, training_data):
-    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.ground)
+    found = find_continuation(fetch_model(state(CLM, end=6)), training_data.fingerprint)
     assert found is not None
     weights = found.folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
@@ -135,12 +135,12 @@ def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, 
     base = fetch_model(state(CLM, end=6))
     data = dataclasses.replace(training_data, pretrained=base)
     recipe = make_recipe({"objective": "mlm", "steps": 2}, model={"pretrained": str(base.folder)})
-    folder = train_segment(Lineage(recipe, data.ground), data, tmp_path, start=0, end=2)
-    found = find_continuation(fetch_model(folder), training_data.ground)
+    folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=2)
+    found = find_continuation(fetch_model(folder), training_data.fingerprint)
     assert found is not None
     assert found.recipe == recipe
-    found.require(recipe, data.ground)
-    changed = dataclasses.replace(data.ground, pretrained="0" * 64)
+    found.require(recipe, data.fingerprint)
+    changed = dataclasses.replace(data.fingerprint, pretrained="0" * 64)
     with pytest.raises(DataError, match="has changed since"):
         found.require(recipe, changed)
 
@@ -148,7 +148,7 @@ def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, 
 def test_a_state_of_which_a_phase_read_another_corpus(tmp_path, training_data, make_recipe):
     data = dataclasses.replace(training_data, corpora={tmp_path / "other": training_data.heldout})
     recipe = make_recipe(CLM, {**CLM, "corpus": str(tmp_path / "other")})
-    folder = train_segment(Lineage(recipe, data.ground), data, tmp_path, start=0, end=12)
-    found = find_continuation(fetch_model(folder), training_data.ground)
+    folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=12)
+    found = find_continuation(fetch_model(folder), training_data.fingerprint)
     assert found is not None
     assert found.steps == 12

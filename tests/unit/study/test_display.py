@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from biphasic.errors import StudyError, TakenError
+from biphasic.errors import LockHeldError, StudyError
 from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress
@@ -31,8 +31,8 @@ def shown(tmp_path, *, is_terminal):
     one, two = item("one [red]"), item("two")
     with StudyDisplay(console, [one, two], num_slots=1) as display:
         display.progress("one [red]", Progress(3, 8, "loss 6.100"))
-        display.delayed(one, TakenError("taken", owner="host a"))
-        display.delayed(one, TakenError("taken", owner="host a"))
+        display.delayed(one, LockHeldError("taken", owner="host a"))
+        display.delayed(one, LockHeldError("taken", owner="host a"))
         display.ended(one, None, elsewhere=True)
         display.progress("two", Progress(1, 8, "loss 5.900"))
         display.delayed(two, StudyError("[bold] broke"))

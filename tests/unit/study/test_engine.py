@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from biphasic.errors import ConfigError, DataError, StudyError, TakenError
-from biphasic.execution.executor import JobFailedError, LocalEngine
+from biphasic.errors import ConfigError, DataError, LockHeldError, StudyError
+from biphasic.execution.executor import JobFailedError, LocalExecutor
 from biphasic.execution.job_store import save_job
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
@@ -42,7 +42,7 @@ def save(store, letter, *, runs=(), folder="none"):
 
 
 def engine_on(store, *, slots=1, load=load_job):
-    return LocalEngine(
+    return LocalExecutor(
         store,
         [Slot(index) for index in range(slots)],
         load_job=load,
@@ -100,7 +100,7 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
     job_id = save(tmp_path, "a", runs=RUNS)
     with engine_on(tmp_path) as engine, lock_work(tmp_path, job_id):
-        with pytest.raises(TakenError, match="another process holds it") as taken:
+        with pytest.raises(LockHeldError, match="another process holds it") as taken:
             engine.submit(job_id).result(timeout=PATIENCE)
         assert f"process {os.getpid()}" in taken.value.owner
         # It was not waited for: other jobs have the worker.

@@ -7,7 +7,7 @@ import signal
 import pytest
 from rich.console import Console
 
-from biphasic.errors import StoppedError, TakenError
+from biphasic.errors import LockHeldError, StoppedError
 from biphasic.execution import inline as here
 from biphasic.execution.inline import run_here
 
@@ -23,7 +23,7 @@ class FakeJob:
 
 
 def taken(_):
-    raise TakenError("taken", owner="host a, process 7")
+    raise LockHeldError("taken", owner="host a, process 7")
 
 
 def printed(job):

@@ -11,7 +11,7 @@ from biphasic.records import ResultRecord
 from biphasic.study.jobs.keep import BestModel, find_kept
 
 
-def fitted(score, *, learning_rate=1e-3, seed=0, number=0.0):
+def finetuned(score, *, learning_rate=1e-3, seed=0, number=0.0):
     metrics = {"validation": SimpleNamespace(metrics={"accuracy": score})}
     result = SimpleNamespace(
         task=SimpleNamespace(metric="accuracy"),
@@ -30,7 +30,7 @@ def test_the_best_is_kept_whatever_the_order(tmp_path):
         folder = tmp_path / str(turn) / "part"
         keeper = BestModel(folder)
         for number, (score, rate, seed) in enumerate(offers[turn:] + offers[:turn]):
-            keeper.offer(fitted(score, learning_rate=rate, seed=seed, number=number))
+            keeper.offer(finetuned(score, learning_rate=rate, seed=seed, number=number))
         kept = find_kept(folder.parent, learning_rate=2e-4, seed=0)
         assert kept is not None
         assert kept.metrics == {"validation": {"accuracy": 0.7}}
@@ -39,12 +39,12 @@ def test_the_best_is_kept_whatever_the_order(tmp_path):
 
 
 def test_all_diverged_keeps_nothing(tmp_path):
-    BestModel(tmp_path / "part").offer(fitted(None))
+    BestModel(tmp_path / "part").offer(finetuned(None))
     assert find_kept(tmp_path, learning_rate=1e-3, seed=0) is None
 
 
 def test_damage_is_named(tmp_path):
-    BestModel(tmp_path / "part").offer(fitted(0.5))
+    BestModel(tmp_path / "part").offer(finetuned(0.5))
     (tmp_path / "part/body.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"body\.safetensors: truncated"):
         find_kept(tmp_path, learning_rate=1e-3, seed=0)

@@ -15,7 +15,7 @@ from biphasic.files import complete_folder
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import architecture_shape
 from biphasic.study.plan.diff import compare_studies, difference_lines
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan, summary_json
 from biphasic.study.plan.svg import plan_svg
 from biphasic.study.plan.text import plan_lines
@@ -59,7 +59,7 @@ def study(**changes):
 
 
 def looked(store, **changes):
-    return look_ahead(study(**changes), store)
+    return preview_study(study(**changes), store)
 
 
 def summed(store, **changes):
@@ -168,27 +168,27 @@ def test_zero_shot_tasks_train_nothing(tmp_path):
 
 
 def test_what_is_done_is_not_counted_as_left(tmp_path):
-    outlook = looked(tmp_path)
-    segment = outlook.plan.segments[0]
-    run = outlook.plan.groups[0].all_runs[0]
+    preview = looked(tmp_path)
+    segment = preview.plan.segments[0]
+    run = preview.plan.groups[0].all_runs[0]
     for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run.id):
         with complete_folder(folder) as partial:
             (partial / "content").write_text("x")
-    (tmp_path / "states" / outlook.plan.segments[1].id).mkdir()  # not complete
-    summary = summarise_plan("s", outlook, tmp_path)
+    (tmp_path / "states" / preview.plan.segments[1].id).mkdir()  # not complete
+    summary = summarise_plan("s", preview, tmp_path)
     assert (summary.done.states, summary.done.steps, summary.done.results) == (1, segment.steps, 1)
     assert summary.left.steps == summary.shared.steps - segment.steps
 
 
 def test_words_and_json_have_the_same_numbers(tmp_path):
-    outlook = looked(tmp_path)
-    summary = summarise_plan("s", outlook, tmp_path)
-    text = "\n".join(plan_lines(summary, outlook.plan, rate=1e12, example_tokens=64))
+    preview = looked(tmp_path)
+    summary = summarise_plan("s", preview, tmp_path)
+    text = "\n".join(plan_lines(summary, preview.plan, rate=1e12, example_tokens=64))
     assert "3 final models + 1 on the way = 4 checkpoints to evaluate" in text
     assert "16 trainings, 24 evaluations" in text
     assert "6 of them new, after step 4" in text
     assert "8 evaluations reuse a training of another task" in text
-    record = json.loads(json.dumps(summary_json(summary, outlook.plan, rate=1e12)))
+    record = json.loads(json.dumps(summary_json(summary, preview.plan, rate=1e12)))
     assert record["shared"]["steps"] == 16
     assert record["device_hours"]["training"] == summary.shared.flops / 1e12 / 3600
     assert [point["name"] for point in record["points"]] == ["clm", "two", "untrained", "clm-3"]
@@ -196,9 +196,9 @@ def test_words_and_json_have_the_same_numbers(tmp_path):
 
 
 def test_a_long_list_of_arms_is_cut(tmp_path):
-    outlook = looked(tmp_path)
-    summary = summarise_plan("s", outlook, tmp_path)
-    lines = list(plan_lines(summary, outlook.plan, rate=1, example_tokens=1, most=1))
+    preview = looked(tmp_path)
+    summary = summarise_plan("s", preview, tmp_path)
+    lines = list(plan_lines(summary, preview.plan, rate=1, example_tokens=1, most=1))
     assert "  and 2 more" in lines
 
 
@@ -243,10 +243,10 @@ def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
 def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on(tmp_path):
     tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
              (("nq", 8), ("mldr", 16))]  # fmt: skip
-    outlook = look_ahead(study(tasks=tasks), tmp_path)
-    sizes = {task.info.name: task.training.protocol.batch_size for task in outlook.plan.tasks}
+    preview = preview_study(study(tasks=tasks), tmp_path)
+    sizes = {task.info.name: task.training.protocol.batch_size for task in preview.plan.tasks}
     assert sizes == {"nq": 8, "mldr": 16}
-    assert "tasks: nq, msmarco, mldr, not made here yet" in outlook.assumed
+    assert "tasks: nq, msmarco, mldr, not made here yet" in preview.assumed
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from biphasic.study.plan.plan import (
 from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_inputs
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 
-GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 PEAK = {"peak": 1e-3}
 
 
@@ -42,9 +42,9 @@ def configure(arms, **changes):
 
 @pytest.fixture
 def plan(locate):
-    def make(arms, *folder, ground=GROUND, **changes):
+    def make(arms, *folder, fingerprint=GROUND, **changes):
         config = configure(arms, **changes)
-        return plan_study(config, ground, locate(config, *folder))
+        return plan_study(config, fingerprint, locate(config, *folder))
 
     return make
 
@@ -167,8 +167,8 @@ def test_a_protocol_renames_fine_tunings_alone(plan):
 def test_another_corpus_renames_trained_states_but_not_the_untrained(plan):
     arms = {"untrained": [], **ARM}
     before = plan(arms)
-    ground = Ground("d" * 64, GROUND.tokenizer_sha256, GROUND.vocab_size)
-    after = plan(arms, ground=ground)
+    fingerprint = DataFingerprint("d" * 64, GROUND.tokenizer_sha256, GROUND.vocab_size)
+    after = plan(arms, fingerprint=fingerprint)
     assert after.arms[0].state == before.arms[0].state
     assert after.arms[1].state != before.arms[1].state
 

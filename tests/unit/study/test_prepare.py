@@ -98,7 +98,7 @@ def test_built_in_tasks_are_made_once(loads, tmp_path):
 @pytest.mark.parametrize("part", ["tokenizer", "train", "heldout"])
 def test_a_part_of_a_corpus_that_was_deleted_is_made_again(loads, tmp_path, part):
     paths, _ = run(tmp_path)
-    before = paths.open().ground
+    before = paths.open().fingerprint
     manifest = paths.tokenizer.parent / part / "manifest.json"
     content = manifest.read_text()
     for path in manifest.parent.iterdir():
@@ -106,7 +106,7 @@ def test_a_part_of_a_corpus_that_was_deleted_is_made_again(loads, tmp_path, part
     manifest.parent.rmdir()
     assert run(tmp_path)[1]
     assert manifest.read_text() == content
-    assert paths.open().ground == before
+    assert paths.open().fingerprint == before
 
 
 def test_a_task_that_was_deleted_is_made_again(loads, tmp_path):

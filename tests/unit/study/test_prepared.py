@@ -14,10 +14,10 @@ from biphasic.study.plan.training import plan_training
 from biphasic.study.run.prepare import check_disk
 from biphasic.study.run.record import _segments_of
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 
 STUDIES = Path(__file__).parents[3] / "studies"
-GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 SHIPPED = sorted(path.name for path in STUDIES.glob("*.yaml"))
 
 
@@ -87,7 +87,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
 
     assert outdated_arms(plan, tmp_path) == []
     write("a" * 64, step=recipe.total_steps - 1)
-    write("b" * 64, ground={"corpus_hash": "other"})
+    write("b" * 64, fingerprint={"corpus_hash": "other"})
     with complete_folder(tmp_path / "states" / ("d" * 64)) as folder:
         (folder / "state.json").write_text("{")
     assert outdated_arms(plan, tmp_path) == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from biphasic.errors import ConfigError, StudyError, TakenError, os_error_text
+from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
 from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress
@@ -164,7 +164,7 @@ def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
     console = Console(file=io.StringIO(), width=120)
     only, full = item("only"), OSError(28, "No space left on device")
     with Monitor([only], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
-        monitor.delayed(only, TakenError("taken", "another"))
+        monitor.delayed(only, LockHeldError("taken", "another"))
         monitor.delayed(only, full)
         monitor.ended(only, full, elsewhere=False)
     record = read_progress(tmp_path)

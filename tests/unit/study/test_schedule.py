@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from biphasic.errors import ConfigError, TakenError
+from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
@@ -166,7 +166,7 @@ def test_waits_grow_with_the_tries():
 
 def test_a_job_of_another_process_is_left_to_it_and_found_done():
     there = []
-    taken = TakenError("taken", owner="host a")
+    taken = LockHeldError("taken", owner="host a")
     engine = FakeEngine(outcomes={"shared": [taken]})
 
     def is_done():
@@ -186,12 +186,12 @@ def test_a_job_of_another_process_is_left_to_it_and_found_done():
 
 
 def test_a_job_of_several_slots_is_not_overtaken_for_ever():
-    items = [item("a", cost=3), item("b", cost=2), item("gang", cost=2.5, slots=2), item("c")]
+    items = [item("a", cost=3), item("b", cost=2), item("ranks", cost=2.5, slots=2), item("c")]
     engine = FakeEngine(num_slots=2)
     run(items, engine)
     # It waits for both slots, and what comes after it waits too.
-    assert engine.submitted == ["a", "gang", "b", "c"]
-    with pytest.raises(ConfigError, match=r"job gang: takes 2 processes .* there are 1 slots"):
+    assert engine.submitted == ["a", "ranks", "b", "c"]
+    with pytest.raises(ConfigError, match=r"job ranks: takes 2 processes .* there are 1 slots"):
         run(items, FakeEngine(num_slots=1))
 
 

@@ -12,10 +12,10 @@ from biphasic.study.plan.expansion import expand
 from biphasic.study.plan.training import plan_training
 from biphasic.study.plan.tree import StateTree
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
 
-GROUND = Ground(
+GROUND = DataFingerprint(
     corpus_hash="c" * 64,
     tokenizer_sha256="t" * 64,
     vocab_size=320,

@@ -1,4 +1,4 @@
-"""Which trunks are lost when a step diverges that several of them share."""
+"""Which trials are lost when a step diverges that several of them share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune import search as tune
 
@@ -44,11 +44,11 @@ class Outcome:
 
 @pytest.fixture
 def fail(monkeypatch, tmp_path):
-    """Return what tunes where one segment of the trunks fails."""
+    """Return what tunes where one segment of the trials fails."""
 
     def run(error: BiphasicError, *, start: int) -> dict[str, str]:
         def run_study(config: StudyConfig, **_: Any) -> Outcome:
-            segments = look_ahead(config, tmp_path / "runs/store").plan.segments
+            segments = preview_study(config, tmp_path / "runs/store").plan.segments
             (failed,) = [s for s in segments if s.start == start and s.arm == "pico-clm-lr1000"]
             divergence = getattr(error, "divergence", "")
             failure = Failure(failed.id, failed.label, str(error), 1, None, divergence)
@@ -72,14 +72,14 @@ def fail(monkeypatch, tmp_path):
 
 def test_all_that_share_the_step_are_lost(fail):
     found = fail(DivergedError.at(2, "loss"), start=0)
-    assert "every trunk of pico-clm, pico-alt4.clm.mlm40 was lost" in found["error"]
+    assert "every trial of pico-clm, pico-alt4.clm.mlm40 was lost" in found["error"]
     assert found["lost"] == ["the loss was not finite at step 2"]
     assert found["count"] == 2
 
 
 def test_those_that_parted_before_are_not(fail):
     found = fail(DivergedError.at(7, "held-out loss after it"), start=4)
-    assert "trunk 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
+    assert "trial 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
     assert found["lost"] == ["the held-out loss after it was not finite at step 7"]
     assert found["count"] == 1
 

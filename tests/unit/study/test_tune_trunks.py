@@ -1,4 +1,4 @@
-"""What of a study has a rate of its own, and the trunks that are trained for it."""
+"""What of a study has a rate of its own, and the trials that are trained for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from biphasic.errors import ConfigError
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.tune.text import differing_arms, plan_lines
-from biphasic.study.tune.trials import plan_tuning, trunk_study
+from biphasic.study.tune.trials import plan_tuning, trial_study
 
 STUDIES = Path(__file__).parents[3] / "studies"
 CLM = {"objective": "clm"}
@@ -88,7 +88,7 @@ def test_trunks_are_runs_in_miniature():
     # The longest schedule that a rate is for has 200 steps: the 900 have one of their own.
     assert (tuning.budget, tuning.steps) == (200, 20)
     names = [each.name for each in tuning.beginnings]
-    config = trunk_study(tuning, dict.fromkeys(names, (1e-3, 2e-3)))
+    config = trial_study(tuning, dict.fromkeys(names, (1e-3, 2e-3)))
     assert config.name == "s-tune"
     assert config.tasks == ()
     assert [arm.name for arm in config.arms[:3]] == [
@@ -96,11 +96,11 @@ def test_trunks_are_runs_in_miniature():
         "pico-mlm40-lr0.002",
         "pico-clm-lr0.001",
     ]
-    for trunk in config.arms:
-        recipe = config.recipe_of(trunk)
+    for trial in config.arms:
+        recipe = config.recipe_of(trial)
         schedule = recipe.learning_rate
         assert (recipe.total_steps, schedule.warmup_steps, schedule.decay_steps) == (20, 2, 3)
-        assert f"lr{schedule.peak:g}" in trunk.name
+        assert f"lr{schedule.peak:g}" in trial.name
         assert len(recipe.phases) == 1
 
 
@@ -109,7 +109,7 @@ def test_earlier_choices_change_no_trunk():
     arms = [arm("clm", CLM | FULL)]
     plain, tuned = (study(*arms, tuned_rates=rates) for rates in ([], [rate]))
     tunings = [plan_tuning(config, 0.1) for config in (plain, tuned)]
-    studies = [trunk_study(each, {"pico-clm": (1e-3,)}) for each in tunings]
+    studies = [trial_study(each, {"pico-clm": (1e-3,)}) for each in tunings]
     assert studies[0] == studies[1]
 
 
@@ -147,7 +147,7 @@ def test_trunks_too_short_for_their_objective_are_refused_with_the_remedy():
     config = study(arm("turns", {**TURNS, "every": 50} | FULL))
     tuning = plan_tuning(config, 0.1)
     with pytest.raises(ConfigError, match="a larger --share makes them longer"):
-        trunk_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
+        trial_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
 
 
 def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate(tmp_path):
@@ -158,7 +158,7 @@ def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate
     assert (tuning.budget, tuning.steps) == (42_000, 4_200)
     lines = list(plan_lines(tuning, dict.fromkeys(names, (5e-4,)), tmp_path))
     assert lines[0] == (
-        "paper-tune: 15 trunks of 4,200 steps (10 % of 42,000), 200 of them warm-up and 200 decay"
+        "paper-tune: 15 trials of 4,200 steps (10 % of 42,000), 200 of them warm-up and 200 decay"
     )
     assert any(
         "left as they are: later phases with a learning_rate of their own" in line for line in lines

@@ -9,9 +9,9 @@ import pytest
 from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.lineage import DataFingerprint, Lineage
 
-GROUND = Ground("corpus", "tokenizer", 512)
+GROUND = DataFingerprint("corpus", "tokenizer", 512)
 OWN = {"peak": 5e-4, "decay_steps": 2}
 ARMS: list[dict[str, Any]] = [
     {"name": "untrained"},

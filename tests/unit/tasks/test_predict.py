@@ -35,8 +35,8 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture
-def fitted(encoder, tmp_path):
-    """Write a model with a random head: `fitted("sc", fields=("text",))`."""
+def finetuned(encoder, tmp_path):
+    """Write a model with a random head: `finetuned("sc", fields=("text",))`."""
 
     def write(kind, **settings):
         folder = tmp_path / kind
@@ -84,8 +84,8 @@ def run(folder: Path, source: Path | str, out: Path, **settings):
     return summary, read_jsonl(out) if out.suffix == ".jsonl" else None
 
 
-def test_formats_of_one_table_give_the_same(one_thread, fitted, tmp_path):
-    folder = fitted("sc")
+def test_formats_of_one_table_give_the_same(one_thread, finetuned, tmp_path):
+    folder = finetuned("sc")
     texts = ["the cat sat", "a dog, ran", "on the mat"]
     write_jsonl(tmp_path / "t.jsonl", [{"id": n, "text": t} for n, t in enumerate(texts, 1)])
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
@@ -106,8 +106,8 @@ def test_formats_of_one_table_give_the_same(one_thread, fitted, tmp_path):
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
 
 
-def test_outputs_hold_the_same_as_json_csv_and_parquet(one_thread, fitted, tmp_path):
-    folder = fitted("tc")
+def test_outputs_hold_the_same_as_json_csv_and_parquet(one_thread, finetuned, tmp_path):
+    folder = finetuned("tc")
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "Anna ran to Paris."}, {"text": ""}])
     _, rows = run(folder, source, tmp_path / "o.jsonl")
     run(folder, source, tmp_path / "o.csv")
@@ -120,8 +120,10 @@ def test_outputs_hold_the_same_as_json_csv_and_parquet(one_thread, fitted, tmp_p
     assert rows[1]["entities"] == []
 
 
-def test_windows_of_a_long_input_do_not_change_its_order(one_thread, fitted, tmp_path, monkeypatch):
-    folder = fitted("sr", mean=100.0, deviation=10.0)
+def test_windows_of_a_long_input_do_not_change_its_order(
+    one_thread, finetuned, tmp_path, monkeypatch
+):
+    folder = finetuned("sr", mean=100.0, deviation=10.0)
     texts = [" ".join(["cat"] * (1 + n % 7)) for n in range(20)]
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
     _, whole = run(folder, source, tmp_path / "whole.jsonl")
@@ -136,8 +138,8 @@ def test_windows_of_a_long_input_do_not_change_its_order(one_thread, fitted, tmp
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_entities_stand_where_their_offsets_say(one_thread, fitted, tmp_path):
-    folder = fitted("tc")
+def test_entities_stand_where_their_offsets_say(one_thread, finetuned, tmp_path):
+    folder = finetuned("tc")
     texts = ["Anna ran to Paris.", "the  dog\tsat (on) Zoë's naïve mat", "日本 and हिन्दी"]
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": text} for text in texts])
     _, rows = run(folder, source, tmp_path / "o.jsonl")
@@ -157,8 +159,8 @@ def test_words_of_a_text():
     assert split_words(" \n").words == ()
 
 
-def test_given_tokens_get_tags_and_borders_in_words(one_thread, fitted, tmp_path):
-    folder = fitted("tc")
+def test_given_tokens_get_tags_and_borders_in_words(one_thread, finetuned, tmp_path):
+    folder = finetuned("tc")
     tokens = ["Anna", "ran", "to", "Paris", "with", "Anna"]
     source = write_jsonl(tmp_path / "t.jsonl", [{"tokens": tokens}, {"tokens": ["x"] * 90}])
     summary, rows = run(folder, source, tmp_path / "o.jsonl")
@@ -178,7 +180,7 @@ def test_entities_are_those_that_are_scored():
         assert entity_borders(tags) == [(e.start, e.end - 1) for e in expected], tags
 
 
-def test_answers_stand_in_their_context(one_thread, fitted, tmp_path):
+def test_answers_stand_in_their_context(one_thread, finetuned, tmp_path):
     rows = [
         {"q": "who ran", "c": "  the dog ran   to Paris with Anna and the cat"},
         {"q": "who sat", "c": "the mat " * 60},
@@ -186,7 +188,7 @@ def test_answers_stand_in_their_context(one_thread, fitted, tmp_path):
     ]
     source = write_jsonl(tmp_path / "t.jsonl", rows)
     for may_abstain in (False, True):
-        folder = fitted("qa", may_abstain=may_abstain, max_answer_tokens=5)
+        folder = finetuned("qa", may_abstain=may_abstain, max_answer_tokens=5)
         out = tmp_path / f"{may_abstain}.jsonl"
         _, found = run(folder, source, out, columns=("q", "c"))
         shutil.rmtree(folder)
@@ -201,24 +203,24 @@ def test_answers_stand_in_their_context(one_thread, fitted, tmp_path):
         assert found[2]["answer"] == ""
 
 
-def test_pairs_are_written_as_in_training(one_thread, fitted, tmp_path):
-    folder = fitted("sc", fields=("text_a", "text_b"))
+def test_pairs_are_written_as_in_training(one_thread, finetuned, tmp_path):
+    folder = finetuned("sc", fields=("text_a", "text_b"))
     pair = {"premise": "the cat", "hypothesis": "a dog"}
     _, usual = run(folder, write_jsonl(tmp_path / "a.jsonl", [pair]), tmp_path / "1.jsonl")
     other = write_jsonl(tmp_path / "b.jsonl", [{"x": "the cat", "y": "a dog"}])
     _, named = run(folder, other, tmp_path / "2.jsonl", columns=("x", "y"))
     _, swapped = run(folder, other, tmp_path / "3.jsonl", columns=("y", "x"))
     shutil.rmtree(folder)
-    folder = fitted("sc")
+    folder = finetuned("sc")
     whole = write_jsonl(tmp_path / "c.jsonl", [{"text": "Sentence 1: the cat\nSentence 2: a dog"}])
     _, written = run(folder, whole, tmp_path / "4.jsonl")
     assert usual == named == written != swapped
     shutil.rmtree(folder)
-    folder = fitted("sc", fields=("x", "y"), template="{x} / {y}")
+    folder = finetuned("sc", fields=("x", "y"), template="{x} / {y}")
     slash = write_jsonl(tmp_path / "d.jsonl", [{"text": "the cat / a dog"}])
     _, templated = run(folder, other, tmp_path / "5.jsonl")
     shutil.rmtree(folder)
-    assert templated == run(fitted("sc"), slash, tmp_path / "6.jsonl")[1]
+    assert templated == run(finetuned("sc"), slash, tmp_path / "6.jsonl")[1]
 
 
 @pytest.mark.parametrize(
@@ -236,10 +238,10 @@ def test_pairs_are_written_as_in_training(one_thread, fitted, tmp_path):
     ],
 )
 def test_mistakes_are_named_before_the_model_is_loaded(
-    fitted, tmp_path, monkeypatch, kind, rows, columns, message
+    finetuned, tmp_path, monkeypatch, kind, rows, columns, message
 ):
-    folder = fitted(kind)
-    monkeypatch.setattr(predict, "load_fitted", lambda _: pytest.fail("loaded"))
+    folder = finetuned(kind)
+    monkeypatch.setattr(predict, "load_finetuned", lambda _: pytest.fail("loaded"))
     source = write_jsonl(tmp_path / "t.jsonl", rows)
     with pytest.raises(DataError, match=message):
         run(folder, source, tmp_path / "o.jsonl", columns=columns)

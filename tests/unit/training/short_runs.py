@@ -32,7 +32,7 @@ def train(
     settings = RunOptions(
         **{"checkpoint_every": 0, **(options or {})}, compute=ComputeConfig(**compute)
     )
-    lineage = Lineage(recipe, data.ground)
+    lineage = Lineage(recipe, data.fingerprint)
     return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=settings)
 
 

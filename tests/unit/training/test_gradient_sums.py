@@ -18,7 +18,7 @@ from biphasic.training.step.optimizer import MasterWeights
 
 @dataclass
 class Twins:
-    """Stands for a gang of two whose ranks do the same."""
+    """Stands for a process group of two whose ranks do the same."""
 
     is_alone: bool = False
     begun: list[int] = field(default_factory=list)
@@ -44,9 +44,9 @@ def weights_of(precision: torch.dtype) -> MasterWeights:
     return MasterWeights(working, {name: each.data.float() for name, each in working.items()})
 
 
-def train(weights: MasterWeights, gang: Any, *, late: bool = True) -> dict[str, Tensor | None]:
+def train(weights: MasterWeights, ranks: Any, *, late: bool = True) -> dict[str, Tensor | None]:
     """Make the gradients of two passes, the second of which leaves out a matrix."""
-    sums = GradientSums(weights, gang)
+    sums = GradientSums(weights, ranks)
     sums.lay_out()
     used = weights.working
     loss = torch.zeros(())
@@ -60,7 +60,7 @@ def train(weights: MasterWeights, gang: Any, *, late: bool = True) -> dict[str, 
             loss += value.detach()  # type: ignore[union-attr]
     alone = float(loss)
     sums.finish(loss)
-    assert float(loss) == (alone if gang is ALONE else 2 * alone)
+    assert float(loss) == (alone if ranks is ALONE else 2 * alone)
     return {name: master.grad for name, master in weights.masters.items()}
 
 
@@ -70,8 +70,8 @@ def train(weights: MasterWeights, gang: Any, *, late: bool = True) -> dict[str, 
 def test_gradients_of_all_passes_are_summed_once(monkeypatch, precision, late, bucket_bytes):
     monkeypatch.setattr(gradient_sums, "BUCKET_BYTES", bucket_bytes)
     expected = train(weights_of(precision), ALONE, late=late)
-    gang, weights = Twins(), weights_of(precision)
-    found = train(weights, gang, late=late)
+    ranks, weights = Twins(), weights_of(precision)
+    found = train(weights, ranks, late=late)
     for name in ("first", "second"):
         assert expected[name] is not None
         assert torch.equal(found[name], 2 * expected[name])
@@ -80,12 +80,12 @@ def test_gradients_of_all_passes_are_summed_once(monkeypatch, precision, late, b
     assert found["still"] is expected["still"] is None
     assert all(weights.working[name].grad is None for name in NAMES) or precision != torch.bfloat16
     numbers = [16, 16, 16] if bucket_bytes <= 100 else [48]
-    assert gang.begun == [*numbers, 1]  # and the loss
+    assert ranks.begun == [*numbers, 1]  # and the loss
 
 
 def test_every_step_begins_anew():
-    gang, weights = Twins(), weights_of(torch.float32)
-    sums = GradientSums(weights, gang)  # type: ignore[arg-type]
+    ranks, weights = Twins(), weights_of(torch.float32)
+    sums = GradientSums(weights, ranks)  # type: ignore[arg-type]
     sums.lay_out()
     for _ in range(2):
         sums.begin()
@@ -97,8 +97,8 @@ def test_every_step_begins_anew():
 
 
 def test_other_parameters_make_other_buckets():
-    gang, weights = Twins(), weights_of(torch.float32)
-    sums = GradientSums(weights, gang)  # type: ignore[arg-type]
+    ranks, weights = Twins(), weights_of(torch.float32)
+    sums = GradientSums(weights, ranks)  # type: ignore[arg-type]
     sums.lay_out()
     for name in NAMES:
         weights.working[name].requires_grad_(name == "still")
@@ -106,7 +106,7 @@ def test_other_parameters_make_other_buckets():
     sums.begin()
     weights.working["still"].sum().backward()
     sums.finish(torch.zeros(()))
-    assert gang.begun == [16, 1]
+    assert ranks.begun == [16, 1]
     assert torch.equal(weights.masters["still"].grad, torch.full((4, 4), 2.0))
 
 

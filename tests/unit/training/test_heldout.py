@@ -8,7 +8,7 @@ import pytest
 import torch
 from short_runs import train
 
-from biphasic.data.rows import Leg, RowPlan, RowReader
+from biphasic.data.rows import BatchShape, RowPlan, RowReader
 from biphasic.errors import TrainingError
 from biphasic.objectives.clm import Clm
 from biphasic.training.data import TrainingData
@@ -46,7 +46,7 @@ def test_mean_is_over_tokens_not_batches(training_data, model):
     data = training_data
     reader = RowReader(
         data.heldout,
-        RowPlan(data.heldout.lengths, [Leg(32, 4, 2)], data_seed=module.HELDOUT_SEED),
+        RowPlan(data.heldout.lengths, [BatchShape(32, 4, 2)], data_seed=module.HELDOUT_SEED),
         data.tokenizer.special_ids,
     )
     objective = Clm(objective="clm")

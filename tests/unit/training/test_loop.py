@@ -28,7 +28,7 @@ def train(recipe: Recipe, data: TrainingData, store: Path, **settings) -> Path:
     options = settings.pop("options", QUIET)
     end = settings.pop("end", recipe.total_steps)
     start = settings.pop("start", 0)
-    lineage = Lineage(recipe, data.ground)
+    lineage = Lineage(recipe, data.fingerprint)
     return train_segment(lineage, data, store, start=start, end=end, options=options)
 
 
@@ -49,7 +49,7 @@ def finished(stores, training_data, make_recipe) -> Path:
 
 def test_state_records_where_it_came_from(finished, training_data, make_recipe):
     recipe = make_recipe(CLM, MLM)
-    lineage = Lineage(recipe, training_data.ground)
+    lineage = Lineage(recipe, training_data.fingerprint)
     state = read_json(finished / "state.json")
     assert finished.name == state["identity"] == lineage.identities[6]
     assert verify_folder(finished, remedy="")["identity"] == lineage.identities[6]
@@ -65,7 +65,7 @@ def test_state_records_where_it_came_from(finished, training_data, make_recipe):
 def test_ledger_and_metrics_count_the_rows_that_were_read(finished, training_data, make_recipe):
     recipe, data = make_recipe(CLM, MLM), training_data
     plan = RowPlan(
-        data.corpus.lengths, [placed.leg for placed in recipe.placed_phases], data_seed=0
+        data.corpus.lengths, [placed.batches for placed in recipe.placed_phases], data_seed=0
     )
     reader = RowReader(data.corpus, plan, data.tokenizer.special_ids)
     batches = [reader.batch(step) for step in range(6)]
@@ -158,7 +158,7 @@ def test_untrained_state(stores, training_data, make_recipe):
     assert load_file(folder / "optimizer.safetensors") == {}
     # The trunk of every arm: training on from it equals training from nothing.
     alone = train(make_recipe(CLM), training_data, stores)
-    assert Lineage(make_recipe(CLM), training_data.ground).identities[0] == folder.name
+    assert Lineage(make_recipe(CLM), training_data.fingerprint).identities[0] == folder.name
     assert not torch.equal(
         load_file(alone / "model.safetensors")["lm_head.weight"],
         load_file(folder / "model.safetensors")["lm_head.weight"],

@@ -13,10 +13,10 @@ from biphasic.config import parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.presets import PRESETS
 from biphasic.training import lineage as module
-from biphasic.training.lineage import Ground, Lineage, StepSpec
+from biphasic.training.lineage import DataFingerprint, Lineage, StepSpec
 from biphasic.training.recipe import OptimizerConfig, Recipe
 
-GROUND = Ground(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
+GROUND = DataFingerprint(corpus_hash="c" * 64, tokenizer_sha256="t" * 64, vocab_size=320)
 
 
 def clm(steps: int, **settings: object) -> dict:
@@ -27,9 +27,9 @@ def mlm(steps: int, **settings: object) -> dict:
     return {"objective": "mlm", "steps": steps, **settings}
 
 
-def lineage(*phases: dict, ground: Ground = GROUND, **changes: object) -> Lineage:
+def lineage(*phases: dict, fingerprint: DataFingerprint = GROUND, **changes: object) -> Lineage:
     raw = {"model": "pico", "phases": phases, "learning_rate": {"peak": 1e-3}, **changes}
-    return Lineage(parse_config(Recipe, raw, where="test"), ground)
+    return Lineage(parse_config(Recipe, raw, where="test"), fingerprint)
 
 
 def identities(*phases: dict, **changes: object) -> list[str]:
@@ -339,16 +339,18 @@ def test_patterns_of_frozen_parameters_are_a_set():
 
 
 def test_a_phase_may_read_another_corpus():
-    ground = dataclasses.replace(GROUND, corpora={"/other": "d" * 64})
-    specs = list(lineage(clm(1), mlm(2, corpus="/other"), clm(1), ground=ground).steps())
+    fingerprint = dataclasses.replace(GROUND, corpora={"/other": "d" * 64})
+    specs = list(lineage(clm(1), mlm(2, corpus="/other"), clm(1), fingerprint=fingerprint).steps())
     assert [spec.corpus_hash[0] for spec in specs] == ["c", "d", "d", "c"]
 
 
 def test_a_finished_model_is_the_root():
     model = {"pretrained": "some/decoder"}
     grounds = [dataclasses.replace(GROUND, pretrained=name * 64) for name in "ab"]
-    one, other = (lineage(mlm(2), ground=ground, model=model).identities for ground in grounds)
+    one, other = (
+        lineage(mlm(2), fingerprint=fingerprint, model=model).identities for fingerprint in grounds
+    )
     assert shared(one, other) == 0
     # What it is called does not matter, its content does.
-    moved = lineage(mlm(2), ground=grounds[0], model={"pretrained": "/elsewhere"})
+    moved = lineage(mlm(2), fingerprint=grounds[0], model={"pretrained": "/elsewhere"})
     assert moved.identities == one

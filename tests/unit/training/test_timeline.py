@@ -59,7 +59,7 @@ def test_a_phase_scales_the_rate():
 
 def test_rows_positions_and_frequencies():
     placed = place(clm(1), clm(2, max_seqlen=64, rows_per_step=2, rope_theta=9e4), mlm(1))
-    shapes = [(each.leg.max_seqlen, each.leg.rows_per_step) for each in placed]
+    shapes = [(each.batches.max_seqlen, each.batches.rows_per_step) for each in placed]
     assert shapes == [(32, 4), (64, 2), (32, 4)]
     assert [each.longest for each in placed] == [32, 64, 64]  # positions stay
     assert [each.rope_theta for each in placed] == [None, 9e4, 9e4]

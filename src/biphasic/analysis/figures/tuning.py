@@ -21,7 +21,7 @@ _TALLEST_NATS = 1.0
 
 
 def curve_csv(record: TuneRecord) -> str:
-    """Write a tuning as rows, one for each trunk; floats read back exactly."""
+    """Write a tuning as rows, one for each trial; floats read back exactly."""
     rows = (
         (
             curve.name,

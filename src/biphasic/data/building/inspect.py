@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from biphasic.data.building.mask_token import count_special_tokens, find_token
 from biphasic.data.building.selection import SeenDigests
 from biphasic.data.corpus import Corpus
-from biphasic.data.rows import NUM_SPECIAL, Leg, RowPlan
+from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
 _MOST_ROWS = 4096
@@ -157,7 +157,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
     num_pieces = int(np.sum(-(-lengths // room)))
     num_rows = -(-(int(lengths.sum()) + NUM_SPECIAL * num_pieces) // max_seqlen)
     num_rows = min(num_rows, _MOST_ROWS)
-    plan = RowPlan(lengths, [Leg(max_seqlen, num_rows, 1)], data_seed=0)
+    plan = RowPlan(lengths, [BatchShape(max_seqlen, num_rows, 1)], data_seed=0)
     rows = plan.rows(0)
     num_tokens = sum(piece.end - piece.start + NUM_SPECIAL for row in rows for piece in row)
     return Fill(num_tokens / (len(rows) * max_seqlen), len(rows))

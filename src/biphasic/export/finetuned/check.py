@@ -28,7 +28,7 @@ from biphasic.model.compute.forward import padded_states
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import loading
 from biphasic.tasks.encoding import Encoder, encode_texts, mean_pool
-from biphasic.tasks.finetuned import FittedModel, Form, load_fitted
+from biphasic.tasks.finetuned import FinetunedModel, Form, load_finetuned
 from biphasic.tasks.records import (
     ClassificationTask,
     MultiLabelTask,
@@ -154,25 +154,25 @@ def check_fitted(folder: Path, sequences: Sequence[TokenIds]) -> float:
     Raises:
         ModelError: transformers cannot load it.
     """
-    fitted = load_fitted(folder, precision="fp32")
-    kind = _CLASSES.get(fitted.record.form, AutoModel)
+    finetuned = load_finetuned(folder, precision="fp32")
+    kind = _CLASSES.get(finetuned.record.form, AutoModel)
     with loading(folder), torch.inference_mode():
         model = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).eval()
         differences = [
-            _difference(_ours(fitted, sequence), _theirs(model, fitted.record.form, sequence))
+            _difference(_ours(finetuned, sequence), _theirs(model, finetuned.record.form, sequence))
             for sequence in sequences
         ]
     return max(differences)
 
 
-def _ours(fitted: FittedModel, sequence: TokenIds) -> Tensor:
-    states, spans = fitted.encoder.states([sequence])
-    if fitted.record.form == "sequence-classification":
-        outputs = fitted.head(mean_pool(states, spans))
-        return outputs * fitted.record.deviation + fitted.record.mean
+def _ours(finetuned: FinetunedModel, sequence: TokenIds) -> Tensor:
+    states, spans = finetuned.encoder.states([sequence])
+    if finetuned.record.form == "sequence-classification":
+        outputs = finetuned.head(mean_pool(states, spans))
+        return outputs * finetuned.record.deviation + finetuned.record.mean
     states = states[slice(*spans[0])]
-    is_head_theirs = fitted.record.form in _CLASSES
-    return fitted.head(states) if is_head_theirs else states
+    is_head_theirs = finetuned.record.form in _CLASSES
+    return finetuned.head(states) if is_head_theirs else states
 
 
 def _theirs(model: nn.Module, form: Form, sequence: TokenIds) -> Tensor:

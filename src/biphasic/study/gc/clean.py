@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from biphasic.errors import LockedError, StudyError, TakenError
+from biphasic.errors import LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL
 from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, running_work
 from biphasic.study.find import study_folders
 from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
-from biphasic.study.gc.pins import Wish, forget_wish, read_wishes
-from biphasic.study.gc.reachable import add_wishes, needs_of_studies
+from biphasic.study.gc.pins import Pin, forget_pin, read_pins
+from biphasic.study.gc.reachable import add_pins, needs_of_studies
 from biphasic.study.paths import STORE
 
 Say = Callable[[str], None]
@@ -34,7 +34,7 @@ class Cleaning:
         studies: Names of the studies that were asked what they need.
         items: What nobody needs.
         kept: What only calls outside of studies asked for, and which is left for that reason.
-        wishes: Those that go with what they asked for.
+        pins: Those that go with what they asked for.
         unsure: Why corpora and tasks are left out; empty where they are not.
     """
 
@@ -42,7 +42,7 @@ class Cleaning:
     studies: tuple[str, ...]
     items: tuple[Item, ...]
     kept: tuple[Item, ...]
-    wishes: tuple[Wish, ...]
+    pins: tuple[Pin, ...]
     unsure: tuple[str, ...]
 
     @property
@@ -85,9 +85,9 @@ def _delete(cleaning: Cleaning, store: Path, cleaner: Lock) -> None:
     for item in cleaning.items:
         cleaner.check()  # if this process slept for minutes, another one may work here by now
         remove(item.path)
-    for wish in cleaning.wishes:
+    for pin in cleaning.pins:
         cleaner.check()
-        forget_wish(store, wish.id)
+        forget_pin(store, pin.id)
 
 
 def remove(path: Path) -> None:
@@ -130,7 +130,7 @@ def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
     try:
         with lock(path, say=say):
             return
-    except TakenError as error:
+    except LockHeldError as error:
         raise LockedError(f"{what} ({error.owner}); {remedy}") from None
 
 
@@ -138,8 +138,8 @@ def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning
     store = root / STORE
     needs = needs_of_studies(folders, store)
     of_no_study = useless_items(store, folders, needs, also_foreign=True)
-    wishes = _wishes(store)
-    add_wishes(needs, wishes, store)
+    pins = _wishes(store)
+    add_pins(needs, pins, store)
     going = useless_items(store, folders, needs, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
     for item in going:
@@ -149,14 +149,14 @@ def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning
         studies=tuple(folder.name for folder in folders),
         items=tuple(of_no_study if also_pretrained else going),
         kept=() if also_pretrained else tuple(kept.values()),
-        wishes=wishes if also_pretrained else (),
+        pins=pins if also_pretrained else (),
         unsure=tuple(needs.unsure),
     )
 
 
-def _wishes(store: Path) -> tuple[Wish, ...]:
-    """Return all wishes, with those of earlier versions, which left event files alone."""
-    known = read_wishes(store)
-    states = {state for wish in known for state in wish.states}
+def _wishes(store: Path) -> tuple[Pin, ...]:
+    """Return all pins, with those of earlier versions, which left event files alone."""
+    known = read_pins(store)
+    states = {state for pin in known for state in pin.states}
     earlier = (path.name for path in entries(store / EVENT_FILES) if not has_state(path, states))
-    return (*known, *(Wish(id=name, made_by="pretrain", states=(name,)) for name in earlier))
+    return (*known, *(Pin(id=name, made_by="pretrain", states=(name,)) for name in earlier))

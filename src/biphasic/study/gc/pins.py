@@ -15,14 +15,14 @@ from biphasic.errors import DataError
 from biphasic.files import read_json, write_text
 from biphasic.records import Record, parse_record
 
-FORMAT = "biphasic.wish/1"
+FORMAT = "biphasic.pin/1"
 _FOLDER = "wanted"
 
 
-class Wish(Record):
+class Pin(Record):
     """What one call made, or is making."""
 
-    format: Literal["biphasic.wish/1"] = FORMAT
+    format: Literal["biphasic.pin/1"] = FORMAT
     id: str
     """Identity of the state that training ends with, or of the group of fine-tunings."""
     made_by: str
@@ -35,7 +35,7 @@ class Wish(Record):
     """Folders of `store/data/` that it reads."""
 
 
-def record_wish(
+def record_pin(
     store: Path,
     identity: str,
     *,
@@ -48,46 +48,46 @@ def record_wish(
 
     Args:
         store: Content store.
-        identity: Names the wish.
+        identity: Names the pin.
         made_by: The command.
         states: Identities of states.
         results: Identities of fine-tunings.
-        data: Folders of corpora that are read; those outside of the store need no wish.
+        data: Folders of corpora that are read; those outside of the store need no pin.
     """
     path = _path(store, identity)
-    known = Wish(id=identity, made_by=made_by)
+    known = Pin(id=identity, made_by=made_by)
     if path.is_file():
         with suppress(DataError):  # a damaged one is written anew
             known = _read(path)
     corpora = [name for folder in data if (name := _name_below(folder, store / "data"))]
-    wish = Wish(
+    pin = Pin(
         id=identity,
         made_by=made_by,
         states=_union(known.states, states),
         results=_union(known.results, results),
         data=_union(known.data, corpora),
     )
-    if wish != known or not path.is_file():
-        write_text(path, wish.model_dump_json(indent=1) + "\n")
+    if pin != known or not path.is_file():
+        write_text(path, pin.model_dump_json(indent=1) + "\n")
 
 
-def read_wishes(store: Path) -> tuple[Wish, ...]:
+def read_pins(store: Path) -> tuple[Pin, ...]:
     """Read all that was wished for.
 
     Raises:
-        DataError: A wish is damaged; it is named.
+        DataError: A pin is damaged; it is named.
     """
     return tuple(_read(path) for path in sorted((store / _FOLDER).glob("*.json")))
 
 
-def forget_wish(store: Path, identity: str) -> None:
-    """Drop a wish, once what it was about is gone."""
+def forget_pin(store: Path, identity: str) -> None:
+    """Drop a pin, once what it was about is gone."""
     _path(store, identity).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Wish:
+def _read(path: Path) -> Pin:
     try:
-        return parse_record(Wish, read_json(path), where=str(path))
+        return parse_record(Pin, read_json(path), where=str(path))
     except DataError:
         raise DataError(
             f"{path}: damaged; it keeps 'study clean' from deleting what was made outside of "

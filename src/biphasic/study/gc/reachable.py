@@ -10,10 +10,10 @@ from biphasic.data.building.build import RECORD
 from biphasic.errors import BiphasicError, StudyError
 from biphasic.files import is_complete, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
-from biphasic.study.gc.pins import Wish
+from biphasic.study.gc.pins import Pin
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.paths import RESOLVED
-from biphasic.study.plan.preview import Outlook, content_hash, look_ahead
+from biphasic.study.plan.preview import Preview, content_hash, preview_study
 from biphasic.study.run.record import settings_digest
 from biphasic.study.spec.load import load_resolved
 from biphasic.study.spec.study import StudyConfig
@@ -60,17 +60,17 @@ def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
     return needs
 
 
-def add_wishes(needs: Needs, wishes: Iterable[Wish], store: Path) -> None:
+def add_pins(needs: Needs, pins: Iterable[Pin], store: Path) -> None:
     """Add what was asked for outside of studies, with what led there and the text it read.
 
     Raises:
         CheckpointError: The record of a state is damaged.
     """
     wished: set[str] = set()
-    for wish in wishes:
-        wished.update(wish.states)
-        needs.results.update(wish.results)
-        needs.data.update(wish.data)
+    for pin in pins:
+        wished.update(pin.states)
+        needs.results.update(pin.results)
+        needs.data.update(pin.data)
     needs.states |= wished
     add_ancestors(needs, store)
     for identity in wished:
@@ -150,25 +150,25 @@ def _describes(record: StudyRecord, config: StudyConfig) -> bool:
 def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
     """Add what a study needs by its plan; return why there is no certain one, if so."""
     try:
-        outlook = look_ahead(config, store)
+        preview = preview_study(config, store)
     except BiphasicError as error:
         return str(error)
-    if outlook.assumed:
-        return "; ".join(outlook.assumed)
-    needs.states.update(_planned_states(outlook))
-    for group in outlook.plan.groups:
+    if preview.assumed:
+        return "; ".join(preview.assumed)
+    needs.states.update(_planned_states(preview))
+    for group in preview.plan.groups:
         needs.groups.add(group.id)
         needs.results.update(group.run_ids())
-    needs.corpora.update((outlook.ground.corpus_hash, *outlook.ground.corpora.values()))
-    for task in _with_trainers(outlook.plan.tasks):
+    needs.corpora.update((preview.fingerprint.corpus_hash, *preview.fingerprint.corpora.values()))
+    for task in _with_trainers(preview.plan.tasks):
         if task.folder.is_relative_to(store / "tasks"):
             needs.tasks.add(task.folder.relative_to(store / "tasks").parts[0])
     return ""
 
 
-def _planned_states(outlook: Outlook) -> Iterator[str]:
+def _planned_states(preview: Preview) -> Iterator[str]:
     """Yield the states of a plan, and those that are there and that it would go on from."""
-    for segment in outlook.plan.segments:
+    for segment in preview.plan.segments:
         yield segment.id
         if segment.parent:
             yield segment.parent

@@ -14,7 +14,7 @@ from biphasic.files import MANIFEST, verify_folder
 from biphasic.records import StudyRecord
 from biphasic.study.gc.reachable import corpus_hash, study_record_of
 from biphasic.study.paths import STORE
-from biphasic.study.plan.preview import Outlook, look_ahead
+from biphasic.study.plan.preview import Preview, preview_study
 from biphasic.study.spec.load import load_resolved
 from biphasic.study.spec.study import StudyConfig
 
@@ -73,12 +73,12 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
         record = study_record_of(folder)
     except DataError as error:
         found.damage.append(str(error))
-    outlook, problem = _outlook(config, store)
-    states, results = _names(record, outlook)
+    preview, problem = _outlook(config, store)
+    states, results = _names(record, preview)
     say("reading corpora")
-    _check_corpora(config, record, outlook, store, found)
+    _check_corpora(config, record, preview, store, found)
     say("reading tasks")
-    found.check("tasks", _tasks(outlook, store))
+    found.check("tasks", _tasks(preview, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
     found.check("states", (store / "states" / name for name in states))
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
@@ -93,38 +93,38 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
     return found
 
 
-def _outlook(config: StudyConfig, store: Path) -> tuple[Outlook | None, str]:
+def _outlook(config: StudyConfig, store: Path) -> tuple[Preview | None, str]:
     """Return a study's plan, or why there is none."""
     try:
-        return look_ahead(config, store), ""
+        return preview_study(config, store), ""
     except BiphasicError as error:
         return None, str(error)
 
 
-def _names(record: StudyRecord | None, outlook: Outlook | None) -> tuple[list[str], list[str]]:
+def _names(record: StudyRecord | None, preview: Preview | None) -> tuple[list[str], list[str]]:
     """Return the states and fine-tunings that a study's record and its plan name."""
     states, results = set[str](), set[str]()
     if record is not None:
         states.update(name for arm in record.arms for name in (arm.state, *arm.segments))
         results.update(run.id for run in record.runs)
-    if outlook is not None and not outlook.assumed:
-        states.update(segment.id for segment in outlook.plan.segments)
-        results.update(name for group in outlook.plan.groups for name in group.run_ids())
+    if preview is not None and not preview.assumed:
+        states.update(segment.id for segment in preview.plan.segments)
+        results.update(name for group in preview.plan.groups for name in group.run_ids())
     return sorted(states), sorted(results)
 
 
-def _tasks(outlook: Outlook | None, store: Path) -> list[Path]:
+def _tasks(preview: Preview | None, store: Path) -> list[Path]:
     """Return the folders of a study's tasks; of all tasks where there is no plan."""
-    if outlook is None:
+    if preview is None:
         return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
-    planned = (task for each in outlook.plan.tasks for task in (each, each.training))
+    planned = (task for each in preview.plan.tasks for task in (each, each.training))
     return sorted({task.folder for task in planned if (task.folder / MANIFEST).is_file()})
 
 
 def _check_corpora(
     config: StudyConfig,
     record: StudyRecord | None,
-    outlook: Outlook | None,
+    preview: Preview | None,
     store: Path,
     found: Verification,
 ) -> None:
@@ -132,8 +132,8 @@ def _check_corpora(
     if record is not None:
         text = record.provenance.get("data", {}).get("training corpus", {})
         wanted.add(str(text.get("content hash")))
-    if outlook is not None:
-        wanted.add(outlook.ground.corpus_hash)
+    if preview is not None:
+        wanted.add(preview.fingerprint.corpus_hash)
     for path in sorted({*_own_corpora(config), *_stored_corpora(store, wanted, found)}):
         found.checked["corpora"] = found.checked.get("corpora", 0) + 1
         found.note(verify_build, path)

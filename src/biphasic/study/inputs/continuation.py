@@ -17,7 +17,7 @@ from biphasic.errors import CheckpointError, ConfigError, DataError
 from biphasic.files import is_complete, read_json_object, verify_folder
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import check_phases
 
@@ -46,17 +46,17 @@ class Continuation:
         """Schedule of the learning rate that the state was trained with last."""
         return self.recipe.placed_phases[-1].schedule
 
-    def require(self, recipe: Recipe, ground: Ground) -> None:
+    def require(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
         """Check that a recipe still passes through the state.
 
         Args:
             recipe: The state's own, with phases to come.
-            ground: What it would be trained on now.
+            fingerprint: What it would be trained on now.
 
         Raises:
             DataError: What the run began with has changed, so all of it would be another.
         """
-        if Lineage(recipe, ground).identities[self.steps] != self.identity:
+        if Lineage(recipe, fingerprint).identities[self.steps] != self.identity:
             raise DataError(
                 f"{self.folder}: cannot be gone on with: the model that its run began with, or the "
                 "corpus of a phase, has changed since; put it back, or adapt an export of the state"
@@ -99,7 +99,7 @@ def check_state(model: LocalModel, store: Path, *, say: Callable[[str], None]) -
         say(f"{told}; so this is not the state that its records name, but a model of its own")
 
 
-def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
+def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Continuation | None:
     """Return how a state's own run goes on; None if the model is no state, or of other text.
 
     What the run read beside, the model that it began with and corpora of single phases, is taken
@@ -107,24 +107,24 @@ def find_continuation(model: LocalModel, ground: Ground) -> Continuation | None:
 
     Args:
         model: Any model on disk.
-        ground: The text that is to be read.
+        fingerprint: The text that is to be read.
     """
     if not is_state(model):
         return None
     state = read_json_object(model.folder / "state.json")
-    ground = _with_own(ground, state.get("ground") or {})
+    fingerprint = _with_own(fingerprint, state.get("ground") or {})
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
     except ConfigError:
         return None  # of another version of the program, whose recipes have other settings
     for candidate in _ending_at(recipe, int(state["step"])):
-        if Lineage(candidate, ground).identities[-1] == model.identity:
+        if Lineage(candidate, fingerprint).identities[-1] == model.identity:
             return Continuation(model.folder, model.identity, candidate)
     return None
 
 
-def _with_own(ground: Ground, own: dict[str, Any]) -> Ground:
-    return replace(ground, pretrained=own.get("pretrained"), corpora=own.get("corpora") or {})
+def _with_own(fingerprint: DataFingerprint, own: dict[str, Any]) -> DataFingerprint:
+    return replace(fingerprint, pretrained=own.get("pretrained"), corpora=own.get("corpora") or {})
 
 
 def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:

@@ -88,7 +88,7 @@ class FinetuneJob(Config):
         """Fine-tune what has a result missing.
 
         Raises:
-            TakenError: Another process does it.
+            LockHeldError: Another process does it.
             StoppedError: Somebody asked to stop; finished fine-tunings are kept.
         """
         with lock_work(self.store, self.id) as held:

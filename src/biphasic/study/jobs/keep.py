@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from biphasic.files import MANIFEST, complete_folder, is_complete, read_json, verify_folder
-from biphasic.tasks.finetune import Fitted
+from biphasic.tasks.finetune import TrainedModel
 from biphasic.training.state import save_tensors
 
 _BODY, _HEAD = "body.safetensors", "head.safetensors"
@@ -51,9 +51,9 @@ class BestModel:
         """Keep models in a folder, which holds nothing else."""
         self._folder = folder
 
-    def offer(self, fitted: Fitted) -> None:
+    def offer(self, finetuned: TrainedModel) -> None:
         """Keep a model if it is better than what is there; one that diverged never is."""
-        result = fitted.results[0]
+        result = finetuned.results[0]
         if result.scores is None:
             return
         metrics = {split: scores.metrics for split, scores in result.scores.items()}
@@ -70,8 +70,8 @@ class BestModel:
             # What is there goes first: two large models may not fit on the disk.
             shutil.rmtree(self._folder)
         with complete_folder(self._folder, **offered) as partial:
-            save_tensors(fitted.weights, partial / _BODY)
-            save_tensors(fitted.head, partial / _HEAD)
+            save_tensors(finetuned.weights, partial / _BODY)
+            save_tensors(finetuned.head, partial / _HEAD)
 
 
 def _rank(described: dict[str, Any]) -> tuple[float, float, int]:

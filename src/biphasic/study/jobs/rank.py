@@ -9,11 +9,11 @@ from biphasic.execution.rank_worker import serve
 from biphasic.study.jobs.train import TrainJob
 
 if TYPE_CHECKING:
-    from biphasic.distributed import Gang
+    from biphasic.distributed import ProcessGroup
 
 
-def _train(job: str, report: Report, should_stop: ShouldStop, gang: Gang) -> None:
-    TrainJob.model_validate_json(job).train(report, should_stop=should_stop, gang=gang)
+def _train(job: str, report: Report, should_stop: ShouldStop, ranks: ProcessGroup) -> None:
+    TrainJob.model_validate_json(job).train(report, should_stop=should_stop, ranks=ranks)
 
 
 if __name__ == "__main__":

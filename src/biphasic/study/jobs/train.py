@@ -22,7 +22,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from biphasic.distributed import Gang
+    from biphasic.distributed import ProcessGroup
     from biphasic.training.loop import StepReport
 
 RANK = "biphasic.study.jobs.rank"
@@ -62,10 +62,10 @@ class TrainJob(Config):
         return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train, or find it done; in a gang of processes where `compute` says so.
+        """Train, or find it done; in a process group of processes where `compute` says so.
 
         Raises:
-            TakenError: Another process does it.
+            LockHeldError: Another process does it.
             StoppedError: Somebody asked to stop; it goes on from there next time.
         """
         with lock_work(self.store, self.id) as held:
@@ -73,9 +73,9 @@ class TrainJob(Config):
             if self.num_slots == 1:
                 self.train(report, should_stop=should_stop)
             else:
-                from biphasic.execution.ranks import run_gang  # noqa: PLC0415
+                from biphasic.execution.ranks import run_ranks  # noqa: PLC0415
 
-                run_gang(
+                run_ranks(
                     self,
                     lambda **told: report(Progress(**told)),
                     worker=RANK,
@@ -98,16 +98,16 @@ class TrainJob(Config):
         """
         if self.start:
             data = _open(self.data.model_dump_json(), self.data.content())
-            check_state(self.store, Lineage(self.recipe, data.ground).identities[self.start])
+            check_state(self.store, Lineage(self.recipe, data.fingerprint).identities[self.start])
 
     def train(
-        self, report: Report, *, should_stop: ShouldStop = never, gang: Gang | None = None
+        self, report: Report, *, should_stop: ShouldStop = never, ranks: ProcessGroup | None = None
     ) -> None:
-        """Train in this process, alone or as a rank of a gang; the caller holds the lock."""
+        """Train in this process, alone or as one of several ranks; the caller holds the lock."""
         from biphasic.distributed import ALONE  # noqa: PLC0415
         from biphasic.training.loop import RunOptions, train_segment  # noqa: PLC0415
 
-        gang = gang or ALONE
+        ranks = ranks or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
 
         def forward(step: StepReport) -> None:
@@ -115,11 +115,11 @@ class TrainJob(Config):
             text = f"loss {step.loss:.3f}, {speed:,.0f} tokens/s"
             report(Progress(step.step - self.start, self.end - self.start, text))
 
-        if gang.is_first:
+        if ranks.is_first:
             remove_partials(self.store / "states", self.id)
             _describe_texts(data, self.store)
         train_segment(
-            Lineage(self.recipe, data.ground),
+            Lineage(self.recipe, data.fingerprint),
             data,
             self.store,
             start=self.start,
@@ -132,7 +132,7 @@ class TrainJob(Config):
                 compute=self.compute,
                 should_stop=should_stop,
             ),
-            gang=gang,
+            ranks=ranks,
         )
 
 

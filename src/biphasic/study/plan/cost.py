@@ -64,8 +64,8 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
         first, last = max(start, placed.start), min(end, placed.end)
         if first >= last:
             continue
-        steps, rows = last - first, placed.leg.rows_per_step
-        tokens = steps * rows * placed.leg.max_seqlen
+        steps, rows = last - first, placed.batches.rows_per_step
+        tokens = steps * rows * placed.batches.max_seqlen
         flops = None if shape is None else rows * _row_flops(shape, placed, first, last)
         total += Cost(steps, tokens, flops)
     return total
@@ -127,7 +127,7 @@ def _local_shape(folder: str) -> ModelShape | None:
 
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:
     """Count the operations of a row, over the steps `first` to `last` of a phase."""
-    length = placed.leg.max_seqlen
+    length = placed.batches.max_seqlen
     if is_steady(placed):
         return (last - first) * objective_flops(shape, placed.phase, length=length)
     found: dict[str, int] = {}

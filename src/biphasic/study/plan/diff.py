@@ -9,9 +9,9 @@ from typing import Any
 from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.plan.expansion import Expansion, expand, step_spec
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import Outlook
+from biphasic.study.plan.preview import Preview
 from biphasic.study.plan.tree import StateTree
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import Recipe
 
 
@@ -78,13 +78,19 @@ class StudyDifference:
         return not any(side.states or side.steps or side.runs for side in sides)
 
 
-def compare_studies(first: Outlook, second: Outlook) -> StudyDifference:
+def compare_studies(first: Preview, second: Preview) -> StudyDifference:
     """Compare two plans."""
-    names = [_names(outlook.plan) for outlook in (first, second)]
+    names = [_names(preview.plan) for preview in (first, second)]
     shared = names[0].keys() & names[1].keys()
     ends = [{arm.config.name: arm for arm in o.plan.arms} for o in (first, second)]
     changed = tuple(
-        _part(name, arm.lineage.recipe, ends[1][name].lineage.recipe, first.ground, second.ground)
+        _part(
+            name,
+            arm.lineage.recipe,
+            ends[1][name].lineage.recipe,
+            first.fingerprint,
+            second.fingerprint,
+        )
         for name, arm in ends[0].items()
         if name in ends[1] and arm.state != ends[1][name].state
     )
@@ -158,15 +164,15 @@ def _only(plan: Plan, other: Plan, *, changed: set[str], steps: int) -> SidePlan
     )
 
 
-def _own_steps(first: Outlook, second: Outlook) -> tuple[int, int]:
+def _own_steps(first: Preview, second: Preview) -> tuple[int, int]:
     """Return the updates that only one plan has, wherever the other one stops on the way."""
     tree = StateTree()
     ends = [
         [
-            tree.add(expand(arm.lineage.recipe, outlook.ground)).popitem()[1]
-            for arm in outlook.plan.arms
+            tree.add(expand(arm.lineage.recipe, preview.fingerprint)).popitem()[1]
+            for arm in preview.plan.arms
         ]
-        for outlook in (first, second)
+        for preview in (first, second)
     ]
     trained = [
         {id(node): node.step - (node.parent.step if node.parent else 0) for node in nodes}
@@ -179,11 +185,13 @@ def _own_steps(first: Outlook, second: Outlook) -> tuple[int, int]:
     )
 
 
-def _part(name: str, one: Recipe, other: Recipe, ground: Ground, others: Ground) -> ArmDifference:
+def _part(
+    name: str, one: Recipe, other: Recipe, fingerprint: DataFingerprint, others: DataFingerprint
+) -> ArmDifference:
     settings = tuple(_told(one.model_dump(mode="json"), other.model_dump(mode="json"), ""))
-    first, second = expand(one, ground), expand(other, others)
+    first, second = expand(one, fingerprint), expand(other, others)
     if first.root != second.root:
-        reasons = _told(_beginning(one, ground), _beginning(other, others), "")
+        reasons = _told(_beginning(one, fingerprint), _beginning(other, others), "")
         return ArmDifference(name, None, tuple(reasons), settings)
     shared = shared_steps(first, second)
     totals = (one.total_steps, other.total_steps)
@@ -191,7 +199,7 @@ def _part(name: str, one: Recipe, other: Recipe, ground: Ground, others: Ground)
         return ArmDifference(name, shared, ("one of them ends there",), settings)
     specs = [
         step_spec(recipe.phase_at(shared), shared, recipe, each).determinants()
-        for recipe, each in ((one, ground), (other, others))
+        for recipe, each in ((one, fingerprint), (other, others))
     ]
     return ArmDifference(name, shared, tuple(_told(specs[0], specs[1], "")), settings)
 
@@ -208,15 +216,15 @@ def shared_steps(one: Expansion, other: Expansion) -> int:
     return shared
 
 
-def _beginning(recipe: Recipe, ground: Ground) -> dict[str, Any]:
+def _beginning(recipe: Recipe, fingerprint: DataFingerprint) -> dict[str, Any]:
     architecture = recipe.architecture
-    begins = ground.pretrained if architecture is None else architecture.model_dump()
+    begins = fingerprint.pretrained if architecture is None else architecture.model_dump()
     return {
         "model": begins,
         "max_seqlen": recipe.max_seqlen,
         "init_seed": recipe.seeds.init_seed,
-        "tokenizer": ground.tokenizer_sha256[:12],
-        "vocab_size": ground.vocab_size,
+        "tokenizer": fingerprint.tokenizer_sha256[:12],
+        "vocab_size": fingerprint.vocab_size,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from biphasic.files import canonical_json
-from biphasic.training.lineage import Ground, Lineage, StepSpec, step_spec
+from biphasic.training.lineage import DataFingerprint, Lineage, StepSpec, step_spec
 from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase
 
@@ -33,22 +33,22 @@ class Expansion:
     stretches: tuple[tuple[str, int], ...]
 
 
-def expand(recipe: Recipe, ground: Ground) -> Expansion:
+def expand(recipe: Recipe, fingerprint: DataFingerprint) -> Expansion:
     """Expand a recipe on its data.
 
     Raises:
         ConfigError: A schedule does not fit its run.
     """
-    Lineage(recipe, ground)  # checks the phases
+    Lineage(recipe, fingerprint)  # checks the phases
     untrained = recipe.model_copy(update={"phases": ()})
     merged: list[tuple[str, int]] = []
     for placed in recipe.placed_phases:
-        for text, count in _phase_stretches(placed, recipe, ground):
+        for text, count in _phase_stretches(placed, recipe, fingerprint):
             if merged and merged[-1][0] == text:
                 merged[-1] = text, merged[-1][1] + count
             else:
                 merged.append((text, count))
-    return Expansion(Lineage(untrained, ground).identities[0], tuple(merged))
+    return Expansion(Lineage(untrained, fingerprint).identities[0], tuple(merged))
 
 
 def is_steady(placed: PlacedPhase) -> bool:
@@ -57,15 +57,15 @@ def is_steady(placed: PlacedPhase) -> bool:
 
 
 def _phase_stretches(
-    placed: PlacedPhase, recipe: Recipe, ground: Ground
+    placed: PlacedPhase, recipe: Recipe, fingerprint: DataFingerprint
 ) -> Iterator[tuple[str, int]]:
     first = placed.start
     if placed.resets_optimizer(first):
-        yield canonical_json(step_spec(placed, first, recipe, ground).determinants()), 1
+        yield canonical_json(step_spec(placed, first, recipe, fingerprint).determinants()), 1
         first += 1
     if first == placed.end:
         return
-    spec = replace(step_spec(placed, first, recipe, ground), resets_optimizer=False)
+    spec = replace(step_spec(placed, first, recipe, fingerprint), resets_optimizer=False)
     if is_steady(placed):
         head, tail = _around_rate(spec)
         for step, count in _equal_rates(placed, first):

@@ -24,7 +24,7 @@ def outdated_arms(plan: Plan, store: Path) -> list[str]:
         f"{others[key][:12]}); numbers have changed since, so it is trained again"
         for arm in missing
         if (key := _key(arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps,
-                        arm.lineage.ground.corpus_hash)) in others
+                        arm.lineage.fingerprint.corpus_hash)) in others
     ]  # fmt: skip
 
 

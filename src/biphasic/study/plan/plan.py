@@ -22,7 +22,7 @@ from biphasic.study.plan.training import PlannedArm, PlannedPoint, Segment, plan
 from biphasic.study.spec.study import FinetuningConfig, StudyConfig
 from biphasic.tasks.kinds.windows import check_room
 from biphasic.tasks.protocol import FINETUNING_VERSION, FinetuneProtocol
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Plan:
 
 def plan_study(
     config: StudyConfig,
-    ground: Ground,
+    fingerprint: DataFingerprint,
     tasks: tuple[PlannedTask, ...],
     *,
     known: Set[str] = frozenset(),
@@ -122,14 +122,14 @@ def plan_study(
 
     Args:
         config: The study.
-        ground: Its text.
+        fingerprint: Its text.
         tasks: What states are scored on.
         known: States that the store has, whoever left them there: training goes on from them.
 
     Raises:
         ConfigError: A schedule does not fit its run.
     """
-    trained = plan_training(config, ground, known=known)
+    trained = plan_training(config, fingerprint, known=known)
     states = {point.state: point.name for point in reversed(trained.points)}
     in_order = dict.fromkeys(point.state for point in trained.points)
     groups = (

@@ -27,7 +27,7 @@ from biphasic.study.inputs.tasks import TaskResolver
 from biphasic.study.plan.outdated import outdated_arms
 from biphasic.study.plan.plan import Plan, plan_study
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground
+from biphasic.training.lineage import DataFingerprint
 from biphasic.training.recipe import PretrainedModel, Recipe
 
 GIVEN_VOCABULARY = 128_256
@@ -35,24 +35,24 @@ GIVEN_VOCABULARY = 128_256
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Preview:
     """A plan, and what of it is still assumed.
 
     Attributes:
         plan: The plan.
-        ground: What its identities stand on.
+        fingerprint: What its identities stand on.
         assumed: A sentence for each stand-in.
         notes: A sentence for each setting without effect, and for each arm that the store has
             from another version.
     """
 
     plan: Plan
-    ground: Ground
+    fingerprint: DataFingerprint
     assumed: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
-def look_ahead(config: StudyConfig, store: Path) -> Outlook:
+def preview_study(config: StudyConfig, store: Path) -> Preview:
     """Plan a study with the data that are there, and stand-ins for the others.
 
     Raises:
@@ -63,17 +63,17 @@ def look_ahead(config: StudyConfig, store: Path) -> Outlook:
     assumed: list[str] = []
     problems: list[str] = []
     recipes = [config.recipe_of(arm) for arm in config.arms]
-    ground = Ground("", "", 0)
+    fingerprint = DataFingerprint("", "", 0)
     try:
-        ground = _ground(config.corpus, recipes, store, assumed)
+        fingerprint = _fingerprint(config.corpus, recipes, store, assumed)
     except (ConfigError, DataError) as error:
         problems.append(str(error))
     tasks = task_resolver(config, store).look(config.tasks, assumed=assumed, problems=problems)
     if problems:
         raise DataError("; ".join(problems))
-    plan = plan_study(config, ground, tasks, known=complete_names(store / "states"))
-    return Outlook(
-        plan, ground, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
+    plan = plan_study(config, fingerprint, tasks, known=complete_names(store / "states"))
+    return Preview(
+        plan, fingerprint, tuple(assumed), (*config.unused_rates(), *outdated_arms(plan, store))
     )
 
 
@@ -90,7 +90,9 @@ def task_resolver(
     )
 
 
-def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]) -> Ground:
+def _fingerprint(
+    corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: list[str]
+) -> DataFingerprint:
     folder = _corpus_folder(corpus, store)
     if folder is None:
         tokenizer, vocab_size = _tokenizer_to_be(corpus, assumed)
@@ -101,7 +103,7 @@ def _ground(corpus: CorpusConfig, recipes: list[Recipe], store: Path, assumed: l
         loaded = read_tokenizer(folder / "tokenizer")
         tokenizer, vocab_size = loaded.sha256, loaded.vocab_size
         corpus_hash = content_hash(folder)
-    return Ground(
+    return DataFingerprint(
         corpus_hash=corpus_hash,
         tokenizer_sha256=tokenizer,
         vocab_size=vocab_size,

@@ -11,7 +11,7 @@ from typing import Any
 from biphasic.study.plan.cost import Cost, segment_cost, shape_of, state_bytes, training_cost
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import FinetuneGroup, Plan
-from biphasic.study.plan.preview import Outlook
+from biphasic.study.plan.preview import Preview
 from biphasic.study.plan.training import PlannedPoint, Segment
 
 FORMAT = "biphasic.plan/1"
@@ -112,17 +112,17 @@ class PlanSummary:
 
 
 def summarise_plan(
-    name: str, outlook: Outlook, store: Path, *, example_tokens: int = EXAMPLE_TOKENS
+    name: str, preview: Preview, store: Path, *, example_tokens: int = EXAMPLE_TOKENS
 ) -> PlanSummary:
     """Count a plan.
 
     Args:
         name: Of the study.
-        outlook: The plan, and what it stands on.
+        preview: The plan, and what it stands on.
         store: Where finished work is.
         example_tokens: Tokens of an example in fine-tuning, on average.
     """
-    plan, vocab_size = outlook.plan, outlook.ground.vocab_size
+    plan, vocab_size = preview.plan, preview.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
     groups = _groups(plan, costs, vocab_size)
     finished = Finished.of(store)
@@ -149,8 +149,8 @@ def summarise_plan(
             results=sum(1 for _ in finished.results_of(plan)),
         ),
         left=_sum(costs[segment.id] for segment in missing),
-        assumed=outlook.assumed,
-        notes=outlook.notes,
+        assumed=preview.assumed,
+        notes=preview.notes,
     )
 
 

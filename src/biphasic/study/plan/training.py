@@ -14,7 +14,7 @@ from biphasic.study.plan.tree import Node, StateTree
 from biphasic.study.spec.arms import ArmConfig, family_of
 from biphasic.study.spec.naming import point_name
 from biphasic.study.spec.study import StudyConfig
-from biphasic.training.lineage import Ground, Lineage
+from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
 
 
@@ -97,22 +97,22 @@ class TrainingPlan:
 
 
 def plan_training(
-    config: StudyConfig, ground: Ground, *, known: Set[str] = frozenset()
+    config: StudyConfig, fingerprint: DataFingerprint, *, known: Set[str] = frozenset()
 ) -> TrainingPlan:
     """Expand a study's arms on their data.
 
     Args:
         config: The study.
-        ground: Its text.
+        fingerprint: Its text.
         known: States that are there already, whoever trained them.
 
     Raises:
         ConfigError: A schedule does not fit its run.
     """
     tree, stops = StateTree(), config.points_by_arm()
-    lineages = [Lineage(config.recipe_of(arm), ground) for arm in config.arms]
+    lineages = [Lineage(config.recipe_of(arm), fingerprint) for arm in config.arms]
     nodes = [
-        tree.add(expand(lineage.recipe, ground), stops.get(arm.name, ()))
+        tree.add(expand(lineage.recipe, fingerprint), stops.get(arm.name, ()))
         for arm, lineage in zip(config.arms, lineages, strict=True)
     ]
     tree.name_states(known)

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from rich.console import Console
 
-from biphasic.errors import StoppedError, TakenError
+from biphasic.errors import LockHeldError, StoppedError
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, with_dependents
@@ -121,7 +121,7 @@ class Monitor:
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Note that a job comes up again later."""
         self._stop(item)
-        if not isinstance(error, (TakenError, StoppedError)):
+        if not isinstance(error, (LockHeldError, StoppedError)):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
 

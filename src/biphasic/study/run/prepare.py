@@ -96,7 +96,7 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
         paths.origin()  # read by the report, hours later
         data = paths.open()
         known = complete_names(store / "states")
-        plan = plan_study(config, data.ground, tasks, known=known)
+        plan = plan_study(config, data.fingerprint, tasks, known=known)
         check_tasks(plan.tasks, data.tokenizer)
         check_inputs(plan, store)
     for sentence in (*config.unused_rates(), *outdated_arms(plan, store)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.execution.executor import LocalEngine
+from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
@@ -136,7 +136,7 @@ def _run(
     monitor = Monitor(items, study.folder, plan=study.plan, num_slots=len(slots), console=console)
     with (
         monitor as told,
-        LocalEngine(
+        LocalExecutor(
             study.store,
             slots,
             load_job=load_job,

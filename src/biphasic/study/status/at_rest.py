@@ -12,7 +12,7 @@ from biphasic.files import verify_folder
 from biphasic.study.paths import STORE
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.plan import Plan
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.status.device_time import device_time
 from biphasic.study.status.record import (
@@ -38,15 +38,15 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         DataError: Data that only their owner can bring are missing, or a record is damaged.
     """
     store = folder.parent / STORE
-    outlook = look_ahead(config, store)
-    plan = outlook.plan
+    preview = preview_study(config, store)
+    plan = preview.plan
     finished = Finished.of(store)
     done = finished.jobs(plan)
     last = read_progress(folder)
     failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
     counts = _counts(plan, done, [each.id for each in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
-    spent, left = device_time(plan, store, finished, vocab_size=outlook.ground.vocab_size)
+    spent, left = device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
     return StudyStatus(
         study=config.name,
         folder=folder,
@@ -57,7 +57,7 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
         by_arm=progress_by_arm(plan.jobs_by_arm(), done.__contains__),
         device_seconds_spent=spent,
         device_seconds_left=left,
-        notes=(*notes, *(f"assumed: {sentence}" for sentence in outlook.assumed)),
+        notes=(*notes, *(f"assumed: {sentence}" for sentence in preview.assumed)),
     )
 
 

@@ -1,4 +1,4 @@
-"""`biphasic study tune`: short trunks over peak rates, and the best of them for each beginning."""
+"""`biphasic study tune`: short trials over peak rates, and the best of them for each beginning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
 from biphasic.study.api import run_study
 from biphasic.study.paths import STORE
-from biphasic.study.plan.preview import Outlook, look_ahead
+from biphasic.study.plan.preview import Preview, preview_study
 from biphasic.study.plan.training import PlannedArm
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
@@ -33,9 +33,9 @@ from biphasic.study.tune.trials import (
     Beginning,
     Tuning,
     plan_tuning,
-    trunk_name,
-    trunk_schedule,
-    trunk_study,
+    trial_name,
+    trial_schedule,
+    trial_study,
 )
 from biphasic.training.state import read_state_record
 
@@ -52,7 +52,7 @@ class TuneOutcome:
 
     Attributes:
         record: What was tried, measured and chosen.
-        folder: The folder of the trunks, with the curves.
+        folder: The folder of the trials, with the curves.
         num_executed: Jobs that ran.
         rates: What the study file says now.
         difference: How it changed, as the lines of a diff; none where it said so already.
@@ -83,7 +83,7 @@ def tune_study(
         file: Study file.
         root: Folder for studies and for the store that they share.
         rates: Peak rates to try; around the file's own when None.
-        share: Of the longest budget, for each trunk.
+        share: Of the longest budget, for each trial.
         extend: Go on beyond the list where its edge is the best.
         out: Another file to write to.
         num_workers: Jobs at once; as many as cores allow when None.
@@ -92,28 +92,28 @@ def tune_study(
 
     Raises:
         ConfigError: The study cannot be tuned as written.
-        StudyError: Trunks failed, or all of a beginning were lost; the file stays as it is.
-        StoppedError: Somebody cancelled the trunks; the next call goes on.
-        CheckpointError: The record of a trunk is damaged.
+        StudyError: Trials failed, or all of a beginning were lost; the file stays as it is.
+        StoppedError: Somebody cancelled the trials; the next call goes on.
+        CheckpointError: The record of a trial is damaged.
     """
     file = Path(file)
     tuning = plan_tuning(load_study(file), share)
-    trunks = _Trunks(
+    trials = _Trials(
         tuning, Path(root).resolve(), num_workers, num_threads, console or Console(stderr=True)
     )
-    found = trunks.try_rates(first_rates(tuning, rates), extend=extend)
+    found = trials.try_rates(first_rates(tuning, rates), extend=extend)
     record = _record(tuning, found)
-    _write_curves(trunks.folder, record)
-    _refuse_all_lost(record, trunks.folder)
+    _write_curves(trials.folder, record)
+    _refuse_all_lost(record, trials.folder)
     chosen = tuple(
         beginning.tuned(curve.choice)
         for beginning, curve in zip(tuning.beginnings, record.curves, strict=True)
         if curve.choice is not None
     )
     difference = write_tuned(
-        file, Path(out or file), tuning.config, chosen, curve=trunks.folder / "curve.csv"
+        file, Path(out or file), tuning.config, chosen, curve=trials.folder / "curve.csv"
     )
-    return TuneOutcome(record, trunks.folder, trunks.num_executed, chosen, tuple(difference))
+    return TuneOutcome(record, trials.folder, trials.num_executed, chosen, tuple(difference))
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
@@ -125,8 +125,8 @@ def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tupl
 
 
 @dataclass
-class _Trunks:
-    """The trunks in the store."""
+class _Trials:
+    """The trials in the store."""
 
     tuning: Tuning
     root: Path
@@ -147,7 +147,7 @@ class _Trunks:
     def try_rates(
         self, rates: Mapping[str, Sequence[float]], *, extend: bool
     ) -> dict[str, list[TrialRecord]]:
-        """Train the trunks at some rates, and beyond them where that is called for."""
+        """Train the trials at some rates, and beyond them where that is called for."""
         rates = dict(rates)
         found = self._try(rates)
         for _ in range(MOST_RUNGS if extend else 0):
@@ -165,9 +165,9 @@ class _Trunks:
         return self._measure(rates)
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
-        """Run what is missing of some trunks; at last all, so that their report is current."""
-        config, lost = trunk_study(self.tuning, rates), self._lost()
-        arms = _ends(look_ahead(config, self.store))
+        """Run what is missing of some trials; at last all, so that their report is current."""
+        config, lost = trial_study(self.tuning, rates), self._lost()
+        arms = _ends(preview_study(config, self.store))
         kept = [arm for arm in config.arms if arms[arm.name].state not in lost]
         names = frozenset(arm.name for arm in kept)
         missing = [name for name in names if not self._is_done(arms[name])]
@@ -188,7 +188,7 @@ class _Trunks:
             self._note_lost(config, outcome.set_aside)
 
     def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
-        """Write down which trunks diverged, so that nobody trains them again.
+        """Write down which trials diverged, so that nobody trains them again.
 
         Raises:
             StudyError: Something else failed.
@@ -196,10 +196,10 @@ class _Trunks:
         reasons = {failure.id: failure.divergence for failure in failures}
         if not all(reasons.values()):
             told = "; ".join(map(str, failures))
-            raise StudyError(f"trunks failed, so nothing was chosen; run again to go on: {told}")
-        outlook, lost = look_ahead(config, self.store), self._lost()
-        for arm in outlook.plan.arms:
-            for identity in outlook.plan.path(arm.state):
+            raise StudyError(f"trials failed, so nothing was chosen; run again to go on: {told}")
+        preview, lost = preview_study(config, self.store), self._lost()
+        for arm in preview.plan.arms:
+            for identity in preview.plan.path(arm.state):
                 if reason := reasons.get(identity):
                     lost[arm.state] = reason
         write_json(self.folder / _LOST, lost)
@@ -208,15 +208,15 @@ class _Trunks:
         path = self.folder / _LOST
         if not path.is_file():
             return {}
-        remedy = "delete it and run again, which trains the lost trunks once more"
+        remedy = "delete it and run again, which trains the lost trials once more"
         return read_json_object(path, remedy=remedy)
 
     def _is_done(self, arm: PlannedArm) -> bool:
         return is_complete(self.store / "states" / arm.state)
 
     def _measure(self, rates: Rates) -> dict[str, list[TrialRecord]]:
-        """Return by beginning what became of its trunks, by ascending rate."""
-        ends = _ends(look_ahead(trunk_study(self.tuning, rates), self.store))
+        """Return by beginning what became of its trials, by ascending rate."""
+        ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
         lost = self._lost()
         return {
             each.name: [self._trial(each, rate, ends, lost) for rate in rates[each.name]]
@@ -230,11 +230,11 @@ class _Trunks:
         ends: Mapping[str, PlannedArm],
         lost: Mapping[str, str],
     ) -> TrialRecord:
-        name = trunk_name(beginning, rate)
+        name = trial_name(beginning, rate)
         state = ends[name].state
         if not self._is_done(ends[name]):
             if state not in lost:
-                raise StudyError(f"trunk '{name}' has not been trained; run again to go on")
+                raise StudyError(f"trial '{name}' has not been trained; run again to go on")
             return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
         folder = self.store / "states" / state
         heldout = read_state_record(folder).heldout
@@ -244,12 +244,12 @@ class _Trunks:
         return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
 
 
-def _ends(outlook: Outlook) -> dict[str, PlannedArm]:
-    return {arm.config.name: arm for arm in outlook.plan.arms}
+def _ends(preview: Preview) -> dict[str, PlannedArm]:
+    return {arm.config.name: arm for arm in preview.plan.arms}
 
 
 def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
-    warmup, decay = trunk_schedule(tuning, tuning.beginnings[0].recipe)
+    warmup, decay = trial_schedule(tuning, tuning.beginnings[0].recipe)
     return TuneRecord(
         format=FORMAT,
         study=tuning.config.name,
@@ -288,6 +288,6 @@ def _refuse_all_lost(record: TuneRecord, folder: Path) -> None:
     lost = [curve.name for curve in record.curves if curve.choice is None]
     if lost:
         raise StudyError(
-            f"every trunk of {', '.join(lost)} was lost, so nothing was chosen and the study file "
+            f"every trial of {', '.join(lost)} was lost, so nothing was chosen and the study file "
             f"stays as it is; give lower --rates (curves: {folder / 'curve.csv'})"
         )

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from biphasic.analysis.tune_record import FLAT_NATS, CurveRecord, TuneRecord
-from biphasic.study.plan.preview import look_ahead
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.plan.summary import summarise_plan
-from biphasic.study.tune.trials import Beginning, Tuning, trunk_schedule, trunk_study
+from biphasic.study.tune.trials import Beginning, Tuning, trial_schedule, trial_study
 
 
 def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
@@ -17,14 +17,14 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
     Args:
         tuning: What is tuned.
         rates: By beginning, the rates to begin with.
-        store: Where finished trunks are.
+        store: Where finished trials are.
     """
-    config = trunk_study(tuning, rates)
-    outlook = look_ahead(config, store)
-    summary = summarise_plan(config.name, outlook, store)
-    warmup, decay = trunk_schedule(tuning, tuning.beginnings[0].recipe)
+    config = trial_study(tuning, rates)
+    preview = preview_study(config, store)
+    summary = summarise_plan(config.name, preview, store)
+    warmup, decay = trial_schedule(tuning, tuning.beginnings[0].recipe)
     yield (
-        f"{tuning.name}: {len(config.arms):,} trunks of {tuning.steps:,} steps "
+        f"{tuning.name}: {len(config.arms):,} trials of {tuning.steps:,} steps "
         f"({100 * tuning.share:g} % of {tuning.budget:,}), {warmup:,} of them warm-up and "
         f"{decay:,} decay"
     )
@@ -37,20 +37,20 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
         if others := differing_arms(beginning):
             first = beginning.arms[0].name
             yield (
-                f"    trunks have the settings of '{first}'; {_names(others)} differ in more "
+                f"    trials have the settings of '{first}'; {_names(others)} differ in more "
                 "than rate, schedule and seeds"
             )
     yield from untuned_lines(tuning.untuned, tuning.later_schedules)
     cost = summary.shared
     flops = "" if cost.flops is None else f", {cost.flops:.2e} FLOPs"
     yield f"in all {cost.steps:,} steps, {cost.tokens / 1e6:,.1f}M tokens{flops}"
-    yield f"done   {summary.done.states:,} of {summary.num_states:,} trunks"
+    yield f"done   {summary.done.states:,} of {summary.num_states:,} trials"
 
 
 def result_lines(record: TuneRecord) -> Iterator[str]:
     """Yield the lines that say what was tried and chosen."""
     yield (
-        f"{record.study}: trunks of {record.steps:,} steps ({100 * record.share:g} % of "
+        f"{record.study}: trials of {record.steps:,} steps ({100 * record.share:g} % of "
         f"{record.budget:,}), held-out losses in nats per token"
     )
     for curve in record.curves:
@@ -94,7 +94,7 @@ def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[
 
 
 def differing_arms(beginning: Beginning) -> list[str]:
-    """Return the arms whose recipe differs from the trunks' in what may move the best rate."""
+    """Return the arms whose recipe differs from the trials' in what may move the best rate."""
     first = beginning.arms[0].recipe
     return [arm.name for arm in beginning.arms if _matters(arm.recipe) != _matters(first)]
 

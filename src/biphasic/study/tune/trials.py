@@ -1,4 +1,4 @@
-"""The trunks that `biphasic study tune` trains: one for each model, first objective and rate.
+"""The trials that `biphasic study tune` trains: one for each model, first objective and rate.
 
 They are the arms of a study without tasks, so that they run, stop and go on as any others do.
 """
@@ -36,8 +36,8 @@ class Beginning:
 
     Attributes:
         name: Short, such as `nano-mlm40`.
-        weights: What trunks are judged by: the weight of each held-out loss, by objective.
-        arms: The arms, in the study's order; the first one's settings are the trunks'.
+        weights: What trials are judged by: the weight of each held-out loss, by objective.
+        arms: The arms, in the study's order; the first one's settings are the trials'.
         recipe: Of that arm, at the rate that all arms share.
     """
 
@@ -53,7 +53,7 @@ class Beginning:
 
     @property
     def measure(self) -> str:
-        """What trunks are judged by, for people."""
+        """What trials are judged by, for people."""
         names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
         parts = [
             names[each] if weight == 1 else f"{weight:.3g} x {names[each]}"
@@ -88,12 +88,12 @@ class Tuning:
 
     @cached_property
     def steps(self) -> int:
-        """Optimizer steps of a trunk."""
+        """Optimizer steps of a trial."""
         return max(round(self.share * self.budget), 1)
 
     @property
     def name(self) -> str:
-        """Name of the study of trunks."""
+        """Name of the study of trials."""
         return f"{self.config.name}{_SUFFIX}"
 
     @property
@@ -121,7 +121,7 @@ def plan_tuning(config: StudyConfig, share: float) -> Tuning:
         raise ConfigError(f"--share: expected a share in (0, 1] of the budget (got {share:g})")
     if len(config.name) > _LONGEST_NAME:
         raise ConfigError(
-            f"study '{config.name}': its trunks are the study NAME{_SUFFIX}, and names have at "
+            f"study '{config.name}': its trials are the study NAME{_SUFFIX}, and names have at "
             f"most 80 characters; shorten this one to {_LONGEST_NAME}"
         )
     untuned: dict[str, str] = {}
@@ -198,36 +198,36 @@ def bare_phase(phase: Phase, steps: int) -> Phase:
     return phase.model_copy(update={"steps": steps, "learning_rate": None})
 
 
-def trunk_schedule(tuning: Tuning, recipe: Recipe) -> tuple[int, int]:
-    """Return warm-up and decay of a trunk in steps: the study's, shortened as the trunk is.
+def trial_schedule(tuning: Tuning, recipe: Recipe) -> tuple[int, int]:
+    """Return warm-up and decay of a trial in steps: the study's, shortened as the trial is.
 
-    A trunk is a run in miniature: it warms up and decays over the same parts of itself.
+    A trial is a run in miniature: it warms up and decays over the same parts of itself.
     """
     schedule = recipe.learning_rate
     factor = tuning.steps / tuning.budget
     return round(factor * schedule.warmup_steps), round(factor * schedule.decay_steps)
 
 
-def trunk_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyConfig:
-    """Return the study whose arms are the trunks.
+def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyConfig:
+    """Return the study whose arms are the trials.
 
     Args:
         tuning: What is tuned.
         rates: By name of each beginning, its peak rates.
 
     Raises:
-        ConfigError: A trunk is too short for what it trains.
+        ConfigError: A trial is too short for what it trains.
     """
     config = tuning.config
     arms = [
-        _trunk(tuning, beginning, rate)
+        _trial_arm(tuning, beginning, rate)
         for beginning in tuning.beginnings
         for rate in rates[beginning.name]
     ]
     raw = {
         "name": tuning.name,
         "title": f"Peak rates for {config.name}",
-        "description": f"Trunks of {tuning.steps:,} steps at several peak rates.",
+        "description": f"Trials of {tuning.steps:,} steps at several peak rates.",
         "corpus": config.corpus,
         "recipe": config.recipe,
         "arms": arms,
@@ -239,20 +239,20 @@ def trunk_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         return parse_config(StudyConfig, raw, where="tune")
     except ConfigError as error:
         raise ConfigError(
-            f"{error} (trunks have {tuning.steps:,} steps; a larger --share makes them longer)"
+            f"{error} (trials have {tuning.steps:,} steps; a larger --share makes them longer)"
         ) from None
 
 
-def trunk_name(beginning: Beginning, rate: float) -> str:
+def trial_name(beginning: Beginning, rate: float) -> str:
     """Return the name of the arm that trains a beginning at a rate."""
     return f"{beginning.name}-lr{rate:.6g}"
 
 
-def _trunk(tuning: Tuning, beginning: Beginning, rate: float) -> ArmConfig:
-    warmup, decay = trunk_schedule(tuning, beginning.recipe)
+def _trial_arm(tuning: Tuning, beginning: Beginning, rate: float) -> ArmConfig:
+    warmup, decay = trial_schedule(tuning, beginning.recipe)
     schedule = {"peak": rate, "warmup_steps": warmup, "decay_steps": decay}
     return ArmConfig(
-        name=trunk_name(beginning, rate),
+        name=trial_name(beginning, rate),
         label=f"{beginning.name}, peak {rate:g}",
         group=beginning.name,
         recipe=merge_settings(beginning.arms[0].recipe, {"learning_rate": schedule}),

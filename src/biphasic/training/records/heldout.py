@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from biphasic.data.corpus import Corpus
-from biphasic.data.rows import Leg, RowBatch, RowPlan, RowReader
+from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
@@ -39,9 +39,9 @@ class HeldoutLoss:
         """Read the sample: the first rows of the corpus's plan, at most one epoch."""
         tokens = min(HELDOUT_TOKENS, corpus.num_tokens)
         num_batches = max(tokens // (max_seqlen * rows_per_batch), 1)
-        leg = Leg(max_seqlen, rows_per_batch, num_batches)
+        shape = BatchShape(max_seqlen, rows_per_batch, num_batches)
         reader = RowReader(
-            corpus, RowPlan(corpus.lengths, [leg], data_seed=HELDOUT_SEED), special_ids
+            corpus, RowPlan(corpus.lengths, [shape], data_seed=HELDOUT_SEED), special_ids
         )
         self._batches: list[RowBatch] = [reader.batch(step) for step in range(num_batches)]
         self._vocabulary = vocabulary

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from biphasic.distributed import Gang, PendingSum
+from biphasic.distributed import PendingSum, ProcessGroup
 from biphasic.training.step.optimizer import MasterWeights
 
 BUCKET_BYTES = 25 * 2**20
@@ -45,14 +45,14 @@ class _Bucket:
 class GradientSums:
     """Makes each rank's gradients those of all ranks together; alone they are that already."""
 
-    def __init__(self, weights: MasterWeights, gang: Gang) -> None:
+    def __init__(self, weights: MasterWeights, ranks: ProcessGroup) -> None:
         """Begin without buckets.
 
         Args:
             weights: Whose gradients are summed: those of the masters, in fp32.
-            gang: Who takes part.
+            ranks: Who takes part.
         """
-        self._weights, self._gang = weights, gang
+        self._weights, self._ranks = weights, ranks
         self._buckets: list[_Bucket] = []
         self._hooks: list[RemovableHandle] = []
         self._pending: list[PendingSum] = []
@@ -63,7 +63,7 @@ class GradientSums:
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._buckets = [], []
-        if self._gang.is_alone:
+        if self._ranks.is_alone:
             return
         trained = {
             name: parameter
@@ -92,7 +92,7 @@ class GradientSums:
         Raises:
             LostRankError: Another rank has ended.
         """
-        if self._gang.is_alone:
+        if self._ranks.is_alone:
             return
         has_gradient = torch.tensor(
             [
@@ -106,8 +106,8 @@ class GradientSums:
             for name in bucket.views.keys() - bucket.taken:
                 self._take_late(bucket, name)
             self._sum(bucket)
-        self._gang.sum_(has_gradient)  # on the host: no device is waited for
-        self._pending.append(self._gang.begin_sum(loss))
+        self._ranks.sum_(has_gradient)  # on the host: no device is waited for
+        self._pending.append(self._ranks.begin_sum(loss))
         for pending in self._pending:
             pending.wait()
         self._give_back(has_gradient.tolist())
@@ -151,7 +151,7 @@ class GradientSums:
             self._sum(self._buckets[len(self._pending)])
 
     def _sum(self, bucket: _Bucket) -> None:
-        self._pending.append(self._gang.begin_sum(bucket.flat))
+        self._pending.append(self._ranks.begin_sum(bucket.flat))
 
     def _give_back(self, has_gradient: Sequence[int]) -> None:
         """Let masters have their gradients, and make ready for the next step."""

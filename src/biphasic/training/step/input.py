@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from biphasic.data.rows import RowBatch
-from biphasic.distributed import ALONE, Gang
+from biphasic.distributed import ALONE, ProcessGroup
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.compute import ComputeConfig
@@ -55,7 +55,7 @@ class StepInputs:
         first_position: int,
         device: torch.device,
         compute: ComputeConfig,
-        gang: Gang = ALONE,
+        ranks: ProcessGroup = ALONE,
     ) -> None:
         """Check that passes hold the rows of every phase, and those of held-out text.
 
@@ -67,16 +67,19 @@ class StepInputs:
             first_position: Of a sequence's first token (`model.forward.first_position`).
             device: Where the model computes.
             compute: How many tokens a pass may hold.
-            gang: Who shares the rows.
+            ranks: Who shares the rows.
 
         Raises:
             ConfigError: A pass cannot hold a row.
         """
         self._recipe, self._rows, self._vocabulary = recipe, rows, vocabulary
         self._shape, self._first_position = shape, first_position
-        self._pins, self._compute, self._gang = device.type == "cuda", compute, gang
+        self._pins, self._compute, self._ranks = device.type == "cuda", compute, ranks
         # Held-out rows are as long as the recipe says, whatever its phases set.
-        for length in (recipe.max_seqlen, *(each.leg.max_seqlen for each in recipe.placed_phases)):
+        for length in (
+            recipe.max_seqlen,
+            *(each.batches.max_seqlen for each in recipe.placed_phases),
+        ):
             compute.rows_per_pass(length)
 
     def of(self, step: int) -> StepInput:
@@ -91,7 +94,7 @@ class StepInputs:
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
         passes = (
             Pass.of(each, first_position=self._first_position)
-            for part in shares(parts, self._gang)
+            for part in shares(parts, self._ranks)
             for each in part.split(rows_per_pass)
         )
         return StepInput(
@@ -111,17 +114,17 @@ class StepInputs:
         )
 
 
-def shares(parts: Sequence[Supervision], gang: Gang) -> Iterator[Supervision]:
+def shares(parts: Sequence[Supervision], ranks: ProcessGroup) -> Iterator[Supervision]:
     """Return a rank's rows of each part, as far as they have labels.
 
     Each part is divided by itself: where objectives take unlike time, every rank gets of each.
     """
-    if gang.is_alone:
+    if ranks.is_alone:
         yield from parts
         return
     before = 0
     for part in parts:
-        start, end = gang.share(part.rows.num_rows, before=before)
+        start, end = ranks.share(part.rows.num_rows, before=before)
         before += part.rows.num_rows
         if start < end and len((share := part.part(start, end)).labels):
             yield share

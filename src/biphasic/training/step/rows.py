@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from biphasic.data.rows import Leg, RowBatch, RowPlan, RowReader
+from biphasic.data.rows import BatchShape, RowBatch, RowPlan, RowReader
 from biphasic.training.data import TrainingData
 from biphasic.training.recipe import Recipe
 
@@ -20,24 +20,24 @@ class StepRows:
         Raises:
             ConfigError: Rows leave no room for text.
         """
-        self._phases, ground = recipe.placed_phases, data.ground
-        self._contents = [ground.hash_of(placed.corpus) for placed in self._phases]
+        self._phases, fingerprint = recipe.placed_phases, data.fingerprint
+        self._contents = [fingerprint.hash_of(placed.corpus) for placed in self._phases]
         self._readers: dict[str, RowReader] = {}
         for content, placed in zip(self._contents, self._phases, strict=True):
             if content in self._readers:
                 continue
-            corpus, legs = data.corpus_of(placed.corpus), self._legs_of(content)
-            plan = RowPlan(corpus.lengths, legs, data_seed=recipe.seeds.data_seed)
+            corpus, shapes = data.corpus_of(placed.corpus), self._shapes_of(content)
+            plan = RowPlan(corpus.lengths, shapes, data_seed=recipe.seeds.data_seed)
             self._readers[content] = RowReader(corpus, plan, data.tokenizer.special_ids)
 
     def batch(self, step: int) -> RowBatch:
         """Return what update `step` of the run reads."""
         phase = next(placed for placed in self._phases if step < placed.end)
         content = self._contents[phase.index]
-        before = sum(leg.num_steps for leg in self._legs_of(content, end=phase.index))
+        before = sum(shape.num_steps for shape in self._shapes_of(content, end=phase.index))
         return self._readers[content].batch(before + step - phase.start)
 
-    def _legs_of(self, content: str, *, end: int | None = None) -> list[Leg]:
+    def _shapes_of(self, content: str, *, end: int | None = None) -> list[BatchShape]:
         """Return the shape of the rows that phases, those before `end`, read from a corpus."""
         pairs = zip(self._contents[:end], self._phases[:end], strict=True)
-        return [placed.leg for each, placed in pairs if each == content]
+        return [placed.batches for each, placed in pairs if each == content]

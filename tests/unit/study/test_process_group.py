@@ -1,4 +1,4 @@
-"""What is decided before a gang starts, and what is made of its last words."""
+"""What is decided before a process group starts, and what is made of its last words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from biphasic.distributed import ALONE, check_devices, checksum, joined_gang
+from biphasic.distributed import ALONE, check_devices, checksum, joined_process_group
 from biphasic.errors import ConfigError, DataError, LostRankError
-from biphasic.execution import ranks as gang
+from biphasic.execution import ranks
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 
@@ -32,7 +32,7 @@ BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero"}
     ],
 )
 def test_the_failure_that_explains_the_others_is_told(failures, kind, text):
-    error = gang._first_failure(failures, 3)
+    error = ranks._first_failure(failures, 3)
     assert type(error) is kind
     with pytest.raises(kind, match=text):
         raise error
@@ -42,7 +42,7 @@ def job_of(make_recipe, tmp_path, processes):
     folders = {name: tmp_path / name for name in ("tokenizer", "train", "heldout")}
     return TrainJob(
         id="i" * 64,
-        label="a gang",
+        label="a process group",
         store=tmp_path,
         data=folders,  # type: ignore[arg-type]
         recipe=make_recipe({"objective": "clm", "steps": 3}),
@@ -67,11 +67,11 @@ def test_too_many_processes_are_refused_before_any_starts(
     make_recipe, tmp_path, monkeypatch, no_process
 ):
     with pytest.raises(ConfigError, match=r"rows_per_step: 4 are fewer than the 5 processes"):
-        gang.run_gang(job_of(make_recipe, tmp_path, 5), print, worker=RANK)
+        ranks.run_ranks(job_of(make_recipe, tmp_path, 5), print, worker=RANK)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError, match=r"processes: 4 .* shows 3; set compute.processes to 3"):
-        gang.run_gang(job_of(make_recipe, tmp_path, 4), print, worker=RANK)
+        ranks.run_ranks(job_of(make_recipe, tmp_path, 4), print, worker=RANK)
     check_devices(3)
 
 
@@ -80,7 +80,7 @@ def test_a_process_that_nobody_started_as_a_rank_is_alone(monkeypatch):
         monkeypatch.delenv("WORLD_SIZE", raising=False)
         if size:
             monkeypatch.setenv("WORLD_SIZE", size)
-        with joined_gang() as found:
+        with joined_process_group() as found:
             assert found is ALONE
             assert not torch.distributed.is_initialized()
             values = torch.tensor([1.5, 2.5])

@@ -91,8 +91,8 @@ def make_job(make_recipe, text) -> Callable[..., TrainJob]:
         paths = DataPaths(**{name: text / name for name in ("tokenizer", "train", "heldout")})
         recipe = make_recipe(*phases, precision="fp32")
         return TrainJob(
-            id=Lineage(recipe, paths.open().ground).identities[-1],
-            label="a gang",
+            id=Lineage(recipe, paths.open().fingerprint).identities[-1],
+            label="a process group",
             store=store,
             data=paths,
             recipe=recipe,
@@ -165,7 +165,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert checkpoint_of(job.store) == 6
     assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
 
-    # The process that started the gang is killed: the ranks end at once.
+    # The process that started the process group is killed: the ranks end at once.
     monkeypatch.setenv("GANG_FAULT", "slow")
     with subprocess.Popen([sys.executable, "-c", RUN, job.model_dump_json()]) as parent:
         end = time.monotonic() + PATIENCE
@@ -204,7 +204,7 @@ def test_interrupted_in_every_way_equals_uninterrupted(
     assert not list(job.store.rglob(".partial-*"))
 
 
-def test_the_error_of_any_rank_is_the_gang_s(make_job, ranks, tmp_path, monkeypatch):
+def test_the_error_of_any_rank_is_that_of_the_process_group(make_job, ranks, tmp_path, monkeypatch):
     monkeypatch.setenv("GANG_FAULT", "error")
     job = make_job(tmp_path / "store")
     with pytest.raises(DataError, match=r"^row 7: made up by a test$"):

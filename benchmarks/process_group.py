@@ -29,7 +29,7 @@ from setup_pretraining import (
     print_numbers,
 )
 
-from biphasic.distributed import joined_gang
+from biphasic.distributed import joined_process_group
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -47,14 +47,14 @@ def measure(setting: Setting, num_steps: int) -> None:
     def report(step: StepReport) -> None:
         marks.append((time.perf_counter(), step.tokens))
 
-    with joined_gang() as gang:
+    with joined_process_group() as ranks:
         phase = recipe.phases[0].model_copy(update={"steps": num_steps})
         recipe = recipe.model_copy(update={"phases": (phase,)})
         # One that all ranks know, and nobody used before.
-        store = Path(setting.data) / f"store-{gang.from_first(time.time_ns())}"
+        store = Path(setting.data) / f"store-{ranks.from_first(time.time_ns())}"
         before = time.process_time()
         train_segment(
-            Lineage(recipe, data.ground),
+            Lineage(recipe, data.fingerprint),
             data,
             store,
             start=0,
@@ -62,13 +62,13 @@ def measure(setting: Setting, num_steps: int) -> None:
             options=RunOptions(
                 checkpoint_every=0,
                 report=report,
-                compute=ComputeConfig(processes=gang.dp_world_size),
+                compute=ComputeConfig(processes=ranks.dp_world_size),
             ),
-            gang=gang,
+            ranks=ranks,
         )
         cpu = torch.tensor([time.process_time() - before], dtype=torch.float64)
-        gang.sum_(cpu)
-        if gang.is_first:
+        ranks.sum_(cpu)
+        if ranks.is_first:
             (began, _), *measured = marks[WARMUP_STEPS - 1 :]
             tokens, seconds = sum(each for _, each in measured), measured[-1][0] - began
             everything = sum(each for _, each in marks)
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/gang.json"))
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/ranks.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:

@@ -1,4 +1,4 @@
-"""One rank of the tests' gangs: `torchrun ... gang_ranks.py FOLDER`.
+"""One rank of the tests' process groups: `torchrun ... process_ranks.py FOLDER`.
 
 It trains the runs of `FOLDER/runs.json`, one after another, and leaves what came of each: the
 state's folder, or the error, rank by rank. Starting processes takes longer than all their runs.
@@ -19,7 +19,7 @@ import torch
 from biphasic.config import parse_config
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.distributed import Gang, joined_gang
+from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.errors import BiphasicError
 from biphasic.training import run
 from biphasic.training.compute import ComputeConfig
@@ -32,10 +32,10 @@ from biphasic.training.step import gradient_sums
 from warm import forking
 
 
-def gang_outcomes(
+def process_outcomes(
     folder: Path, data: TrainingData, runs: list[dict[str, Any]], *, ranks: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Start a gang, let it train, and return what came of each run, rank by rank."""
+    """Start a process group, let it train, and return what came of each run, rank by rank."""
     (folder / "tokenizer").mkdir(parents=True)
     data.tokenizer.save(folder / "tokenizer")
     plan = {
@@ -75,15 +75,15 @@ def main(folder: Path) -> None:
         heldout=Corpus(Path(plan["heldout"])),
         tokenizer=TextTokenizer.load(Path(plan["tokenizer"])),
     )
-    with joined_gang() as gang:
+    with joined_process_group() as ranks:
         for each in plan["runs"]:
-            with _changed(each, gang) as sums:
-                outcome = {**_outcome(each, data, gang), **sums}
-            path = folder / f"{each['name']}-{gang.dp_rank}.json"
+            with _changed(each, ranks) as sums:
+                outcome = {**_outcome(each, data, ranks), **sums}
+            path = folder / f"{each['name']}-{ranks.dp_rank}.json"
             path.write_text(json.dumps(outcome))
 
 
-def _outcome(each: dict[str, Any], data: TrainingData, gang: Gang) -> dict[str, Any]:
+def _outcome(each: dict[str, Any], data: TrainingData, ranks: ProcessGroup) -> dict[str, Any]:
     recipe = parse_config(Recipe, each["recipe"], where="test")
     reported: list[StepReport] = []
     made: list[int] = []
@@ -97,17 +97,17 @@ def _outcome(each: dict[str, Any], data: TrainingData, gang: Gang) -> dict[str, 
         heldout_every=each.get("heldout_every", 0),
         report=reported.append,
         should_stop=should_stop,
-        compute=ComputeConfig(processes=gang.dp_world_size, **each.get("compute", {})),
+        compute=ComputeConfig(processes=ranks.dp_world_size, **each.get("compute", {})),
     )
     try:
         state = train_segment(
-            Lineage(recipe, data.ground),
+            Lineage(recipe, data.fingerprint),
             data,
             Path(each["store"]),
             start=0,
             end=recipe.total_steps,
             options=options,
-            gang=gang,
+            ranks=ranks,
         )
     except BiphasicError as error:
         outcome = {"error": f"{type(error).__name__}: {error}"}
@@ -117,13 +117,13 @@ def _outcome(each: dict[str, Any], data: TrainingData, gang: Gang) -> dict[str, 
 
 
 @contextmanager
-def _changed(each: dict[str, Any], gang: Gang) -> Iterator[dict[str, int]]:
+def _changed(each: dict[str, Any], ranks: ProcessGroup) -> Iterator[dict[str, int]]:
     """Change what a run says is to be changed; yield how many sums began during backward passes."""
     counts = {"early_sums": 0, "buckets": 0}
     before = gradient_sums.BUCKET_BYTES, gradient_sums.GradientSums.finish, run.first_model
     gradient_sums.BUCKET_BYTES = each.get("bucket_bytes", before[0])
     gradient_sums.GradientSums.finish = _counted(before[1], counts)
-    if each.get("other_weights") == gang.dp_rank:
+    if each.get("other_weights") == ranks.dp_rank:
         run.first_model = _other_weights(before[2])
     try:
         yield counts

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from process_ranks import process_outcomes
 from safetensors.torch import load_file
 
-from biphasic.distributed import Gang
+from biphasic.distributed import ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import read_json
 from biphasic.model.shape import architecture_shape
@@ -23,7 +24,6 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.rows import StepRows
-from gang_ranks import gang_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -40,7 +40,7 @@ FROZEN = {**MLM, "freeze": ["model.layers.0.*"], "optimizer_state": "reset"}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 2, "decay_steps": 2}
 FP32 = {"learning_rate": SCHEDULE, "precision": "fp32"}
 
-# What each gang trains, as (phases, changes of the recipe, how it is run).
+# What each ranks trains, as (phases, changes of the recipe, how it is run).
 RUNS: dict[str, tuple[list[dict], dict, dict]] = {
     "fp32": ([CLM, MLM], FP32, {"heldout_every": 2}),
     "bf16": ([CLM, MLM], {**FP32, "precision": "bf16"}, {}),
@@ -61,7 +61,7 @@ def recipe_of(make_recipe: Callable, name: str):
 
 def alone(recipe, data: TrainingData, store: Path, **settings: Any) -> Path:
     options = RunOptions(**{"checkpoint_every": 0, "heldout_every": 2, **settings})
-    lineage = Lineage(recipe, data.ground)
+    lineage = Lineage(recipe, data.fingerprint)
     return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=options)
 
 
@@ -77,9 +77,9 @@ def small_heldout(monkeypatch):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, worker_id) -> Path:
-    """A folder that all test processes share, so that each gang runs once."""
+    """A folder that all test processes share, so that each ranks runs once."""
     folder = tmp_path_factory.getbasetemp()
-    return (folder if worker_id == "master" else folder.parent) / "gangs"
+    return (folder if worker_id == "master" else folder.parent) / "process groups"
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,14 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
         folder = base / "2"
         known = base / "2.json"
         if not known.is_file():
-            # One process stops after three steps; the gang goes on.
+            # One process stops after three steps; the process group goes on.
             stopped = make_recipe(CLM, MLM, **FP32)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
                 with pytest.raises(StoppedError, match="stopped after 3 steps"):
                     alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
             known.write_text(
-                json.dumps(gang_outcomes(folder, training_data, runs_of_two(base, make_recipe),
+                json.dumps(process_outcomes(folder, training_data, runs_of_two(base, make_recipe),
                                          ranks=2))
             )  # fmt: skip
         return json.loads(known.read_text())
@@ -145,7 +145,7 @@ def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
                 {"name": "stopped", "store": twice, "stop_at": 4, **common},
                 {"name": "resumed", "store": twice, **common},
             ]
-            outcomes = gang_outcomes(base / "3", training_data, runs, ranks=3)
+            outcomes = process_outcomes(base / "3", training_data, runs, ranks=3)
             known.write_text(json.dumps(outcomes))
         return json.loads(known.read_text())
 
@@ -231,13 +231,13 @@ def test_buckets_are_summed_during_the_backward_pass_and_change_nothing(of_two):
     assert any(outcome["early_sums"] < outcome["buckets"] for outcome in of_two["sparse"])
 
 
-def test_activations_computed_twice_are_exact_in_a_gang_too(of_two):
+def test_activations_computed_twice_are_exact_in_a_process_group_too(of_two):
     one, other = (state_of(of_two[name]) for name in ("fp32", "twice"))
     names = ("model.safetensors", "optimizer.safetensors")
     assert all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
 
 
-def test_a_stopped_gang_goes_on_as_if_it_had_not_stopped(of_two, base):
+def test_a_stopped_process_group_resumes_as_if_it_had_not_stopped(of_two, base):
     assert all(
         outcome["error"] == "StoppedError: stopped after 4 steps; it goes on from there"
         for outcome in of_two["stopped"]
@@ -247,7 +247,7 @@ def test_a_stopped_gang_goes_on_as_if_it_had_not_stopped(of_two, base):
     assert not list((base / "stopped/progress").iterdir())
 
 
-def test_one_process_goes_on_where_a_gang_stopped(
+def test_one_process_resumes_where_a_process_group_stopped(
     of_two, base, references, make_recipe, training_data, tmp_path
 ):
     assert all("stopped after 2 steps" in outcome["error"] for outcome in of_two["left"])
@@ -263,7 +263,7 @@ def test_one_process_goes_on_where_a_gang_stopped(
     assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
 
 
-def test_a_gang_goes_on_where_one_process_stopped(of_two, references):
+def test_a_process_group_resumes_where_one_process_stopped(of_two, references):
     outcomes = of_two["taken over"]
     assert outcomes[0]["reported"] == [4, 5, 6]
     assert_close(references("fp32"), state_of(outcomes), loss=1e-5, weights=1e-5)
@@ -294,7 +294,7 @@ def test_three_ranks_share_four_rows(of_three, references):
     assert_equal(state_of(of_three["whole"]), state_of(of_three["resumed"]))
 
 
-def inputs_of(recipe, data: TrainingData, gang: Gang) -> StepInputs:
+def inputs_of(recipe, data: TrainingData, ranks: ProcessGroup) -> StepInputs:
     architecture = recipe.architecture
     assert architecture is not None
     return StepInputs(
@@ -304,8 +304,8 @@ def inputs_of(recipe, data: TrainingData, gang: Gang) -> StepInputs:
         shape=architecture_shape(architecture, vocab_size=data.tokenizer.vocab_size),
         first_position=0,
         device=torch.device("cpu"),
-        compute=ComputeConfig(processes=gang.dp_world_size),
-        gang=gang,
+        compute=ComputeConfig(processes=ranks.dp_world_size),
+        ranks=ranks,
     )
 
 
@@ -327,8 +327,8 @@ def rows_and_labels(given: StepInput) -> list[tuple[bool, tuple, tuple]]:
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training_data, name, size):
     recipe = recipe_of(make_recipe, name)
-    whole = inputs_of(recipe, training_data, Gang())
-    ranks = [inputs_of(recipe, training_data, Gang(rank, size)) for rank in range(size)]
+    whole = inputs_of(recipe, training_data, ProcessGroup())
+    ranks = [inputs_of(recipe, training_data, ProcessGroup(rank, size)) for rank in range(size)]
     without = 0
     for step in range(recipe.total_steps):
         expected = whole.of(step)
@@ -347,12 +347,14 @@ def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training
 def test_shares_of_rows_are_whole_and_even(size):
     for num_rows in range(20):
         for before in range(10):
-            ends = [Gang(rank, size).share(num_rows, before=before) for rank in range(size)]
+            ends = [ProcessGroup(rank, size).share(num_rows, before=before) for rank in range(size)]
             assert [row for start, end in ends for row in range(start, end)] == [*range(num_rows)]
             sizes = [end - start for start, end in ends]
             assert max(sizes) - min(sizes) <= 1
     # Eight parts of one row each leave no rank without one.
-    parts = [[Gang(rank, 4).share(1, before=part) for rank in range(4)] for part in range(8)]
+    parts = [
+        [ProcessGroup(rank, 4).share(1, before=part) for rank in range(4)] for part in range(8)
+    ]
     per_rank = np.array([[end - start for start, end in part] for part in parts]).sum(0)
     assert per_rank.tolist() == [2, 2, 2, 2]
 
