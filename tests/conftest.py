@@ -148,7 +148,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     empty = {"png": b"png", "svg": to_svg(Figure(figsize=(1, 1)), name="empty").encode()}
 
-    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:  # noqa: A002
+    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
         content = empty[format]
         file.write(content.decode() if isinstance(file, io.TextIOBase) else content)
 
