@@ -36,7 +36,7 @@ def shortened(folder):
     study["recipe"] |= {"max_seqlen": 32, "rows_per_step": 2, "learning_rate": rate}
     study |= {"name": "short", "corpus": CORPUS, "checkpoint_every": 0, "heldout_every": 0}
     study["tasks"] = [{"name": "first-word", "source": "sc:own/first-word"}]
-    protocol = {"max_steps": 2, "batch_size": 4, "max_seqlen": 64, "precision": "bf16"}
+    protocol = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32, "precision": "bf16"}
     study["finetuning"] = {"learning_rates": [5e-4], "seeds": [0], "protocol": protocol}
     write_own_tasks(folder / "own")
     path = folder / "short.yaml"
