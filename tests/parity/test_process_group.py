@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from process_ranks import process_outcomes
 from safetensors.torch import load_file
 
 from biphasic.distributed import ProcessGroup
@@ -24,6 +23,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.rows import StepRows
+from process_ranks import process_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 

@@ -87,7 +87,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
 
     assert outdated_arms(plan, tmp_path) == []
     write("a" * 64, step=recipe.total_steps - 1)
-    write("b" * 64, fingerprint={"corpus_hash": "other"})
+    write("b" * 64, ground={"corpus_hash": "other"})
     with complete_folder(tmp_path / "states" / ("d" * 64)) as folder:
         (folder / "state.json").write_text("{")
     assert outdated_arms(plan, tmp_path) == []

@@ -199,9 +199,9 @@ def test_preset_equals_its_dimensions_written_out():
         ({"optimizer": {"beta1": 0.8}}, 1),
         ({"optimizer": {"epsilon": 1e-8}}, 1),
         ({"learning_rate": {"peak": 2e-3}}, 1),
-        ({"ground": dataclasses.replace(GROUND, corpus_hash="d" * 64)}, 1),
-        ({"ground": dataclasses.replace(GROUND, tokenizer_sha256="u" * 64)}, 0),
-        ({"ground": dataclasses.replace(GROUND, vocab_size=321)}, 0),
+        ({"fingerprint": dataclasses.replace(GROUND, corpus_hash="d" * 64)}, 1),
+        ({"fingerprint": dataclasses.replace(GROUND, tokenizer_sha256="u" * 64)}, 0),
+        ({"fingerprint": dataclasses.replace(GROUND, vocab_size=321)}, 0),
     ],
 )
 def test_each_determinant_matters_from_where_it_acts(changes, first_difference):
