@@ -69,6 +69,7 @@ def run_process(
         "OMP_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # installed libraries have their bytecode, so has ours
         **(settings or {}),
     }
     with tempfile.TemporaryDirectory() as folder:
