@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TrainedSegment:
     """A stretch of training that ran once, for one or more arms."""
 
     state: str
@@ -62,7 +62,7 @@ class ArmData:
 
     record: ArmRecord
     state: StateRecord | None
-    segments: tuple[Segment, ...]
+    segments: tuple[TrainedSegment, ...]
     training: Mapping[str, Curve]
     """Training loss by objective."""
     heldout: Mapping[str, Curve]
@@ -278,7 +278,7 @@ def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dic
     return found
 
 
-def _segments(arm: ArmRecord, states: _StateReader) -> tuple[Segment, ...]:
+def _segments(arm: ArmRecord, states: _StateReader) -> tuple[TrainedSegment, ...]:
     segments = []
     step, tokens, flops = 0, 0, 0.0
     for identity in arm.segments:
@@ -289,7 +289,7 @@ def _segments(arm: ArmRecord, states: _StateReader) -> tuple[Segment, ...]:
         total_tokens = sum(entry.tokens for entry in state.ledger)
         total_flops = sum(entry.flops for entry in state.ledger)
         segments.append(
-            Segment(
+            TrainedSegment(
                 state=identity,
                 start_step=step,
                 end_step=state.step,

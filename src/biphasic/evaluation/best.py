@@ -36,7 +36,7 @@ PROTOCOL = FinetuneProtocol(max_epochs=3)
 
 
 @dataclass(frozen=True)
-class FinetunedModel:
+class GridModel:
     """The best fine-tuning of a grid.
 
     Attributes:
@@ -62,7 +62,7 @@ def finetune_grid(
     num_workers: int,
     num_threads: int,
     console: Console,
-) -> FinetunedModel:
+) -> GridModel:
     """Do the fine-tunings of one task that have no result yet, and return the best of all.
 
     Weights are kept while the grid runs. A run that was finished earlier has scores only; if it is
@@ -98,7 +98,7 @@ def finetune_grid(
         kept = _refit(job, run, scratch=scratch / "again", threads=num_threads, console=console)
         if told := _difference(kept, chosen):
             say(told)
-    return FinetunedModel(plan, evaluation, kept)
+    return GridModel(plan, evaluation, kept)
 
 
 def score_grid(

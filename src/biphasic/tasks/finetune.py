@@ -126,7 +126,7 @@ class TrainedModel:
     head: dict[str, Tensor]
 
 
-Progress = Callable[[FinetuneRun, int, int, float], None]
+Report = Callable[[FinetuneRun, int, int, float], None]
 """Called after each step with the run, the steps taken, the steps in all and the loss."""
 Keep = Callable[[TrainedModel], None]
 """Called after each run with the model as it then is."""
@@ -171,7 +171,7 @@ class Finetuner:
         }
 
     def run(
-        self, run: FinetuneRun, *, progress: Progress | None = None, keep: Keep | None = None
+        self, run: FinetuneRun, *, progress: Report | None = None, keep: Keep | None = None
     ) -> tuple[FinetuneResult, ...]:
         """Fine-tune by the protocol and score the last step on each of the run's tasks.
 
@@ -229,7 +229,7 @@ class Finetuner:
         return head
 
     def _train_and_score(
-        self, head: nn.Module, run: FinetuneRun, progress: Progress | None, started: float
+        self, head: nn.Module, run: FinetuneRun, progress: Report | None, started: float
     ) -> Iterator[FinetuneResult]:
         encoder = Encoder(self._model, pad_id=run.task.pad_id)
         steps, is_finite = self._train(encoder, head, run, progress)
@@ -250,7 +250,7 @@ class Finetuner:
             )
 
     def _train(
-        self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Progress | None
+        self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Report | None
     ) -> tuple[int, bool]:
         """Take the steps; return how many were taken, and whether all was finite."""
         if not run.protocol.num_steps(run.task.num_train):  # zero-shot
@@ -280,7 +280,7 @@ def finetune_group(
     model: PreTrainedModel,
     runs: Sequence[FinetuneRun],
     *,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     keep: Keep | None = None,
 ) -> Iterator[tuple[FinetuneResult, ...]]:
     """Fine-tune a model once for each run, all from the weights it has now; see `Finetuner`."""
@@ -324,7 +324,7 @@ def _take_steps(
     head: nn.Module,
     optimizer: Optimizer,
     run: FinetuneRun,
-    progress: Progress | None,
+    progress: Report | None,
 ) -> tuple[int, bool]:
     num_steps = run.protocol.num_steps(run.task.num_train)
     schedule = run.protocol.schedule(run.learning_rate, num_steps=num_steps)

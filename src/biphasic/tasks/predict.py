@@ -47,7 +47,7 @@ class Summary:
     max_seqlen: int
 
 
-class Columns:
+class TextColumns:
     """Which columns of an input hold the fields of a task; chosen by its first row."""
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
@@ -141,7 +141,7 @@ def predict_file(
     record = read_head(folder)
     if record.kind in {"ir", "zs"}:
         raise DataError(f"{folder}: for retrieval, nothing to predict; use 'biphasic encode'")
-    chosen = Columns(record, columns)
+    chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
     with computing_on(wanted):
@@ -170,7 +170,7 @@ def predict_file(
     return Summary(done, num_cut, num_empty, finetuned.protocol.max_seqlen)
 
 
-def _example(row: Row, columns: Columns, record: HeadRecord) -> tuple[str, Any]:
+def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
     """Return the id of a row, and what is predicted on."""
     renamed = columns.renamed(row)
     return renamed.id(), example_of(renamed, record)

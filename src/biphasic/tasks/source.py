@@ -20,7 +20,7 @@ from biphasic.files import (
     write_json,
 )
 from biphasic.locks import wait_for_work
-from biphasic.tasks.custom.data import Content, read_content
+from biphasic.tasks.custom.data import TaskContent, read_content
 from biphasic.tasks.custom.files import own_files
 from biphasic.tasks.custom.task_file import TaskFile, describe, load_task_file
 from biphasic.tasks.formats.folder import (
@@ -165,7 +165,7 @@ def _choices(file: TaskFile) -> Iterator[str]:
         yield f"{split} is limited to {limit:,}, chosen with seed {file.seed}"
 
 
-def _counts(content: Content) -> dict[str, int]:
+def _counts(content: TaskContent) -> dict[str, int]:
     judged = {split: len({row[0] for row in rows}) for split, rows in content.qrels.items()}
     return {split: len(rows) for split, rows in content.splits.items()} | judged
 

@@ -21,7 +21,7 @@ from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import Run, resume_or_start
-from biphasic.training.state import Progress
+from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
 from biphasic.training.step.passes import pass_loss
 from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
@@ -115,7 +115,7 @@ def train_segment(
     recipe = lineage.recipe
     _check_processes(recipe, options.compute, ranks)
     target = store / "states" / lineage.identities[end]
-    progress = Progress.of(store, lineage.identities[end], start=start)
+    progress = Checkpoints.of(store, lineage.identities[end], start=start)
     if ranks.from_first(is_complete(target)):
         if ranks.is_first:
             progress.clear()
@@ -207,7 +207,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
     return total
 
 
-def _save_checkpoint(run: Run, progress: Progress) -> None:
+def _save_checkpoint(run: Run, progress: Checkpoints) -> None:
     run.save(progress.path(run.step))
     if run.ranks.is_first:
         progress.drop_before(run.step)

@@ -40,7 +40,7 @@ from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
     STATE_FORMAT,
-    Progress,
+    Checkpoints,
     Snapshot,
     load_state,
     metrics_lines,
@@ -175,7 +175,7 @@ def resume_or_start(
     lineage: Lineage,
     data: TrainingData,
     store: Path,
-    progress: Progress,
+    progress: Checkpoints,
     *,
     start: int,
     tensorboard: Path | None,
@@ -237,7 +237,7 @@ def resume_or_start(
     return run
 
 
-def _latest_step(progress: Progress, ranks: ProcessGroup) -> int | None:
+def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:
     """Return the step of the newest checkpoint, as the first rank sees the store."""
     seen = progress.latest_step()
     step = ranks.from_first(-1 if seen is None else seen)

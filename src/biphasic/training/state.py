@@ -138,7 +138,7 @@ def verify_state(
         raise CheckpointError(f"{folder}: holds state {held[:12]}, not {identity[:12]}; {remedy}")
 
 
-class Progress:
+class Checkpoints:
     """Checkpoints within a segment: the latest is kept until the segment's state is there."""
 
     def __init__(self, folder: Path) -> None:
@@ -146,7 +146,7 @@ class Progress:
         self._folder = folder
 
     @classmethod
-    def of(cls, store: Path, identity: str, *, start: int) -> Progress:
+    def of(cls, store: Path, identity: str, *, start: int) -> Checkpoints:
         """Return the checkpoints of the segment from `start` to the state `identity`."""
         return cls(store / "progress" / f"{identity}-from-{start}")
 

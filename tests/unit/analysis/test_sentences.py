@@ -8,7 +8,7 @@ from made_scores import example_reader, made_scores
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
 from biphasic.analysis.statistics.compare import compare_arms, family_of
-from biphasic.analysis.statistics.variance import Source
+from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
     coverage_sentence,
@@ -147,10 +147,12 @@ def test_what_selection_adds_by_hand():
 
 
 def test_sources_and_numbers():
-    assert source_sentence(Source("test examples", 0.5, "2 models")) == (
+    assert source_sentence(SpreadSource("test examples", 0.5, "2 models")) == (
         "Test examples: 0.50 points (2 models)."
     )
-    assert source_sentence(Source("test examples", None, "x")) == "Test examples: not known (x)."
+    assert (
+        source_sentence(SpreadSource("test examples", None, "x")) == "Test examples: not known (x)."
+    )
     assert number(-0.001) == "0.00"
 
 

@@ -19,7 +19,7 @@ from biphasic.records import StateRecord
 from biphasic.tasks.encoding import frame
 from biphasic.training.state import (
     STATE_FORMAT,
-    Progress,
+    Checkpoints,
     Snapshot,
     load_state,
     metrics_lines,
@@ -195,16 +195,16 @@ def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, vic
     assert list(tmp_path.iterdir()) == []
 
 
-def save_at(progress: Progress, step: int, tokenizer) -> None:
+def save_at(progress: Checkpoints, step: int, tokenizer) -> None:
     save_state(progress.path(step), snapshot(), config={}, tokenizer=tokenizer)
 
 
 def test_progress_finds_the_newest_complete_checkpoint(tmp_path, tokenizer):
     folder = tmp_path / "progress"
-    assert Progress(folder).latest_step() is None
+    assert Checkpoints(folder).latest_step() is None
     for step in (2, 10):
-        save_at(Progress(folder), step, tokenizer)
-    progress = Progress(folder)
+        save_at(Checkpoints(folder), step, tokenizer)
+    progress = Checkpoints(folder)
     assert progress.latest_step() == 10
     (progress.path(10) / "manifest.json").unlink()
     assert progress.latest_step() == 2
@@ -212,12 +212,12 @@ def test_progress_finds_the_newest_complete_checkpoint(tmp_path, tokenizer):
 
 def test_half_written_checkpoint_is_invisible_and_swept_away(tmp_path, tokenizer):
     folder = tmp_path / "progress"
-    save_at(Progress(folder), 2, tokenizer)
+    save_at(Checkpoints(folder), 2, tokenizer)
     # What a kill in the middle of `save_state` leaves behind.
     half = folder / ".partial-step-00000004-1234abcd"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
-    progress = Progress(folder)
+    progress = Checkpoints(folder)
     assert progress.latest_step() == 2
     progress.remove_partials()
     assert not half.exists()
@@ -225,7 +225,7 @@ def test_half_written_checkpoint_is_invisible_and_swept_away(tmp_path, tokenizer
 
 
 def test_progress_drops_old_checkpoints_then_all(tmp_path, tokenizer):
-    progress = Progress.of(tmp_path, IDENTITY, start=3)
+    progress = Checkpoints.of(tmp_path, IDENTITY, start=3)
     for step in (4, 6, 8):
         save_at(progress, step, tokenizer)
     progress.drop_before(8)
@@ -237,9 +237,9 @@ def test_progress_drops_old_checkpoints_then_all(tmp_path, tokenizer):
 
 
 def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):
-    save_at(Progress.of(tmp_path, IDENTITY, start=3), 4, tokenizer)
-    assert Progress.of(tmp_path, IDENTITY, start=0).latest_step() is None
-    assert Progress.of(tmp_path, "cd" * 32, start=3).latest_step() is None
+    save_at(Checkpoints.of(tmp_path, IDENTITY, start=3), 4, tokenizer)
+    assert Checkpoints.of(tmp_path, IDENTITY, start=0).latest_step() is None
+    assert Checkpoints.of(tmp_path, "cd" * 32, start=3).latest_step() is None
 
 
 def test_metrics_lines():

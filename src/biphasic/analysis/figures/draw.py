@@ -52,7 +52,7 @@ _FEW_POINTS = 12
 
 
 @dataclass(frozen=True)
-class Layout:
+class FigureLayout:
     """Sizes in inches.
 
     Attributes:
@@ -70,28 +70,28 @@ class Layout:
     has_key: bool = True
 
 
-PRINT = Layout()
+PRINT = FigureLayout()
 """As wide as a page."""
-PHONE = Layout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
+PHONE = FigureLayout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
 """As wide as a phone, a panel below the other."""
-ALONE = Layout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
+ALONE = FigureLayout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
 """As wide as a phone, a name at each line's end."""
 PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
 """The same for print, two panels side by side."""
 
 
-def chart_svg(chart: Chart, layout: Layout = PHONE) -> str:
+def chart_svg(chart: Chart, layout: FigureLayout = PHONE) -> str:
     """Render a chart for a page, as wide as a phone unless told otherwise."""
     return page_svg(draw_chart(chart, layout), name=chart.name, alt=chart.alt)
 
 
-def draw_chart(chart: Chart, layout: Layout = PRINT) -> Figure:
+def draw_chart(chart: Chart, layout: FigureLayout = PRINT) -> Figure:
     """Draw a chart."""
     with drawing(salt=chart.name):
         return _draw(chart, layout)
 
 
-def _draw(chart: Chart, layout: Layout) -> Figure:
+def _draw(chart: Chart, layout: FigureLayout) -> Figure:
     num_columns = max(1, min(layout.num_columns, len(chart.panels)))
     num_rows = math.ceil(len(chart.panels) / num_columns)
     # A figure of one or two panels keeps room for its title and key.

@@ -37,7 +37,7 @@ _MARKS = {
 
 
 @dataclass(frozen=True)
-class Axis:
+class Scale:
     """A range of scores, with the places of its labelled lines."""
 
     low: float
@@ -64,7 +64,7 @@ class Strip:
     """Where the paper's value stands."""
 
 
-def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Axis | None:
+def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Scale | None:
     """Choose a range in which all scores have room; None without any."""
     estimates = [score.estimate for score in scores if score.estimate]
     ends = [end for found in (*estimates, *references) for end in (found.low, found.high)]
@@ -73,12 +73,12 @@ def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Axis | None
         return None
     room = max(_ROOM * (max(ends) - min(ends)), _LEAST_ROOM)
     low, high = min(ends) - room, max(ends) + room
-    bare = Axis(low, high, ())
+    bare = Scale(low, high, ())
     ticks = ((bare.place(tick), f"{tick:g}") for tick in round_ticks(low, high, most=_MOST_TICKS))
-    return Axis(low, high, tuple(ticks))
+    return Scale(low, high, tuple(ticks))
 
 
-def strip(score: Score, style: SeriesStyle, on: Axis, reference: Estimate | None) -> Strip | None:
+def strip(score: Score, style: SeriesStyle, on: Scale, reference: Estimate | None) -> Strip | None:
     """Place an arm's score on an axis; None where it has none."""
     if score.estimate is None:
         return None
@@ -133,7 +133,7 @@ def _draw_rows(
     axes: Axes, scores: Scores, dataset: DatasetInfo, styles: Mapping[str, SeriesStyle]
 ) -> None:
     rows = [scores.get(model.name, dataset.name) or Score(None) for model in scores.models]
-    on = axis(rows, []) or Axis(0.0, 100.0, ())
+    on = axis(rows, []) or Scale(0.0, 100.0, ())
     axes.set(xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
     fix_ticks(axes, on.ticks)
     names = [wrap(model.label) for model in scores.models]

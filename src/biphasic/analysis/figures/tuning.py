@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series, ticks_at
-from biphasic.analysis.figures.draw import Layout, draw_chart
+from biphasic.analysis.figures.draw import FigureLayout, draw_chart
 from biphasic.analysis.figures.palette import SeriesStyle, distinct_styles
 from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.text import csv_text
@@ -15,7 +15,7 @@ from biphasic.analysis.tune_record import CurveRecord, TuneRecord
 
 _NAME = "tune-curve"
 _COLUMNS = ("name", "measure", "peak", "loss", "is_chosen", "lost", "state")
-_LAYOUT = Layout(num_columns=2, panel_width=3.6, panel_height=2.4)
+_LAYOUT = FigureLayout(num_columns=2, panel_width=3.6, panel_height=2.4)
 _TALLEST_NATS = 1.0
 """Losses further above the lowest are drawn at that height: how bad they are says nothing."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.palette import SeriesStyle
-from biphasic.analysis.figures.strips import Axis, Strip, axis, strip
+from biphasic.analysis.figures.strips import Scale, Strip, axis, strip
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, ModelInfo, Score, Scores
@@ -48,7 +48,7 @@ class Card:
     title: str
     line: str
     notes: tuple[str, ...]
-    axis: Axis | None
+    axis: Scale | None
     rows: tuple[CardRow, ...]
     more: tuple[CardRow, ...]
     """Arms beyond the best, where there are many."""
@@ -74,7 +74,7 @@ class _Column:
     def reference(self, model: ModelInfo) -> Estimate | None:
         return self.paper.get(model.name, self.dataset.name)
 
-    def axis(self) -> Axis | None:
+    def axis(self) -> Scale | None:
         found = [self.score(model) for model in self.scores.models]
         references = [self.reference(model) for model in self.scores.models]
         return axis([score for score in found if score], [r for r in references if r])
@@ -148,7 +148,7 @@ def best_of(scores: Scores, dataset: str) -> set[str]:
     return set() if len(best) == len(order) > 1 else best
 
 
-def _rows(column: _Column, on: Axis | None) -> list[CardRow]:
+def _rows(column: _Column, on: Scale | None) -> list[CardRow]:
     best = best_of(column.scores, column.dataset.name)
     rows = []
     for index, model in enumerate(column.scores.models):
@@ -187,7 +187,7 @@ def _fold(
     )
 
 
-def _floor(column: _Column, on: Axis | None) -> float | None:
+def _floor(column: _Column, on: Scale | None) -> float | None:
     for model in column.scores.models:
         score = column.score(model)
         if model.objective == UNTRAINED and score and score.estimate and on:

@@ -11,7 +11,7 @@ from biphasic.analysis.page.cards import best_of, ranked, score_text
 from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.examples import ExampleScores
 from biphasic.analysis.scores.table import UNTRAINED, DatasetInfo, Scores
-from biphasic.analysis.statistics.compare import Comparison, Family, family_of
+from biphasic.analysis.statistics.compare import Family, ModelComparison, family_of
 from biphasic.analysis.statistics.variance import VarianceSplit, variance_split
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,
@@ -48,7 +48,7 @@ class Evidence:
     split: VarianceSplit
 
     @property
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[ModelComparison, ...]:
         """The best arm with every other, best first."""
         return self.family.with_best
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from biphasic.analysis.figures.catalog import record_figures, score_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
-from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, Layout, chart_svg, draw_chart
+from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, FigureLayout, chart_svg, draw_chart
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import MUTED, SeriesStyle, arm_styles
 from biphasic.analysis.figures.rates import RATE_FIGURE, rates_of_arms
@@ -123,6 +123,6 @@ def _single(chart: Chart | Skipped) -> list[InlineFigure]:
     return [_inline(each, ALONE) for each in chart.split()] if isinstance(chart, Chart) else []
 
 
-def _inline(chart: Chart, layout: Layout) -> InlineFigure:
+def _inline(chart: Chart, layout: FigureLayout) -> InlineFigure:
     svg = Markup(chart_svg(chart, layout))  # noqa: S704 - matplotlib and page_svg escape all names
     return InlineFigure(chart.title, svg, chart.caption)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from biphasic.analysis.figures.palette import SeriesStyle
 from biphasic.analysis.page.cards import best_of, paper_text, score_text
 from biphasic.analysis.page.evidence import Evidence, spread_sentences
-from biphasic.analysis.records import Segment, StudyRecords
+from biphasic.analysis.records import StudyRecords, TrainedSegment
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import Cell
 from biphasic.analysis.scores.table import Score, Scores
-from biphasic.analysis.statistics.compare import Comparison
+from biphasic.analysis.statistics.compare import ModelComparison
 from biphasic.analysis.statistics.crossed import ExampleInterval
 from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.statistics.power import EffectSize
@@ -68,7 +68,7 @@ class RateRow:
 class SegmentLine:
     """A training segment and who builds on it."""
 
-    segment: Segment
+    segment: TrainedSegment
     users: str
     tokens_per_second: float
 
@@ -217,14 +217,14 @@ def comparison_tables(
             )
 
 
-def _rest(found: Sequence[Comparison]) -> str:
+def _rest(found: Sequence[ModelComparison]) -> str:
     if not found:
         return ""
     clear = sum(each.is_clear for each in found)
     return f"Of {count(len(found), 'arm')} further behind {clear:,} are clearly so."
 
 
-def _comparison_row(found: Comparison, labels: Mapping[str, str]) -> ComparisonRow:
+def _comparison_row(found: ModelComparison, labels: Mapping[str, str]) -> ComparisonRow:
     difference, effect, examples = found.difference, found.effect, found.examples
     interval = "" if difference.half_width is None else (
         f" ({number(difference.low)} to {number(difference.high)})"

@@ -35,7 +35,7 @@ _NOTHING_RANDOM = ZERO_SHOT.upper()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelComparison:
     """Two models on a dataset.
 
     Attributes:
@@ -118,7 +118,7 @@ class Comparison:
 
 def compare_arms(
     scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
-) -> Comparison | None:
+) -> ModelComparison | None:
     """Compare two models on one dataset, as a family of its own; None where one has no score.
 
     Args:
@@ -145,7 +145,7 @@ class Family:
         scores: Of the models.
         dataset: A dataset or average.
         order: Names of the models that have a score, best first.
-        p_adjusted: Of each pair, as in `Comparison`; NaN where there is no test.
+        p_adjusted: Of each pair, as in `ModelComparison`; NaN where there is no test.
         p_over_seeds: Likewise.
         size: Pairs that were corrected for.
         with_examples: Whether scores of single examples were asked for.
@@ -160,12 +160,12 @@ class Family:
     with_examples: bool
 
     @cached_property
-    def with_best(self) -> tuple[Comparison, ...]:
+    def with_best(self) -> tuple[ModelComparison, ...]:
         """The best model against every other, in order of their means."""
         found = (self.compare(self.order[0], other) for other in self.order[1:])
         return tuple(comparison for comparison in found if comparison is not None)
 
-    def compare(self, first: str, second: str) -> Comparison | None:
+    def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None where one has no score."""
         pair = pair_of(self.scores, first, second, self.dataset.name)
         if pair is None:
@@ -277,7 +277,7 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
     return best.low > other.high
 
 
-def _comparison(family: Family, pair: Pair, place: int) -> Comparison:
+def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
     about, values = family.dataset, tuple(pair.by_seed.values())
     found, missing = None, "scores of single examples were not asked for"
     if family.with_examples:
@@ -287,7 +287,7 @@ def _comparison(family: Family, pair: Pair, place: int) -> Comparison:
         except DataError as error:
             missing = str(error)
     over_examples = found.p_value if found and about.task == _NOTHING_RANDOM else None
-    return Comparison(
+    return ModelComparison(
         first=pair.first,
         second=pair.second,
         dataset=about.name,

@@ -28,7 +28,7 @@ _ZERO_SHOT = "zero-shot: nothing is fine-tuned"
 
 
 @dataclass(frozen=True)
-class Source:
+class SpreadSource:
     """One source of spread.
 
     Attributes:
@@ -47,13 +47,13 @@ class VarianceSplit:
     """The sources of spread on one dataset."""
 
     dataset: str
-    pretraining: Source
-    finetuning: Source
-    rate_choice: Source
-    examples: Source
+    pretraining: SpreadSource
+    finetuning: SpreadSource
+    rate_choice: SpreadSource
+    examples: SpreadSource
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SpreadSource, ...]:
         """All four."""
         return (self.pretraining, self.finetuning, self.rate_choice, self.examples)
 
@@ -88,7 +88,7 @@ def variance_split(
     )
 
 
-def _pretraining(scores: Scores, found: dict[str, Score]) -> Source:
+def _pretraining(scores: Scores, found: dict[str, Score]) -> SpreadSource:
     name = "pretraining seed"
     between: list[tuple[float, int]] = []
     for group in scores.replicates:
@@ -101,31 +101,31 @@ def _pretraining(scores: Scores, found: dict[str, Score]) -> Source:
         excess = statistics.variance(means) - (statistics.fmean(known) if known else 0.0)
         between.append((excess, len(means) - 1))
     if not between:
-        return Source(name, None, "each model was pretrained once")
+        return SpreadSource(name, None, "each model was pretrained once")
     freedom = sum(weight for _, weight in between)
     pooled = sum(value * weight for value, weight in between) / freedom
     runs = f"{freedom + len(between)} pretraining runs of {count(len(between), 'recipe')}"
-    return Source(name, math.sqrt(max(pooled, 0.0)), runs)
+    return SpreadSource(name, math.sqrt(max(pooled, 0.0)), runs)
 
 
-def _finetuning(found: dict[str, Score], dataset: DatasetInfo) -> Source:
+def _finetuning(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "fine-tuning seed"
     if dataset.task == ZERO_SHOT.upper():
-        return Source(name, None, _ZERO_SHOT)
+        return SpreadSource(name, None, _ZERO_SHOT)
     variances = [_variance([*(score.at_one_rate or {}).values()]) for score in found.values()]
     known = [value for value in variances if value is not None]
     if not known:
-        return Source(name, None, "no model has two seeds at one learning rate")
+        return SpreadSource(name, None, "no model has two seeds at one learning rate")
     basis = f"{count(len(known), 'model')}, one learning rate for all seeds of each"
-    return Source(name, math.sqrt(statistics.fmean(known)), basis)
+    return SpreadSource(name, math.sqrt(statistics.fmean(known)), basis)
 
 
-def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> Source:
+def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "choice of the learning rate"
     if dataset.task == ZERO_SHOT.upper():
-        return Source(name, None, _ZERO_SHOT)
+        return SpreadSource(name, None, _ZERO_SHOT)
     if all((score.num_rates or 1) < 2 for score in found.values()):
-        return Source(name, None, "one learning rate only")
+        return SpreadSource(name, None, "one learning rate only")
     added = []
     for score in found.values():
         chosen = _variance([*(score.by_seed or {}).values()])
@@ -133,20 +133,20 @@ def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> Source:
         if chosen is not None and fixed is not None:
             added.append(chosen - fixed)
     if not added:
-        return Source(name, None, "no model has two seeds at one learning rate")
+        return SpreadSource(name, None, "no model has two seeds at one learning rate")
     excess = statistics.fmean(added)
     basis = f"{count(len(added), 'model')}, the best rate of each seed against one for all"
     if excess < 0:
         basis += "; it made scores vary less, not more"
-    return Source(name, math.sqrt(max(excess, 0.0)), basis)
+    return SpreadSource(name, math.sqrt(max(excess, 0.0)), basis)
 
 
 def _examples(
     scores: Scores, dataset: DatasetInfo, found: dict[str, Score], *, is_asked: bool
-) -> Source:
+) -> SpreadSource:
     name = "test examples"
     if not is_asked:
-        return Source(name, None, "scores of single examples were not asked for")
+        return SpreadSource(name, None, "scores of single examples were not asked for")
     variances, reason = [], "there are no scores of single examples"
     for model in found:
         try:
@@ -154,10 +154,10 @@ def _examples(
         except DataError as error:
             reason = str(error)
     if not variances:
-        return Source(name, None, reason)
+        return SpreadSource(name, None, reason)
     lost = len(found) - len(variances)
     basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
-    return Source(name, math.sqrt(statistics.fmean(variances)), basis)
+    return SpreadSource(name, math.sqrt(statistics.fmean(variances)), basis)
 
 
 def _example_variance(scores: Scores, model: str, dataset: DatasetInfo) -> float:

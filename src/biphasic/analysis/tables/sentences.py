@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from biphasic.analysis.estimate import expected_coverage
 from biphasic.analysis.scores.table import PERCENT, Scores
-from biphasic.analysis.statistics.compare import Comparison
+from biphasic.analysis.statistics.compare import ModelComparison
 from biphasic.analysis.statistics.exact import ExactTest
 from biphasic.analysis.statistics.power import LEVEL
-from biphasic.analysis.statistics.variance import Source
+from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.text import count, listing, short
 from biphasic.records import Convention
 
@@ -17,7 +17,7 @@ Labels = Mapping[str, str]
 _DIGITS = 2
 
 
-def comparison_sentence(found: Comparison, labels: Labels | None = None) -> str:
+def comparison_sentence(found: ModelComparison, labels: Labels | None = None) -> str:
     """Say by how much one model is above another, and how sure that is.
 
     Args:
@@ -35,7 +35,7 @@ def comparison_sentence(found: Comparison, labels: Labels | None = None) -> str:
     return f"{size}{f' ({details})' if details else ''}: {_verdict(found)}."
 
 
-def _interval(found: Comparison) -> str:
+def _interval(found: ModelComparison) -> str:
     half_width = found.difference.half_width
     if half_width is None:
         return ""
@@ -46,7 +46,7 @@ def _interval(found: Comparison) -> str:
     return f"95 % interval {number(low)} to {number(high)}, {over}"
 
 
-def _p_value(found: Comparison) -> str:
+def _p_value(found: ModelComparison) -> str:
     if found.p_adjusted is None:
         return ""
     if found.family_size == 1:
@@ -54,7 +54,7 @@ def _p_value(found: Comparison) -> str:
     return f"{probability(found.p_adjusted)} corrected for {found.family_size:,} comparisons"
 
 
-def _verdict(found: Comparison) -> str:
+def _verdict(found: ModelComparison) -> str:
     if found.is_clear:
         return "the difference is clear"
     if found.verdict == "undecided":
@@ -66,7 +66,7 @@ def _verdict(found: Comparison) -> str:
     return "without two seeds of each there is nothing to judge it by"
 
 
-def examples_sentence(found: Comparison) -> str:
+def examples_sentence(found: ModelComparison) -> str:
     """Say what other test examples could change, or why that is not known."""
     if found.examples is None:
         return f"Not known over test examples: {found.examples_missing}."
@@ -79,7 +79,7 @@ def examples_sentence(found: Comparison) -> str:
     return f"Over {over} together, 95 % interval{family}: {low} to {high} points."
 
 
-def floor_sentence(found: Comparison) -> str:
+def floor_sentence(found: ModelComparison) -> str:
     """Say what tests without any assumption find, or that they cannot find anything."""
     test = found.sign_flip
     if test is None:
@@ -101,7 +101,7 @@ def _exact(test: ExactTest) -> str:
     return probability(test.p_value)
 
 
-def detectable_sentence(found: Comparison) -> str:
+def detectable_sentence(found: ModelComparison) -> str:
     """Say how small a difference the seeds at hand could have shown; empty where nothing says."""
     if found.detectable is None:
         return ""
@@ -183,7 +183,7 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
     return gains
 
 
-def source_sentence(source: Source) -> str:
+def source_sentence(source: SpreadSource) -> str:
     """Say how much one source of spread contributes, or why that is not known."""
     name = f"{source.name[:1].upper()}{source.name[1:]}"
     if source.deviation is None:

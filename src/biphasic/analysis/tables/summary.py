@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from biphasic.analysis.records import ArmData, Segment, StudyRecords
+from biphasic.analysis.records import ArmData, StudyRecords, TrainedSegment
 from biphasic.analysis.tables.results import lowest_loss
 from biphasic.analysis.text import (
     OBJECTIVES,
@@ -40,7 +40,7 @@ class CostRow:
 class SegmentRow:
     """A segment with the arms that use it."""
 
-    segment: Segment
+    segment: TrainedSegment
     arms: tuple[str, ...]
 
 
@@ -152,7 +152,7 @@ def _cost_row(arm: ArmData, index: int) -> CostRow:
 
 def segment_rows(records: StudyRecords) -> list[SegmentRow]:
     """List every training segment once, with the arms that build on it."""
-    segments: dict[str, Segment] = {}
+    segments: dict[str, TrainedSegment] = {}
     users: dict[str, list[str]] = defaultdict(list)
     for arm in records.arms:
         for segment in arm.segments:

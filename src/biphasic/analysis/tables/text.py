@@ -10,7 +10,7 @@ from rich.text import Text
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
-from biphasic.analysis.statistics.compare import Comparison, family_of, ranked
+from biphasic.analysis.statistics.compare import ModelComparison, family_of, ranked
 from biphasic.analysis.statistics.doubts import doubt_notes
 from biphasic.analysis.statistics.variance import variance_split
 from biphasic.analysis.tables.sentences import (
@@ -102,7 +102,7 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         yield from (f"  {source_sentence(source)}" for source in split.sources)
 
 
-def _about(found: Comparison, labels: dict[str, str]) -> Iterator[str]:
+def _about(found: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
     yield comparison_sentence(found, labels)
     yield examples_sentence(found)
     yield floor_sentence(found)

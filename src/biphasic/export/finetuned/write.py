@@ -18,7 +18,7 @@ from biphasic.evaluation.best import (
     LEARNING_RATES,
     PROTOCOL,
     SEEDS,
-    FinetunedModel,
+    GridModel,
     finetune_grid,
     score_grid,
 )
@@ -219,7 +219,7 @@ def _scratch(out: Path) -> Iterator[Path]:
 class _Writer:
     """Writes one fine-tuned model, in the first form that proves to compute the same."""
 
-    finetuned: FinetunedModel
+    finetuned: GridModel
     model: str
     tokenizer: TextTokenizer
     task: Task

@@ -27,7 +27,7 @@ from biphasic.study.plan.training import Segment
 from biphasic.study.run.missing import missing_work
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.state import Progress, verify_state
+from biphasic.training.state import Checkpoints, verify_state
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def check_inputs(plan: Plan, store: Path) -> None:
                 hashes=identity in needed,
             )
     for segment in missing:
-        progress = Progress.of(store, segment.id, start=segment.start)
+        progress = Checkpoints.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
         if latest is not None:
             verify_folder(progress.path(latest), remedy="delete this folder and run again")

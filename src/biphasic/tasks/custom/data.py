@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class Content:
+class TaskContent:
     """What `write_task_folder` takes besides the description."""
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Content:
     qrels: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
 
 
-def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     """Read a person's files.
 
     Args:
@@ -71,7 +71,7 @@ def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> Conte
         return _read(file, files, where=where)
 
 
-def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     if file.kind in RETRIEVAL_KINDS:
         return _read_retrieval(file, files, where=where)
     paths = {split: files[split] for split in SPLITS if split in files}
@@ -87,7 +87,7 @@ def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
     cut = _cut(file, rows, where=where)
     if file.kind == "sr":
         check_values((row.real("value") for row in cut["train"]), where=str(paths["train"]))
-    return Content(
+    return TaskContent(
         splits={split: [row.value for row in kept] for split, kept in cut.items()},
         labels=labels.names if labels else None,
     )
@@ -202,7 +202,7 @@ def _cut(file: TaskFile, splits: dict[str, list], *, where: str) -> dict[str, li
     )
 
 
-def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Content:
+def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     corpus = {key: (title, text) for key, title, text in read_texts(files["corpus"])}
     queries = {key: text for key, _, text in read_texts(files["queries"])}
     judged = {
@@ -211,7 +211,7 @@ def _read_retrieval(file: TaskFile, files: dict[str, Path], *, where: str) -> Co
         if split in files
     }
     cut = _cut(file, judged, where=where)
-    return Content(
+    return TaskContent(
         corpus=[
             {"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items()
         ],

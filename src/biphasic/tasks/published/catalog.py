@@ -17,7 +17,7 @@ from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.published.ir import RetrievalSource, read_retrieval
 from biphasic.tasks.published.qa import QuestionSource, read_questions
 from biphasic.tasks.published.sc import ClassificationSource, read_classification
-from biphasic.tasks.published.tables import Content, Opener, Table
+from biphasic.tasks.published.tables import Content, DatasetTable, Opener
 from biphasic.tasks.published.tc import TaggingSource, read_tagging
 from biphasic.tasks.records import Kind
 
@@ -54,8 +54,8 @@ class PublishedTask:
         return tuple(dict.fromkeys(table.dataset for table in tables))
 
 
-def _glue(config: str, split: str) -> Table:
-    return Table("nyu-mll/glue", split, config)
+def _glue(config: str, split: str) -> DatasetTable:
+    return DatasetTable("nyu-mll/glue", split, config)
 
 
 _ONTONOTES_TAGS = """
@@ -163,12 +163,12 @@ _TASKS = (
         kind="ir",
         license="cc-by-sa-4.0",
         source=RetrievalSource(
-            pairs=Table("hgissbkh/msmarco-pairs", "train"),
-            corpus=Table("BeIR/msmarco", "corpus", "corpus"),
-            queries=Table("BeIR/msmarco", "queries", "queries"),
+            pairs=DatasetTable("hgissbkh/msmarco-pairs", "train"),
+            corpus=DatasetTable("BeIR/msmarco", "corpus", "corpus"),
+            queries=DatasetTable("BeIR/msmarco", "queries", "queries"),
             judged={
-                "validation": Table("BeIR/msmarco-qrels", "validation"),
-                "test": Table("BeIR/msmarco-qrels", "test"),
+                "validation": DatasetTable("BeIR/msmarco-qrels", "validation"),
+                "test": DatasetTable("BeIR/msmarco-qrels", "test"),
             },
         ),
     ),
@@ -179,9 +179,9 @@ _TASKS = (
         license="cc-by-sa-4.0",
         trained_on="msmarco",
         source=RetrievalSource(
-            corpus=Table("BeIR/nq", "corpus", "corpus"),
-            queries=Table("BeIR/nq", "queries", "queries"),
-            judged={"test": Table("BeIR/nq-qrels", "test")},
+            corpus=DatasetTable("BeIR/nq", "corpus", "corpus"),
+            queries=DatasetTable("BeIR/nq", "queries", "queries"),
+            judged={"test": DatasetTable("BeIR/nq-qrels", "test")},
             document_template="Document: {title}. {text}",
         ),
     ),
@@ -191,11 +191,11 @@ _TASKS = (
         kind="ir",
         trained_on="msmarco",
         source=RetrievalSource(
-            corpus=Table("hgissbkh/mldr-en", "corpus", "corpus"),
+            corpus=DatasetTable("hgissbkh/mldr-en", "corpus", "corpus"),
             document_id="docid",
             judged={
-                "validation": Table("hgissbkh/mldr-en", "dev", "default"),
-                "test": Table("hgissbkh/mldr-en", "test", "default"),
+                "validation": DatasetTable("hgissbkh/mldr-en", "dev", "default"),
+                "test": DatasetTable("hgissbkh/mldr-en", "test", "default"),
             },
         ),
     ),

@@ -13,7 +13,14 @@ from typing import Any
 from biphasic.errors import DataError
 from biphasic.seeds import permutation, stream
 from biphasic.tasks.published.pairs import Pairs, choose_pairs
-from biphasic.tasks.published.tables import SPLIT_SEED, Content, Opener, Row, Table, find_column
+from biphasic.tasks.published.tables import (
+    SPLIT_SEED,
+    Content,
+    DatasetTable,
+    Opener,
+    Row,
+    find_column,
+)
 
 _QUERY_TEMPLATE = "Query: {text}"
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
@@ -34,7 +41,7 @@ class RetrievalSource:
     Attributes:
         corpus: All documents.
         document_id: Column of their ids.
-        judged: Table of judgements by split; where there is none for validation, the test queries
+        judged: Tables of judgements by split; where there is none for validation, the test queries
             are halved.
         queries: All queries; none where the tables of judgements hold them.
         pairs: Training queries, each with a relevant document; none where the task is evaluated
@@ -42,14 +49,14 @@ class RetrievalSource:
         document_template: How a document becomes one text.
     """
 
-    corpus: Table
-    judged: Mapping[str, Table]
+    corpus: DatasetTable
+    judged: Mapping[str, DatasetTable]
     document_id: str = "_id"
-    queries: Table | None = None
-    pairs: Table | None = None
+    queries: DatasetTable | None = None
+    pairs: DatasetTable | None = None
     document_template: str = "Document: {text}"
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:
+    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:
         """Return what is read."""
         pairs = None if is_zero_shot else self.pairs
         given = (pairs, self.corpus, self.queries, *self.judged.values())
@@ -124,15 +131,17 @@ def halve_queries(judged: Judged, *, seed: int) -> dict[str, Judged]:
     }
 
 
-def _open_qrels(corpus: Table, table: Table, split: str, opener: Opener) -> Iterator[Row]:
+def _open_qrels(
+    corpus: DatasetTable, table: DatasetTable, split: str, opener: Opener
+) -> Iterator[Row]:
     """Open judgements: `qrels/` of a copied BEIR archive, or their own dataset."""
-    archive = Table(corpus.dataset, split, "qrels")
+    archive = DatasetTable(corpus.dataset, split, "qrels")
     if file := opener.find_file(archive, *_QRELS_FILES[split]):
         return _read_tsv(file, table)
     return opener.open(table).read(_QRELS_COLUMNS)
 
 
-def _read_tsv(file: Path, table: Table) -> Iterator[Row]:
+def _read_tsv(file: Path, table: DatasetTable) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         for column in _QRELS_COLUMNS:
@@ -140,7 +149,7 @@ def _read_tsv(file: Path, table: Table) -> Iterator[Row]:
         yield from reader
 
 
-def _read_qrels(table: Table, rows: Iterable[Row]) -> Judged:
+def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
     judged: Judged = {}
     for number, row in enumerate(rows):
         query, document, score = (row[name] for name in _QRELS_COLUMNS)
@@ -158,7 +167,7 @@ def _read_qrels(table: Table, rows: Iterable[Row]) -> Judged:
 
 
 def _read_passages(
-    tables: Mapping[str, Table], opener: Opener
+    tables: Mapping[str, DatasetTable], opener: Opener
 ) -> tuple[dict[str, Judged], dict[str, str]]:
     """Read MLDR's judgements: each row is a query with its relevant documents.
 
@@ -177,7 +186,7 @@ def _read_passages(
     return judged, texts
 
 
-def _document_id(table: Table, passage: Any) -> str:
+def _document_id(table: DatasetTable, passage: Any) -> str:
     if not isinstance(passage, dict) or "docid" not in passage:
         raise DataError(f"{table}: a positive passage has no 'docid' ({str(passage)[:80]!r})")
     return str(passage["docid"])
@@ -198,7 +207,7 @@ def _documents(
 
 
 def _wanted(
-    table: Table, rows: Iterable[Row], needed: set[str], id_column: str
+    table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
     """Yield the rows that judgements name, and read no further than the last of them.
 

@@ -10,9 +10,9 @@ from biphasic.data.text.hub import HubTable
 from biphasic.errors import DataError
 from biphasic.tasks.published.tables import (
     Content,
+    DatasetTable,
     Opener,
     Row,
-    Table,
     cut_splits,
     dataset_of,
     find_column,
@@ -29,9 +29,9 @@ class QuestionSource:
 
     dataset: str
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
         """Return what is read: train, then test."""
-        return Table(self.dataset, "train"), Table(self.dataset, "validation")
+        return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
 
 
 def read_questions(source: QuestionSource, opener: Opener) -> Content:
@@ -44,7 +44,7 @@ def read_questions(source: QuestionSource, opener: Opener) -> Content:
     return Content(splits=cut_splits(opener, train, test, _rows))
 
 
-def _rows(table: Table, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:
+def _rows(table: DatasetTable, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:
     found = dataset_of(opened).column_names
     question, context = (find_column(table, found, *names) for names in (_QUESTION, _CONTEXT))
     columns = [question, context, find_column(table, found, "answers")]

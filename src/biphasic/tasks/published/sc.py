@@ -9,9 +9,9 @@ from functools import partial
 from biphasic.data.text.hub import HubTable
 from biphasic.tasks.published.tables import (
     Content,
+    DatasetTable,
     Opener,
     Row,
-    Table,
     cut_splits,
     dataset_of,
     find_column,
@@ -32,13 +32,13 @@ class ClassificationSource:
         template: How a pair becomes one text.
     """
 
-    train: Table
-    test: Table
+    train: DatasetTable
+    test: DatasetTable
     columns: tuple[str] | tuple[str, str]
     labels: tuple[str, ...]
     template: str | None = None
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
         """Return what is read."""
         return self.train, self.test
 
@@ -57,7 +57,7 @@ def read_classification(source: ClassificationSource, opener: Opener) -> Content
 
 
 def _rows(
-    source: ClassificationSource, table: Table, opened: HubTable, numbers: Iterable[int]
+    source: ClassificationSource, table: DatasetTable, opened: HubTable, numbers: Iterable[int]
 ) -> Iterator[Row]:
     features = dataset_of(opened).features
     label_column = find_column(table, features, "label")

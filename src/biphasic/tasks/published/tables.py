@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DatasetTable:
     """One split of one configuration of a dataset on the hub."""
 
     dataset: str
@@ -71,7 +71,7 @@ class Opener:
     revisions: Mapping[str, str]
     origins: list[Row] = field(default_factory=list)
 
-    def open(self, table: Table, *, streaming: bool = False) -> HubTable:
+    def open(self, table: DatasetTable, *, streaming: bool = False) -> HubTable:
         """Open a table; without streaming its rows can be had in any order."""
         opened = open_hub(
             table.dataset,
@@ -84,7 +84,7 @@ class Opener:
         self.origins.append(opened.origin)
         return opened
 
-    def stream(self, table: Table, columns: Sequence[str]) -> Iterator[Row]:
+    def stream(self, table: DatasetTable, columns: Sequence[str]) -> Iterator[Row]:
         """Read columns of a table row by row, however large it is.
 
         A local copy may hold `SPLIT.jsonl` or `SPLIT.jsonl.gz` as BEIR and MLDR publish them, with
@@ -95,7 +95,7 @@ class Opener:
             return self.open(table, streaming=True).read(columns)
         return (_columns_of(line, columns) for line in read_jsonl(file))
 
-    def find_file(self, table: Table, *names: str) -> Path | None:
+    def find_file(self, table: DatasetTable, *names: str) -> Path | None:
         """Return the first of several files that a local copy has, noted as what was read."""
         folder = find_copy(table.dataset, self.copies)
         files = (folder / name for name in names) if folder else ()
@@ -115,9 +115,9 @@ def _columns_of(line: Line, columns: Sequence[str]) -> Row:
 
 def cut_splits(
     opener: Opener,
-    train_table: Table,
-    test_table: Table,
-    rows: Callable[[Table, HubTable, Iterable[int]], Iterator[Row]],
+    train_table: DatasetTable,
+    test_table: DatasetTable,
+    rows: Callable[[DatasetTable, HubTable, Iterable[int]], Iterator[Row]],
 ) -> dict[str, Iterator[Row]]:
     """Cut validation from a published training split; another published split is test.
 
@@ -139,7 +139,7 @@ def cut_splits(
     return {**splits, "test": rows(test_table, test, itertools.count())}
 
 
-def halves(table: Table, num_rows: int) -> dict[str, list[int]]:
+def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
     """Return which rows of a published training split are train, and which validation.
 
     The rows are those that the library's own `train_test_split` with these settings gives.
@@ -167,7 +167,7 @@ def select(opened: HubTable, indices: Sequence[int]) -> HubTable:
     return replace(opened, rows=dataset_of(opened).select(indices))
 
 
-def find_column(table: Table, names: Iterable[str], *spellings: str) -> str:
+def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> str:
     """Return the first of several spellings that a table has as a column.
 
     Raises:
@@ -184,7 +184,7 @@ def find_column(table: Table, names: Iterable[str], *spellings: str) -> str:
     )
 
 
-def label_names(table: Table, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
+def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
     """Return the names of a column of whole numbers, in their order.
 
     Args:
@@ -204,7 +204,7 @@ def label_names(table: Table, feature: Any, published: Sequence[str]) -> tuple[s
     return names
 
 
-def label_name(table: Table, number: int, value: Any, names: Sequence[str]) -> str:
+def label_name(table: DatasetTable, number: int, value: Any, names: Sequence[str]) -> str:
     """Return the name of a label that a row gives as a number or a name.
 
     Raises:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from biphasic.errors import DataError
 from biphasic.tasks.published.tables import (
     Content,
+    DatasetTable,
     Opener,
     Row,
-    Table,
     dataset_of,
     find_column,
     label_name,
@@ -35,9 +35,9 @@ class TaggingSource:
     tags: str
     labels: tuple[str, ...]
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[Table, ...]:  # noqa: ARG002 - one for all kinds
+    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
         """Return what is read."""
-        return tuple(Table(self.dataset, split) for split in SPLITS)
+        return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
 
 def read_tagging(source: TaggingSource, opener: Opener) -> Content:
@@ -55,7 +55,9 @@ def read_tagging(source: TaggingSource, opener: Opener) -> Content:
     )
 
 
-def _read_split(source: TaggingSource, table: Table, opener: Opener) -> tuple[list[Row], int]:
+def _read_split(
+    source: TaggingSource, table: DatasetTable, opener: Opener
+) -> tuple[list[Row], int]:
     opened = opener.open(table)
     features = dataset_of(opened).features
     feature = features[find_column(table, features, source.tags)]

@@ -17,7 +17,15 @@ from PIL import Image
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.catalog import record_figures, score_figures
 from biphasic.analysis.figures.chart import Axis, Chart, Panel, Point, Series
-from biphasic.analysis.figures.draw import ALONE, PAIRS, PHONE, PRINT, Layout, chart_svg, draw_chart
+from biphasic.analysis.figures.draw import (
+    ALONE,
+    PAIRS,
+    PHONE,
+    PRINT,
+    FigureLayout,
+    chart_svg,
+    draw_chart,
+)
 from biphasic.analysis.figures.frame import spread
 from biphasic.analysis.figures.losses import study_losses
 from biphasic.analysis.figures.palette import (
@@ -229,7 +237,7 @@ def test_a_wide_study_wraps_its_panels():
     figure = draw_chart(chart)
     rows = {round(axes.get_position().y0, 4) for axes in figure.axes}
     assert (len(figure.axes), len(rows)) == (12, 3)
-    narrow = draw_chart(chart, Layout(num_columns=1, panel_width=3.7))
+    narrow = draw_chart(chart, FigureLayout(num_columns=1, panel_width=3.7))
     assert narrow.get_size_inches()[0] < 4
 
 
