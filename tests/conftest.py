@@ -142,8 +142,9 @@ def warm() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have empty drawings, in forked processes too: drawing takes most of their time."""
-    from biphasic.analysis.plots.render import to_svg
     from matplotlib.figure import Figure
+
+    from biphasic.analysis.figures.render import to_svg
 
     empty = {"png": b"png", "svg": to_svg(Figure(figsize=(1, 1)), name="empty").encode()}
 

@@ -278,7 +278,7 @@ def test_a_finished_state_is_found(of_two):
 def test_all_ranks_stop_at_the_first_step_that_is_not_finite(of_two, base):
     first, second = of_two["wild"]
     assert first["error"] == second["error"]
-    assert first["error"].startswith("TrainingError: step ")
+    assert first["error"].startswith("DivergedError: step ")
     assert "is not finite; lower the learning rate" in first["error"]
     assert not (base / "wild/states").exists()
 
