@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick mutations lint format types check wheel bench lock clean
+.PHONY: help install quickstart test test-quick mutations lint format types docs check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -58,7 +58,10 @@ format: $(INSTALLED)  ## Mend what ruff can mend.
 types: $(INSTALLED)  ## Check types.
 	$(BIN)/pyright
 
-check: lint types test  ## All of the above checks, as CI runs them.
+docs: $(INSTALLED)  ## Build the documentation site into build/docs/; warnings are errors.
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+
+check: lint types docs test  ## All of the above checks, as CI runs them.
 
 wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environment.
 	rm -rf dist
@@ -85,7 +88,7 @@ lock:  ## Renew requirements.lock (PYTHON should be 3.11).
 	$(PYTHON) -m venv --clear build/lock
 	build/lock/bin/python -m pip install --quiet --upgrade pip setuptools
 	build/lock/bin/python -m pip install --quiet . torch==2.13.0 hatchling editables \
-		--group bench --group corpus --group dev
+		--group bench --group corpus --group dev --group docs
 	{ echo "# Exact versions for 'make install'. Renew with 'make lock'."; \
 	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude biphasic \
 	  | sed -E 's/\+[a-z0-9.]+$$//' | grep -Ev '^(cuda|nvidia|triton)'; } > build/requirements.lock
