@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
@@ -82,6 +81,8 @@ def test_a_decoder_becomes_an_encoder(decoder, adapt, tmp_path):
             for text in ("rows tokens", "rows memory")
         )
     assert not torch.equal(one[0, 1], other[0, 1])  # a token of "rows" sees what comes after
+    from sentence_transformers import SentenceTransformer
+
     assert SentenceTransformer(str(folder)).encode("rows of tokens").shape == (32,)
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "mlm" in card.lower()
