@@ -1,7 +1,7 @@
-"""Any decoder, or encoder, to a text encoder: trained on, exported, checked.
+"""Adapt a decoder or encoder: continue training it as a text encoder, and export it.
 
-The cheapest road to a strong encoder that is known is a finished decoder that trains on by masked
-language modelling (arXiv 2507.00994, section 4.3).
+Continuing a pretrained decoder with masked language modelling is the cheapest known way to a strong
+encoder (arXiv 2507.00994, section 4.3).
 """
 
 from __future__ import annotations
@@ -52,27 +52,26 @@ from biphasic.training.state import read_state_record
 from biphasic.training.timeline import check_phases
 
 PEAK_TIMES_WIDTH = 0.4
-"""Peak learning rate of a model whose own is not known, times its hidden size: 4e-4 at 1,024. How
-it was chosen: docs/adapt.md."""
+"""Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md."""
 WARMUP_SHARE = 0.05
-"""Of all steps: moments that begin anew must not wreck finished weights."""
+"""Share of all steps: new optimizer moments must not damage pretrained weights."""
 DECAY_SHARE = 0.1
-"""Of all steps, at the end."""
+"""Share of all steps, at the end."""
 MAX_SEQLEN = 512
-"""Capacity of a row by default, in tokens, where the model reads as many."""
+"""Default row length in tokens, if the model allows it."""
 ROWS_PER_STEP = 32
-"""Rows of a batch by default."""
+"""Default rows per batch."""
 
 _OWN_RUN = """\
 # The model is a state. If its own run goes on with the same text, it keeps that run's settings
 # where none are given, and reads new rows.
 """
 LEAST_TOKENS = 1 << 20
-"""Of text to look at, however short the training: some of it is held out."""
+"""Minimum tokens of text, even for short training: some of it is held out."""
 
 
 class AdaptConfig(Config):
-    """How a finished model is trained on. What is None follows the model."""
+    """Settings of an adaptation. None means: derive from the model."""
 
     steps: PositiveInt = 2000
     """Optimizer steps."""
@@ -131,10 +130,10 @@ def adapt(
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
-    """Train a finished model on as an encoder, and write it so that it works without biphasic.
+    """Continue training a model as an encoder, and export it.
 
-    A state of an earlier run on the same corpus goes on as that run: it reads new rows, and keeps
-    its optimizer unless told otherwise. A call that was interrupted goes on where it was.
+    A state of an earlier run on the same corpus continues that run: it reads new rows, and keeps
+    its optimizer state by default. An interrupted call resumes when it is repeated.
 
     Args:
         model: Folder of a decoder, an encoder or a state; or an id on the hub.
@@ -153,10 +152,10 @@ def adapt(
         console: Where progress is shown; standard error when None.
 
     Returns:
-        `out`. One that was made before from the same model, text and settings is left as it is.
+        `out`. An existing one from the same model, text and settings is kept.
 
     Raises:
-        ConfigError: A setting is wrong, or `out` holds something else.
+        ConfigError: A setting is invalid, or `out` holds something else.
         DataError: Model or text are missing or damaged.
         ModelError: The model cannot be an encoder, does not belong to its tokenizer, or does not
             fit into memory.
@@ -201,7 +200,7 @@ def adapt(
         if earlier:
             earlier.require(recipe, paths.open().fingerprint)
             earlier.bring_into(store)
-            say(f"going on with the run of {local.identity[:12]} after its {earlier.steps} steps")
+            say(f"continuing the run of {local.identity[:12]} after its {earlier.steps} steps")
         say(_plan(recipe, compute))
         trained = train_recipe(
             recipe,

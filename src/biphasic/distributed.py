@@ -1,8 +1,7 @@
-"""Ranks: processes that compute one thing together, each a part of it.
+"""Process groups: ranks that share one computation.
 
-Alone is the usual case: one rank, no process group, and every sum is what was given. Several ranks
-are started by torchrun, whose environment says which one a process is. Together they are a process
-group, as PyTorch calls it.
+Usually there is a single rank without a process group, and sums return their input. torchrun starts
+several ranks and sets their environment.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from biphasic.errors import ConfigError, LostRankError, TrainingError
 
 PATIENCE = timedelta(minutes=30)
-"""How long ranks wait for one another: the first one saves, and watches held-out losses, alone."""
+"""Timeout between ranks: only the first one saves and evaluates held-out losses."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class PendingSum:
     work: dist.Work
 
     def wait(self) -> None:
-        """Go on when the sum is there; on CUDA what is queued later waits, and nobody else.
+        """Wait for the sum; on CUDA only later work in the stream waits, not the host.
 
         Raises:
             LostRankError: Another rank has ended.
@@ -206,7 +205,7 @@ def checksum(tensors: Iterable[Tensor]) -> int:
 
 @contextmanager
 def _others_needed() -> Iterator[None]:
-    """Name what torch raises when ranks wait for one that will not come."""
+    """Convert torch's errors about lost ranks into `LostRankError`."""
     try:
         yield
     except RuntimeError as error:  # torch has no narrower one for gloo

@@ -1,18 +1,18 @@
 """The exceptions that biphasic raises on purpose.
 
 BiphasicError
-├── ConfigError       a setting is wrong: which one, its value, the remedy
+├── ConfigError       a setting is invalid; names it, its value and the remedy
 ├── DataError         text, corpus or task data are missing, damaged or unusable
 ├── ModelError        a model breaks the attention contract or cannot be built
-│   └── ModelFilesError its files are missing or damaged; a DataError too
+│   └── ModelFilesError its files are missing or damaged; also a DataError
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
-├── TrainingError     training cannot go on
-│   ├── DivergedError a loss or gradient is not finite: it says which, and at which step
-│   └── LostRankError a process that trains together with others has lost one of them
+├── TrainingError     training cannot continue
+│   ├── DivergedError a loss or gradient is not finite; names it and the step
+│   └── LostRankError another process of the group has exited
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
-        └── LockHeldError    another process holds the lock: it says which
+        └── LockHeldError    another process holds the lock; names its owner
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ _LONGEST = 2000
 _KEPT_END = 400
 
 REPAIR = "correct it or restore it"
-"""What to do about a damaged file of somebody's own: to delete it would lose it."""
+"""Remedy for a damaged user file, which must not be deleted."""
 
 
 class BiphasicError(Exception):
-    """Base of all errors raised on purpose; its text is one line for people.
+    """Base of all errors raised on purpose; its text is one human-readable line.
 
     Attributes:
         message: What was wrong, and what to do.
-        about: What it is about, such as a file or a task; begins the line. Empty where the message
-            says it.
+        about: The file, task or option concerned; starts the line. Empty if the message names it.
     """
 
     def __init__(self, message: str = "", *, about: str = "") -> None:
@@ -44,7 +43,7 @@ class BiphasicError(Exception):
         self.about = about
 
     def __str__(self) -> str:
-        """Return the text; names from files can neither break the line nor steer a terminal."""
+        """Return the text in one line, with control characters escaped."""
         text = visible(super().__str__(), kept="")
         if len(text) <= _LONGEST:
             return text
@@ -52,7 +51,7 @@ class BiphasicError(Exception):
 
 
 class ConfigError(BiphasicError):
-    """A setting is wrong."""
+    """A setting is invalid."""
 
 
 class DataError(BiphasicError):
@@ -72,20 +71,20 @@ class CheckpointError(BiphasicError):
 
 
 class TrainingError(BiphasicError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class DivergedError(TrainingError):
     """A loss or gradient is not finite."""
 
     def __init__(self, message: str, divergence: str = "") -> None:
-        """Say what to do; `divergence` says what was not finite at which step."""
+        """Create the error; `divergence` states which value was not finite at which step."""
         super().__init__(message)
         self.divergence = divergence
 
     @classmethod
     def at(cls, step: int, what: str) -> DivergedError:
-        """Return the error of a step, counted from 0, and a loss or gradient."""
+        """Return the error for a loss or gradient at a step, counted from 0."""
         return cls(
             f"step {step}: the {what} is not finite; lower the learning rate",
             f"the {what} was not finite at step {step}",
@@ -93,7 +92,7 @@ class DivergedError(TrainingError):
 
 
 class LostRankError(TrainingError):
-    """A process that trains together with others has lost one of them."""
+    """Another process of the group has exited."""
 
 
 class StudyError(BiphasicError):
@@ -108,13 +107,13 @@ class LockHeldError(LockedError):
     """Another process holds the lock."""
 
     def __init__(self, message: str, owner: str = "") -> None:
-        """Say so, and name the owner of the lock: host and process."""
+        """Create the error; `owner` is the host and process that hold the lock."""
         super().__init__(message)
         self.owner = owner
 
 
 class StoppedError(BiphasicError):
-    """Work was stopped on request; what was saved is gone on from next time."""
+    """Work was stopped on request; the next run resumes from what was saved."""
 
 
 @contextmanager
@@ -125,25 +124,25 @@ def reading(
     remedy: str = REPAIR,
     failure: str = "cannot be read",
 ) -> Iterator[None]:
-    """Turn whatever goes wrong while an input is read into one line that names the input.
+    """Convert any error raised while reading an input into one line that names the input.
 
-    Libraries raise more than they document. The block reads and checks one named input and does
-    nothing else, so that no fault of the program is taken for one of the input.
+    Libraries raise undocumented errors. The block must only read and check this input; otherwise
+    a bug in the program would be reported as a fault of the input.
 
     Args:
-        what: Names the input: a file, a folder, an option.
-        kind: What is raised.
+        what: The input: a file, a folder, an option.
+        kind: Type of error to raise.
         remedy: What to do; ends the message.
-        failure: What could not be done with the input.
+        failure: What failed.
 
     Raises:
-        BiphasicError: Of `kind`; one that the block raises is left as it is.
+        BiphasicError: Of type `kind`; a BiphasicError of the block passes unchanged.
     """
     try:
         yield
     except BiphasicError:
         raise
-    except Exception as error:  # the one place that foresees everything
+    except Exception as error:  # the only place that catches all errors
         match error:
             case RecursionError():
                 reason = "it is nested too deeply"
@@ -157,13 +156,13 @@ def reading(
 
 
 def visible(text: str, *, kept: str = "\n\t") -> str:
-    r"""Write out characters that steer a terminal or turn text round, such as escape as `\u001b`.
+    r"""Escape control and bidirectional characters, e.g. escape as `\u001b`.
 
-    JSON stays JSON: it writes them so, too.
+    JSON stays valid: it uses the same escapes.
 
     Args:
-        text: To be shown.
-        kept: Controls that stay.
+        text: Text to print.
+        kept: Control characters to keep.
     """
     if text.isprintable():
         return text
@@ -176,7 +175,7 @@ def visible(text: str, *, kept: str = "\n\t") -> str:
 
 
 def os_error_text(error: OSError) -> str:
-    """Say what the system refused, where, and what to do about a full disk; one line."""
+    """Describe a system error in one line, with a remedy for a full disk."""
     where = f"{error.filename}: " if error.filename else ""
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and the hashes that prove it."""
+"""Atomic writes of files and folders, and verification by hashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from biphasic.errors import REPAIR, BiphasicError, CheckpointError, ConfigError,
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
-"""Begins the names of what is still being written, or was when its writer was interrupted."""
+"""Prefix of files and folders that are being written, or whose writer was interrupted."""
 
 
 def canonical_json(value: Any) -> str:

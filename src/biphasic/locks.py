@@ -1,13 +1,13 @@
-"""Locks: one process at a time does a piece of work, on local and on shared file systems.
+"""Locks that give one process at a time a piece of work, on local and shared file systems.
 
 A lock is a `filelock.SoftFileLease`: a file that names its owner, which touches it every
 `HEARTBEAT_SECONDS`. Another process takes the lock over at once if the owner's process has ended
 on the same machine, and after `LEASE_SECONDS` without a heartbeat, by its own monotonic clock,
 anywhere else. The clocks of two machines are never compared.
 
-A lease does not stop an owner that only slept. That is no harm here: results are named by their
-content and renamed into place whole, so both processes write the same bytes, and the owner that
-slept stops at its next report of progress (`Lock.is_lost`).
+A lease does not stop an owner that was only suspended. This is safe: results are named by their
+content and renamed into place atomically, so both processes write the same bytes. The suspended
+owner stops at its next progress report (`Lock.is_lost`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from biphasic.errors import DataError, LockedError, LockHeldError, StudyError
 from biphasic.files import PARTIAL
 
 HEARTBEAT_SECONDS = 20.0
-"""Between two heartbeats of an owner."""
+"""Seconds between heartbeats of an owner."""
 LEASE_SECONDS = 300.0
-"""Without a heartbeat, after which another process takes the lock over."""
+"""Seconds without a heartbeat after which another process takes the lock over."""
 LOCK = ".lock"
-"""Name of the lock on the folder that it is in."""
+"""Name of the lock file of a folder, inside it."""
 LEASES = "leases"
-"""Folder of a store with a lock for each piece of work that is being done."""
+"""Folder of a store with a lock for each piece of work in progress."""
 _CLEANING = ".cleaning"
 _LONGEST_POLL = 2.0
 _NAMESPACE = "?pidns-"
-"""Stands in filelock's host names before the number of a container's process namespace."""
+"""Precedes the process namespace of a container in filelock's host names."""
 
 Say = Callable[[str], None]
 
@@ -51,8 +51,8 @@ class Owner:
     Attributes:
         host: Name of its machine; empty if the file cannot be read.
         pid: Its process id there.
-        token: Names this holding of the lock.
-        is_here: Whether it runs on this machine, where filelock can see that it lives.
+        token: Identifies this acquisition of the lock.
+        is_here: Whether it runs on this machine, where filelock can check that it is alive.
         heartbeat: Time of its last heartbeat, in seconds on the file system's clock.
     """
 
@@ -89,27 +89,26 @@ class Lock:
         if self.is_lost or record is None or record.token != self._lease.token:
             owner = find_owner(self._path)
             raise LockHeldError(
-                f"{self._path}: this process gave no heartbeat for so long that another one took "
-                "over; run again to resume from what is finished",
+                f"{self._path}: another process took over, because this one sent no heartbeat for "
+                f"{LEASE_SECONDS / 60:.0f} minutes; run again to resume",
                 "another process" if owner is None else str(owner),
             )
 
 
 @contextmanager
 def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lock]:
-    """Hold a lock while the block runs, or fail if another process holds it.
+    """Hold a lock while the block runs; fail if another process holds it.
 
-    An owner that has missed some heartbeats is watched until the next one, or until its lease has
-    expired.
+    If the owner has missed some heartbeats, wait for its next one or until its lease expires.
 
     Args:
-        path: File of the lock; its folder is made where it is missing.
-        remedy: What the user could do instead of waiting; ends the message.
-        say: Told when an owner is watched.
+        path: File of the lock; its folder is created if missing.
+        remedy: Alternative to waiting; ends the message.
+        say: Receives a message before waiting for an owner's heartbeat.
 
     Raises:
-        LockHeldError: A living process holds it.
-        StudyError: Nothing can be written there.
+        LockHeldError: A live process holds the lock.
+        StudyError: The folder is not writable.
     """
     watched: Owner | None = None
     deadline = 0.0
@@ -129,7 +128,7 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
             deadline = time.monotonic() + LEASE_SECONDS + HEARTBEAT_SECONDS
             if say is not None:
                 say(
-                    f"{path}: held by {owner}; taking over if it gives no heartbeat for "
+                    f"{path}: held by {owner}; taking over if it sends no heartbeat for "
                     f"{LEASE_SECONDS / 60:.0f} minutes"
                 )
         time.sleep(min(HEARTBEAT_SECONDS / 10, _LONGEST_POLL))
@@ -142,11 +141,11 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
 def wait_for(path: Path, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
     """Hold a lock while the block runs; wait until it is free.
 
-    Look again at what is finished once it is held: the process before may have done the work.
+    Check again what is finished after acquiring it: the previous owner may have done the work.
 
     Args:
         path: File of the lock; its folder is made where it is missing.
-        doing: What every process does that takes this lock, to be read after "which is ".
+        doing: What a process with this lock does; follows "which is ".
         say: Told once, if another process holds it.
 
     Raises:
@@ -166,9 +165,9 @@ def wait_for(path: Path, *, doing: str, say: Say | None = None) -> Iterator[Lock
 
 
 def find_owner(path: Path) -> Owner | None:
-    """Return who holds a lock; None if it is free or its owner's process has ended here.
+    """Return the owner of a lock; None if it is free or its owner on this machine has exited.
 
-    Writes nothing beside the lock, so it also works in a folder that is read-only.
+    Writes nothing next to the lock, so it also works in read-only folders.
     """
     try:
         content, heartbeat = path.read_bytes(), path.stat().st_mtime
@@ -176,7 +175,7 @@ def find_owner(path: Path) -> Owner | None:
         return None
     except OSError:
         return Owner("", 0, "", is_here=False, heartbeat=time.time())
-    # filelock judges whether an owner has ended only while it acquires: we let it acquire a copy.
+    # filelock only checks for a dead owner while acquiring, so acquire a copy.
     with tempfile.TemporaryDirectory(prefix="biphasic-lock-") as scratch:
         copy = Path(scratch, "copy")
         copy.write_bytes(content)
@@ -203,16 +202,16 @@ def this_process() -> tuple[str, int]:
 
 @contextmanager
 def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
-    """Hold a folder for this process, made where it is missing; the lock is `.lock` in it.
+    """Lock a folder, creating it if missing; the lock file is `.lock` in it.
 
     Args:
         folder: The folder.
-        remedy: What the user could do instead of waiting for another process.
+        remedy: Alternative to waiting for another process.
 
     Raises:
-        DataError: A file stands there.
-        LockHeldError: Another process holds it.
-        StudyError: Nothing can be written there.
+        DataError: The path is a file.
+        LockHeldError: Another process holds the lock.
+        StudyError: The folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,15 +225,15 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
 
 @contextmanager
 def lock_work(store: Path, name: str) -> Iterator[Lock]:
-    """Hold a piece of work in a store while the block runs.
+    """Lock a piece of work in a store while the block runs.
 
-    A process locks its work first and then looks whether the store is being cleaned; the cleaning
-    process locks the cleaning first and then looks for work. So one of them sees the other.
+    A worker locks its work, then checks for a cleaning; a cleaning locks the store, then checks for
+    work. At least one of them therefore detects the other.
 
     Raises:
-        LockHeldError: A living process holds it.
+        LockHeldError: A live process holds the lock.
         LockedError: The store is being cleaned.
-        StudyError: Nothing can be written there.
+        StudyError: The store is not writable.
     """
     with lock(store / LEASES / name) as held:
         refuse_while_cleaning(store)
@@ -243,13 +242,13 @@ def lock_work(store: Path, name: str) -> Iterator[Lock]:
 
 @contextmanager
 def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
-    """Hold a piece of work in a store while the block runs; wait until it is free.
+    """Lock a piece of work in a store while the block runs; wait until it is free.
 
     Args:
         store: Content store.
-        name: Of the work.
-        doing: What the work is, for messages.
-        say: Told once, if another process does it.
+        name: Name of the work.
+        doing: Description of the work, for messages.
+        say: Receives one message if another process holds the lock.
 
     Raises:
         LockedError: The store is being cleaned.
@@ -261,10 +260,10 @@ def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None)
 
 
 def refuse_while_cleaning(store: Path) -> None:
-    """Refuse to work in a store from which another process deletes.
+    """Refuse to work in a store while another process cleans it.
 
     Raises:
-        LockedError: Another process deletes there.
+        LockedError: Another process is cleaning the store.
     """
     owner = find_owner(store / _CLEANING)
     if owner is not None and (owner.host, owner.pid) != this_process():
@@ -274,16 +273,16 @@ def refuse_while_cleaning(store: Path) -> None:
 
 
 def lock_cleaning(store: Path) -> AbstractContextManager[Lock]:
-    """Hold a store for deleting from it; look for `running_work` after that, not before.
+    """Lock a store for cleaning; check `running_work` afterwards, not before.
 
     Raises:
-        LockHeldError: Another process cleans it.
+        LockHeldError: Another process is cleaning it.
     """
     return lock(store / _CLEANING)
 
 
 def running_work(store: Path) -> dict[str, Owner]:
-    """Return who works in a store, by name of the work."""
+    """Return the owners of running work in a store, by name of the work."""
     leases = store / LEASES
     if not leases.is_dir():
         return {}
@@ -294,7 +293,7 @@ def running_work(store: Path) -> dict[str, Owner]:
 
 @contextmanager
 def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFileLease]:
-    """Hold a lease while the block runs; `on_owner` waits or raises while another process does."""
+    """Hold a lease while the block runs; while another process holds it, call `on_owner`."""
     lease = _lease(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -309,7 +308,7 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
             else:
                 on_owner(owner)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise DataError(f"{path}: no lock can be made there; delete what is in its way") from None
+        raise DataError(f"{path}: cannot create a lock file; delete what blocks the path") from None
     except OSError as error:
         raise _unusable(path.parent, error) from error
     try:

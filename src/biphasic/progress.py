@@ -1,4 +1,4 @@
-"""What a person sees of work that takes long: bars on a terminal, lines elsewhere."""
+"""Progress of long work: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from rich.text import Text
 from biphasic.errors import visible
 
 LINE_SECONDS = 9.0
-"""Between two lines of a console. Users are told of ten, as a busy machine prints a little late."""
+"""Seconds between lines on a console; documented as ten, since a busy machine prints late."""
 _PRINTED: WeakKeyDictionary[Console, float] = WeakKeyDictionary()
-"""When each console got its last line: of work in several parts, no part waits anew."""
+"""Time of each console's last line, shared by consecutive parts of work."""
 _THREAD = "biphasic-progress"
 
 
 class Report(Protocol):
-    """Told how far work is."""
+    """Progress callback."""
 
     def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """Note how much is done, of how much if that is known, and a few words such as the loss."""
+        """Report the amount done, the total if known, and a short text such as the loss."""
         ...
 
 
 def say_on(console: Console) -> Callable[[str], None]:
-    """Return what prints a sentence as it is: names may look like markup, or steer a terminal."""
+    """Return a function that prints plain text, with control characters escaped."""
 
     def say(text: str) -> None:
         console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +51,7 @@ def say_on(console: Console) -> Callable[[str], None]:
 class Bars(Progress):
     """Progress bars on a terminal; lines where there is none; nothing on a quiet console.
 
-    Every task has the fields `text` and `unit`: a few words, and what is counted.
+    Every task has the fields `text`, a short text, and `unit`, what is counted.
     """
 
     def __init__(self, console: Console, *, line: Callable[[], str] | None = None) -> None:
@@ -59,7 +59,7 @@ class Bars(Progress):
 
         Args:
             console: Where to print.
-            line: Returns the line to print; one that describes every task when None.
+            line: Returns the line to print; when None, the line describes every task.
         """
         super().__init__(
             TextColumn("{task.description}", markup=False),
@@ -79,13 +79,13 @@ class Bars(Progress):
         self._lines = threading.Thread(target=self._print_lines, name=_THREAD, daemon=True)
 
     def start(self) -> None:
-        """Show the bars, or begin to print lines."""
+        """Show the bars, or start printing lines."""
         super().start()
         if self.disable and not self.console.quiet:
             self._lines.start()
 
     def stop(self) -> None:
-        """Remove the bars, or print no more lines."""
+        """Remove the bars, or stop printing lines."""
         self._ended.set()
         if self._lines.is_alive():
             self._lines.join()
@@ -100,11 +100,11 @@ class Bars(Progress):
 
 @contextmanager
 def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterator[Report]:
-    """Show how far one thing is; yield what is told of it, if there is anything to tell.
+    """Show the progress of one task; yield its progress callback.
 
     Args:
         console: Where to print.
-        label: What is being done.
+        label: Name of the task.
         unit: What is counted.
     """
     bars = Bars(console)
@@ -118,7 +118,7 @@ def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterat
 
 
 def task_line(task: Task) -> str:
-    """Describe a task in a line: how much is done, how fast, and when its end is expected."""
+    """Describe a task in one line: amount done, speed, expected end."""
     if task.total is None:
         left = f"{_clock(task.elapsed or 0.0)} so far"
     else:
@@ -127,15 +127,15 @@ def task_line(task: Task) -> str:
 
 
 def task_text(task: Task) -> str:
-    """Write how much of a task is done, how fast, and its words: `3 of 8 steps, 2.1/s, loss 6.1`.
+    """Format a task's amount done, speed and text: `3 of 8 steps, 2.1/s, loss 6.1`.
 
-    Empty where nothing was told of it yet.
+    Empty before the first report.
     """
     return ", ".join(filter(None, (_count(task), task.fields["text"])))
 
 
 def rate_text(per_second: float | None) -> str:
-    """Write how fast work goes: `2.1/s` or `4.3/min`; empty where nobody can tell yet."""
+    """Format a speed: `2.1/s` or `4.3/min`; empty if unknown."""
     if not per_second:
         return ""
     number, unit = (per_second, "s") if per_second >= 0.1 else (60 * per_second, "min")
@@ -143,7 +143,7 @@ def rate_text(per_second: float | None) -> str:
 
 
 def end_expected(seconds: float | None) -> str:
-    """Write when work will end that takes so many seconds more; None where nobody can tell."""
+    """Format the expected end from the seconds left; None means unknown."""
     if seconds is None:
         return "end not known yet"
     now = datetime.now().astimezone()

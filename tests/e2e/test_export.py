@@ -78,7 +78,7 @@ def test_pretrain_export_push(state: Path, tmp_path: Path, cli: Cli) -> None:
     code, printed, told = cli("push", out, "me/my-encoder")
     assert code == 0
     assert "model.safetensors" in printed
-    assert "nothing was sent; add --go" in printed
+    assert "nothing uploaded; add --go" in printed
     assert "'license' is not filled in" in told
 
     again = cli("export", state, out)

@@ -35,7 +35,7 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
         code, out, err = cli("job", "run", identity, "--root", root)
         assert (code, out.startswith("done: ")) == (0, True), err
     code, out, _ = cli("job", "run", trunk, "--root", root)
-    assert (code, out.startswith("done before: ")) == (0, True)
+    assert (code, out.startswith("already done: ")) == (0, True)
     code, out, _ = cli("job", "show", trunk, "--root", root)
     assert (code, f'"id": "{trunk}"' in out) == (0, True)
     code, _, err = cli("job", "run", "no-such-job", "--root", root)

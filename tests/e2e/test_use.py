@@ -46,7 +46,7 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     assert "24 examples read 5 times" in err
     assert "done once more" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
-    assert "sorter: AutoModelForSequenceClassification loads it" in out
+    assert "sorter: loads with AutoModelForSequenceClassification" in out
     record = json.loads((place / "sorter/head.json").read_text())
     assert (record["model"], record["labels"]) == ("model", ["bad", "good"])
 
@@ -73,7 +73,7 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     code, out, err = cli("encode", "model", "texts.txt", "--out", "x.npy", "--normalize")
     assert code == 0, err
     assert out.startswith("x.npy: 4 vectors, ")
-    assert "cut: 1 of 4, longer than 64 tokens\nempty: 1 of 4\n" in err
+    assert "truncated: 1 of 4, longer than 64 tokens\nempty: 1 of 4\n" in err
     vectors = np.load(place / "x.npy")
     assert vectors.shape == (4, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
@@ -138,4 +138,4 @@ def test_who_encodes_by_a_decoder_that_never_saw_both_ways_is_told(cli, place, m
     (place / "one.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
     code, _, err = cli("encode", "model", "one.txt", "--out", "one.npy")
     assert code == 0, err
-    assert "warning: model is a decoder that never learnt to see both ways" in err
+    assert "warning: model is a decoder not trained for bidirectional attention" in err

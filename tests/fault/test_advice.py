@@ -164,7 +164,7 @@ def test_verify_names_all_that_is_damaged_and_writes_nothing(finished, tmp_path,
     for path in damaged:
         [line] = [line for line in named if str(path) in line]
         assert "again" in line
-    assert "all whole" not in out
+    assert "all intact" not in out
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
@@ -173,7 +173,7 @@ def test_verify_tells_what_is_not_there_from_what_is_damaged(finished, tmp_path,
     shutil.rmtree(the("store/finetunes/*")(root))
     code, out, _ = cli("study", "verify", "--root", root)
     assert code == 0
-    assert "1 fine-tunings are not there; 'biphasic study run' makes them" in out
+    assert "1 fine-tunings missing; 'biphasic study run' creates them" in out
 
 
 def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):

@@ -49,7 +49,7 @@ def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path, number):
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "interrupted; run again to go on" in err
+    assert "interrupted; run again to resume" in err
     assert "Traceback" not in err
     [checkpoint] = (root / "store/progress").glob("*/step-*")
     saved = json.loads((checkpoint / "state.json").read_text())["step"]
@@ -84,7 +84,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_job_goes_on(finished, tmp_pa
         os.kill(worker, signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert "its worker was told to end; stopped after" in err
+    assert "its worker was terminated; stopped after" in err
     [state] = (root / "store/states").iterdir()
     lines = (state / "metrics.jsonl").read_text().splitlines()
     assert sum("loss" in line for line in lines) == STEPS

@@ -1,1 +1,1 @@
-"""The command line: parse, call one library function, print."""
+"""The command line interface."""

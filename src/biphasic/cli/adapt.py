@@ -1,4 +1,4 @@
-"""What `biphasic adapt` takes."""
+"""The `biphasic adapt` command."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ from biphasic.cli.options import Device, PrintConfig, Quiet, Wandb, echo, progre
 
 def adapt_command(
     model: Annotated[
-        str, typer.Argument(help="Folder of a decoder, an encoder or a state; or a hub id.")
+        str, typer.Argument(help="Folder of a decoder, an encoder or a state, or a hub id.")
     ],
     corpus: Annotated[
         str,
         typer.Option(
-            help="Text: a file or folder, hf:DATASET, builtin:pydocs; a folder made by 'biphasic "
-            "corpus build'; or a corpus file (YAML)."
+            help="Text file or folder, hf:DATASET, builtin:pydocs, a folder made by 'biphasic "
+            "corpus build', or a corpus file (YAML)."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 2000,
     mlm_probability: Annotated[
-        float | None, typer.Option(help="Chance that a token is hidden. Default: 0.4.")
+        float | None, typer.Option(help="Probability of masking a token. Default: 0.4.")
     ] = None,
     objective: Annotated[
         str, typer.Option(help="mlm, or mntp (masked next-token prediction).")
     ] = "mlm",
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Peak. Default: that of a state's own run, else 0.4 / hidden size."),
+        typer.Option(help="Peak learning rate. Default: the state's, else 0.4 / hidden size."),
     ] = None,
     warmup_steps: Annotated[
-        int | None, typer.Option(help="Linear warm-up. Default: a twentieth of the steps.")
+        int | None, typer.Option(help="Linear warm-up steps. Default: 1/20 of the steps.")
     ] = None,
     decay_steps: Annotated[
-        int | None, typer.Option(help="Final linear decay. Default: a tenth of the steps.")
+        int | None, typer.Option(help="Final linear decay steps. Default: 1/10 of the steps.")
     ] = None,
     reset_optimizer: Annotated[
-        bool, typer.Option("--reset-optimizer", help="Begin with empty moments also from a state.")
+        bool, typer.Option("--reset-optimizer", help="Reset the optimizer moments of a state.")
     ] = False,
     max_seqlen: Annotated[
         int | None,
-        typer.Option(help="Row in tokens. Default: a state's own, else 512 or the model's limit."),
+        typer.Option(
+            help="Row length in tokens. Default: the state's, else 512 or the model's limit."
+        ),
     ] = None,
     rows_per_step: Annotated[
-        int | None, typer.Option(help="Rows of a batch. Default: a state's own, else 32.")
+        int | None, typer.Option(help="Rows per batch. Default: the state's, else 32.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="bf16 or fp32. Default: a state's own, else bf16.")
+        str | None, typer.Option(help="bf16 or fp32. Default: the state's, else bf16.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of masks and order. Default: a state's own, else 0.")
+        int | None, typer.Option(help="Seed of masks and data order. Default: the state's, else 0.")
     ] = None,
     compute: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="How steps are computed: processes=N for several that share the rows, "
-            "max_tokens_per_pass=N where memory is short, activation_checkpointing=true, "
+            help="Compute settings: processes=N to split the rows over N processes, "
+            "max_tokens_per_pass=N to save memory, activation_checkpointing=true, "
             "compile=true.",
         ),
     ] = None,
@@ -77,7 +79,7 @@ def adapt_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a finished decoder (or encoder) on as an encoder, and export it."""
+    """Continue training a decoder (or encoder) as an encoder, and export it."""
     from typing import cast
 
     from biphasic.adaptation import adapt, adaptation_text
@@ -101,10 +103,10 @@ def adapt_command(
     settings = {name: value for name, value in options.items() if value is not None}
     how = parse_overrides(compute or ())
     if print_config:
-        found = adaptation_text(
+        text = adaptation_text(
             model, corpus=corpus, settings=settings, revision=revision, compute=how
         )
-        echo(found, nl=False)
+        echo(text, nl=False)
         return
     folder = adapt(
         model,

@@ -1,4 +1,4 @@
-"""`biphasic analyze`: tables and comparisons of a study's results, or of other people's."""
+"""The `biphasic analyze` command: tables and comparisons of results."""
 
 from __future__ import annotations
 
@@ -24,38 +24,34 @@ def analyze_command(
         str | None,
         typer.Option(
             help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's own, or standard."
+            "study's, else standard."
         ),
     ] = None,
     compare: Annotated[
         bool,
-        typer.Option(
-            "--compare", help="Say what sets the best model apart from the next, and how surely."
-        ),
+        typer.Option("--compare", help="Test whether the best model differs from the next best."),
     ] = False,
     examples: Annotated[
         bool,
-        typer.Option(
-            "--examples/--no-examples", help="With --compare: read scores of single examples."
-        ),
+        typer.Option("--examples/--no-examples", help="With --compare: read per-example scores."),
     ] = True,
     one_rate: Annotated[
         bool,
         typer.Option(
             "--one-rate",
-            help="One learning rate for all seeds, by mean validation score, not the best of each.",
+            help="Choose one learning rate for all seeds, by mean validation score.",
         ),
     ] = False,
     by_pretraining: Annotated[
         bool,
         typer.Option(
             "--by-pretraining",
-            help="Of studies with several pretraining seeds: intervals over pretraining runs.",
+            help="For studies with several pretraining seeds: intervals over pretraining runs.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
-    """Print means with 95 % intervals, and name what was left out."""
+    """Print means with 95 % intervals, and list excluded results."""
     import json
 
     from rich.console import Console
@@ -78,7 +74,7 @@ def analyze_command(
     console = Console()
     for table in score_tables(scores):
         if not console.is_terminal:
-            # Files and pipes have no width: no number is broken in two.
+            # Files and pipes have no width: avoid wrapping numbers.
             unbounded = console.options.update(width=_WIDEST)
             console.width = Measurement.get(console, unbounded, table).maximum
         console.print(table)

@@ -1,4 +1,4 @@
-"""`biphasic claims`: what a study, or the paper's own table, says to claims."""
+"""The `biphasic claims` command: check claims against a study or the paper's table."""
 
 from __future__ import annotations
 
@@ -31,31 +31,32 @@ def claims_command(
         ),
     ] = None,
     paper: Annotated[
-        bool, typer.Option("--paper", help="Ask the reference study's published table instead.")
+        bool, typer.Option("--paper", help="Check the reference study's published table instead.")
     ] = False,
     convention: Annotated[
         str | None,
         typer.Option(
             help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's own, or standard."
+            "study's, else standard."
         ),
     ] = None,
     claims: Annotated[
         Path | None,
         typer.Option(
-            help="Python file with claims of your own; it is run as code. Default: the paper's."
+            help="Python file with custom claims; it is executed. Default: the paper's claims."
         ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="One claim; repeat for several.")
+        list[str] | None,
+        typer.Option(metavar="ID", help="Check this claim only; repeat for several."),
     ] = None,
-    details: Annotated[bool, typer.Option("--details", help="Every comparison.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Print every comparison.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, every comparison included.")
+        bool, typer.Option("--json", help="Print JSON, including every comparison.")
     ] = False,
 ) -> None:
-    """Answer claims from a study's scores: true, partly, false or undecided, with the numbers."""
+    """Check claims against a study's scores: true, partly, false or undecided, with numbers."""
     import json
 
     from biphasic.analysis.claims import changed_verdicts, claims_report, restated
@@ -79,19 +80,19 @@ def claims_command(
 
 
 def _scores(folder: Path | None, *, is_paper: bool, convention: Convention | None) -> Scores:
-    """Read the table; say on the standard error how much of it was left out."""
+    """Read the scores; report the number of problems on standard error."""
     from biphasic.analysis.scores.source import paper_scores
     from biphasic.analysis.text import count
     from biphasic.errors import ConfigError
 
     if (folder is None) != is_paper:
-        raise ConfigError("give a folder, or --paper for the published table; one of them")
+        raise ConfigError("give either a folder, or --paper for the published table")
     if folder is None:
         return paper_scores()
     scores, problems = read_scores(folder, convention)
     if problems:
-        told = count(len(problems), "problem")
-        echo(f"{told} with these records; biphasic analyze names them", err=True)
+        num_problems = count(len(problems), "problem")
+        echo(f"{num_problems} with these records; 'biphasic analyze' lists them", err=True)
     return scores
 
 
@@ -100,12 +101,12 @@ def _chosen(file: Path | None, only: Sequence[str]) -> tuple[Claim, ...]:
     from biphasic.config import nearest
     from biphasic.errors import ConfigError
 
-    found = paper_claims() if file is None else load_claims(file)
-    known = [claim.id for claim in found]
+    claims = paper_claims() if file is None else load_claims(file)
+    known = [claim.id for claim in claims]
     for name in only:
         if name not in known:
             raise ConfigError(f"--only {name}: no such claim{nearest(name, known)}")
-    return tuple(claim for claim in found if not only or claim.id in only)
+    return tuple(claim for claim in claims if not only or claim.id in only)
 
 
 def _is_terminal() -> bool:

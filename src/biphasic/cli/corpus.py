@@ -1,4 +1,4 @@
-"""`biphasic corpus`: build, inspect, verify, merge."""
+"""The `biphasic corpus` commands: build, inspect, verify, merge."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from biphasic.data.building.config import CorpusConfig
     from biphasic.data.building.inspect import CorpusSummary
 
-corpus_app = typer.Typer(
-    help="Turn text into a corpus to pretrain on, and look at it.", no_args_is_help=True
-)
+corpus_app = typer.Typer(help="Build and inspect corpora for pretraining.", no_args_is_help=True)
 
 _SPLITS = ("train", "heldout")
 _BAR_WIDTH = 40
@@ -44,56 +42,52 @@ def corpus_build(
     out: Annotated[Path, typer.Option(help="Folder for tokenizer, train and heldout.")],
     spec: Annotated[
         Path | None,
-        typer.Option(help="Corpus file (YAML) with all settings; options here go before it."),
+        typer.Option(help="Corpus file (YAML) with all settings; options override it."),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="Folder or hub id of a tokenizer. Default: one is trained."),
+        typer.Option(help="Folder or hub id of a tokenizer. Default: train one."),
     ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option(help="Entries of the tokenizer to train. Default: 8192.")
+        int | None, typer.Option(help="Vocabulary size of the tokenizer to train. Default: 8192.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column or JSON key that is the text. Default: text.")
+        str | None, typer.Option(help="Column or JSON key of the text. Default: text.")
     ] = None,
     shares: Annotated[
         list[float] | None,
-        typer.Option("--share", help="Share of tokens; once per SOURCE, in their order."),
+        typer.Option("--share", help="Share of tokens; once per SOURCE, in the same order."),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens of the training split.")
+        int | None, typer.Option(help="Maximum tokens in the training split.")
     ] = None,
     max_documents: Annotated[
-        int | None, typer.Option(help="Most documents of the training split.")
+        int | None, typer.Option(help="Maximum documents in the training split.")
     ] = None,
-    min_characters: Annotated[
-        int | None, typer.Option(help="Leave out documents that are shorter.")
-    ] = None,
-    max_characters: Annotated[
-        int | None, typer.Option(help="Leave out documents that are longer.")
-    ] = None,
+    min_characters: Annotated[int | None, typer.Option(help="Skip shorter documents.")] = None,
+    max_characters: Annotated[int | None, typer.Option(help="Skip longer documents.")] = None,
     deduplicate: Annotated[
         bool | None,
         typer.Option(
             "--deduplicate/--no-deduplicate",
-            help="Leave out documents whose exact text came before.",
+            help="Skip exact duplicates of earlier documents.",
         ),
     ] = None,
     heldout_fraction: Annotated[
         float | None,
-        typer.Option(help="Chance of a document to be held out, by its hash. Default: 0.01."),
+        typer.Option(help="Fraction of documents to hold out, by hash. Default: 0.01."),
     ] = None,
     copies: Annotated[
         Path | None, typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that tokenise. Default: one per core.")
+        int | None, typer.Option(min=1, help="Tokenizer processes. Default: one per core.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Build a corpus; run again to go on after an interruption.
+    """Build a corpus; run again to resume after an interruption.
 
-    The result depends neither on interruptions nor on the number of workers.
+    The result does not depend on interruptions or on the number of workers.
     """
     from biphasic.data.building.build import build_corpus
     from biphasic.data.building.display import build_bar
@@ -133,11 +127,11 @@ def corpus_build(
 def corpus_inspect(
     folder: Folder,
     max_seqlen: Annotated[
-        int, typer.Option(min=8, help="Length of the rows whose fill is measured, in tokens.")
+        int, typer.Option(min=8, help="Row length in tokens, to measure how full rows are.")
     ] = 512,
     samples: Annotated[int, typer.Option(min=0, help="Documents to show.")] = 3,
 ) -> None:
-    """Show counts, lengths, samples, fill of rows, duplicates and sources."""
+    """Show counts, lengths, samples, row fill, duplicates and sources."""
     from biphasic.data.building.build import RECORD
     from biphasic.data.building.inspect import inspect_corpus
     from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -155,28 +149,28 @@ def corpus_inspect(
 
 @corpus_app.command("verify")
 def corpus_verify(folder: Folder) -> None:
-    """Check every file's hash and that all parts agree; exit code 2 names a damaged file."""
+    """Check every file's hash and the consistency of all parts; exit code 2 if damaged."""
     from biphasic.data.building.verify import verify_build, verify_corpus
 
     for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
         counts = f"{len(corpus):,} documents, {corpus.num_tokens:,} tokens"
-        echo(f"{corpus.folder.name}: {counts}: whole")
+        echo(f"{corpus.folder.name}: {counts}: intact")
 
 
 @corpus_app.command("merge")
 def corpus_merge(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders made with one tokenizer, in the order to keep.")
+        list[Path], typer.Argument(help="Folders made with one tokenizer, in the order to merge.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
 ) -> None:
-    """Put corpora of one tokenizer together, training with training and held-out with held-out."""
+    """Merge corpora of one tokenizer: training with training, held-out with held-out."""
     from biphasic.data.building.merge import merge_builds, merge_corpora
     from biphasic.errors import ConfigError
 
     kinds = {_is_build(folder) for folder in folders}
     if len(kinds) > 1:
-        raise ConfigError("merge: name built folders only, or single corpora only")
+        raise ConfigError("merge: give either built folders or single corpora, not both")
     if kinds == {True}:
         merge_builds(folders, out)
     else:
@@ -189,10 +183,10 @@ def corpus_merge(
 def _config(
     sources: Any, spec: Path | None, settings: dict[str, Any], *, column: str | None, shares: Any
 ) -> CorpusConfig:
-    """Put options over the spec's settings.
+    """Override the spec's settings with options.
 
     Raises:
-        ConfigError: A value is wrong, or shares do not fit the sources.
+        ConfigError: A value is invalid, or shares do not match the sources.
     """
     from biphasic.config import load_config, parse_config
     from biphasic.data.building.config import CorpusConfig
@@ -206,7 +200,7 @@ def _config(
         raw["sources"] = [{"source": source} for source in sources]
     for name, value in (("column", column), ("share", shares)):
         if value and "sources" not in raw:
-            raise ConfigError(f"--{name}: name the sources that it is for")
+            raise ConfigError(f"--{name}: give the sources it applies to")
     if shares and len(shares) != len(raw["sources"]):
         raise ConfigError(
             f"--share: {len(shares)} given for {len(raw['sources'])} sources; give one for each"
@@ -224,7 +218,7 @@ def _config(
 
 
 def _is_build(folder: Path) -> bool:
-    """Tell whether a folder was built, rather than being a single corpus.
+    """Return True for a built folder, False for a single corpus.
 
     Raises:
         DataError: It is neither.
@@ -238,11 +232,11 @@ def _is_build(folder: Path) -> bool:
         return False
     if (folder / RECORD).is_file() or any(_is_corpus(folder / split) for split in _SPLITS):
         return True
-    raise DataError(f"{folder}: no corpus; name a folder that 'biphasic corpus build' made")
+    raise DataError(f"{folder}: no corpus; give a folder made by 'biphasic corpus build'")
 
 
 def _is_corpus(folder: Path) -> bool:
-    """Tell whether this is a corpus, perhaps a damaged one."""
+    """Return whether this is a corpus, possibly damaged."""
     return any((folder / name).is_file() for name in ("corpus.json", "lengths.npy"))
 
 
@@ -253,7 +247,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _tokenizer_of(folder: Path) -> Path | None:
-    """Return the tokenizer beside a corpus, if there is one."""
+    """Return the tokenizer next to a corpus, if any."""
     places = (folder / "tokenizer", folder.resolve().parent / "tokenizer")
     return next((place for place in places if place.is_dir()), None)
 
@@ -266,7 +260,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     if progress is None:
         echo("built before; nothing to do")
     elif progress.num_found:
-        echo(f"{progress.num_found} shards were there from an interrupted build")
+        echo(f"{progress.num_found} shards reused from an interrupted build")
     else:
         echo(f"tokenised {rates(progress)}")
     for line in _left_out(out):
@@ -275,7 +269,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
 
 
 def _left_out(folder: Path) -> Iterator[str]:
-    """Say what each source has that is not in the corpus, and why."""
+    """Yield what was left out of each source, and why."""
     from biphasic.data.building.build import read_record
 
     record = read_record(folder)
@@ -290,8 +284,8 @@ def _left_out(folder: Path) -> Iterator[str]:
     for source in record["origin"]["sources"]:
         if source.get("num_ignored"):
             yield (
-                f"{source['name']}: {source['num_ignored']:,} files passed over (hidden, or no "
-                "text by their suffix)"
+                f"{source['name']}: {source['num_ignored']:,} files skipped (hidden, or not a "
+                "text suffix)"
             )
 
 
@@ -339,9 +333,9 @@ def _describe_sources(summary: CorpusSummary) -> Iterator[str]:
 
 def _describe_text(summary: CorpusSummary) -> Iterator[str]:
     if summary.is_other_tokenizer:
-        yield "  WARNING: made with another tokenizer than the one beside it; no text is shown"
+        yield "  WARNING: built with another tokenizer than the one next to it; cannot show text"
     if summary.mask_document is not None:
-        yield f"  WARNING: document {summary.mask_document} has the mask token"
+        yield f"  WARNING: document {summary.mask_document} contains the mask token"
     for token, count in summary.special_in_text.items():
         yield f"  special token {token} in the text: {count:,} times"
     for sample in summary.samples:

@@ -1,4 +1,4 @@
-"""What `biphasic evaluate` does and prints."""
+"""The `biphasic evaluate` command: run and print evaluations."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def evaluate_tasks(
     console: Console,
     device: str | None = None,
 ) -> Iterator[Evaluation]:
-    """Evaluate a model on several tasks; everything is checked before the first.
+    """Evaluate a model on several tasks; check all inputs before the first runs.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is invalid.
     """
     return evaluate_all(
         model,
@@ -77,10 +77,10 @@ def evaluation_config(
     copies: Path | None,
     convention: str,
 ) -> str:
-    """Return in full what `evaluate_tasks` would do.
+    """Return the full settings of `evaluate_tasks` as YAML.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is invalid.
     """
     settings = parse_overrides(overrides)
     return evaluation_text(
@@ -103,7 +103,7 @@ def _tasks(
 
 
 def print_evaluation(evaluation: Evaluation) -> bool:
-    """Print one task's score, and what must be known with it; tell whether there is a score."""
+    """Print one task's score and its caveats; return whether there is a score."""
     info = evaluation.task
     if evaluation.estimate is None:
         echo(f"{info.name}: every run diverged; lower the learning rate", err=True)
@@ -111,14 +111,14 @@ def print_evaluation(evaluation: Evaluation) -> bool:
     echo(f"{info.name} {metric_name(evaluation.metric)}: {points_cell(evaluation.estimate)}")
     if chosen := _chosen_rates(evaluation):
         echo(f"  {chosen}")
-    if told := doubt(evaluation.estimate, evaluation.metric):
-        echo(f"  no result, as {told}")
+    if reason := doubt(evaluation.estimate, evaluation.metric):
+        echo(f"  no result: {reason}")
     if evaluation.convention != "standard" and evaluation.estimate.half_width is not None:
         seeds = evaluation.estimate.num_seeds
         echo(f"  {coverage_sentence(evaluation.convention, seeds)}")
     lost = {r.seed for r in evaluation.results} - {r.seed for r in evaluation.selected}
     if lost:
-        echo(f"  without {count(len(lost), 'seed')}, whose every rate diverged", err=True)
+        echo(f"  excluded {count(len(lost), 'seed')}: every rate diverged", err=True)
     for name, value in _other_metrics(evaluation).items():
         echo(f"  {metric_name(name)}: {100 * value:.2f}")
     for pair, number in info.overlaps.items():
@@ -133,9 +133,9 @@ def print_evaluation(evaluation: Evaluation) -> bool:
 
 
 def _chosen_rates(evaluation: Evaluation) -> str:
-    """Say which rates were chosen, for how many seeds, and where they lie among those tried.
+    """Describe the chosen rates, their seeds, and their place among the rates tried.
 
-    Empty for zero-shot tasks, which have none.
+    Empty for zero-shot tasks.
     """
     if evaluation.task.kind == ZERO_SHOT:
         return ""
@@ -144,22 +144,22 @@ def _chosen_rates(evaluation: Evaluation) -> str:
     seeds = count(len(evaluation.selected), "seed")
     if len(tried) == 1:
         return f"rate: {rate(tried[0])}, the only one tried, with {seeds}"
-    by_rate = [(rate(each), f"for {number} of {seeds}") for each, number in chosen.most_common()]
+    by_rate = [(rate(value), f"for {number} of {seeds}") for value, number in chosen.most_common()]
     if len(by_rate) == 1:
-        told = f"best rate: {by_rate[0][0]} with {seeds}"
+        best = f"best rate: {by_rate[0][0]} with {seeds}"
     else:
-        told = f"best rates: {', '.join(' '.join(each) for each in by_rate)}"
+        best = f"best rates: {', '.join(map(' '.join, by_rate))}"
     edges = [
-        f"{rate(edge)} is the {name} of {len(tried)} tried, so a {beyond} one may be better "
+        f"{rate(edge)} is the {name} of {len(tried)} tried; a {beyond} one may be better "
         "(--learning-rate)"
         for edge, name, beyond in ((tried[0], "lowest", "lower"), (tried[-1], "highest", "higher"))
         if edge in chosen
     ]
-    return "; ".join((told, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
+    return "; ".join((best, *(edges or [f"none is at the edge of the {len(tried)} tried"])))
 
 
 def _other_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return the means over the selected runs of all metrics but the one that decides."""
+    """Return the mean of each secondary metric over the selected runs."""
     tests = [result.test or {} for result in evaluation.selected]
     return {
         name: sum(test[name] for test in tests) / len(tests)
@@ -169,9 +169,9 @@ def _other_metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _type_table(evaluation: Evaluation) -> Table | None:
-    """Lay out precision, recall and F1 of each entity type, as means over the selected runs."""
+    """Return a table of mean precision, recall and F1 per entity type over the selected runs."""
     parts = [result.by_type.get("test", {}) for result in evaluation.selected]
-    # A type that test lacks is there in the runs that predict it.
+    # Runs may predict a type that the test split lacks.
     kinds = sorted({kind for part in parts for kind in part})
     if not kinds:
         return None

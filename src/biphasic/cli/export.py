@@ -1,4 +1,4 @@
-"""`biphasic export` and `biphasic push`: an encoder for others to use."""
+"""The `biphasic export` and `biphasic push` commands."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def export_command(
     format: Annotated[
         str,
         typer.Option(
-            help="hf, for transformers; sentence-transformers, for that as well; onnx, for "
-            "onnxruntime alone, without weights for transformers."
+            help="hf (transformers), sentence-transformers (also loads in transformers), or onnx "
+            "(onnxruntime only)."
         ),
     ] = "hf",
     precision: Annotated[
-        str | None, typer.Option(help="Of the weights: fp32 or bf16. Default: fp32.")
+        str | None, typer.Option(help="Precision of the weights: fp32 or bf16. Default: fp32.")
     ] = None,
     max_shard_size: Annotated[
-        str, typer.Option(help="Weights beyond this are split into several files.")
+        str, typer.Option(help="Split larger weights into several files.")
     ] = "5GB",
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     quiet: Quiet = False,
     dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
-    """Write an encoder as a folder that works without biphasic, with a model card; check it."""
+    """Export an encoder as a verified folder that works without biphasic, with a model card."""
     from biphasic.export.write import export_model
     from biphasic.progress import progress_bar, say_on
 
@@ -49,7 +49,7 @@ def export_command(
         folder = export_model(
             model,
             out,
-            format=format,  # type: ignore[arg-type]  # checked there, with one line for people
+            format=format,  # type: ignore[arg-type]  # checked there
             dtype=weights_dtype,  # type: ignore[arg-type]
             max_shard_size=max_shard_size,
             revision=revision,
@@ -60,20 +60,20 @@ def export_command(
 
 def push_command(
     folder: Annotated[Path, typer.Argument(help="Folder made by 'biphasic export'.")],
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="On the hub.")],
-    private: Annotated[bool, typer.Option("--private", help="For its owner's eyes only.")] = False,
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub.")],
+    private: Annotated[bool, typer.Option("--private", help="Create it as private.")] = False,
     revision: Annotated[
-        str | None, typer.Option(help="Branch, made where it is missing. Default: the main one.")
+        str | None, typer.Option(help="Branch, created if missing. Default: main.")
     ] = None,
-    go: Annotated[bool, typer.Option("--go", help="Send it. Without this, only say what.")] = False,
+    go: Annotated[bool, typer.Option("--go", help="Upload. Without it, only list files.")] = False,
 ) -> None:
-    """Send an export to a repository of the hub; without --go, say what would be sent."""
+    """Upload an export to a hub repository; without --go, list the files only."""
     from biphasic.export.push import plan_push, push
 
     plan = plan_push(folder, repository, private=private, revision=revision)
     _print_plan(plan)
     if not go:
-        echo("nothing was sent; add --go to send it")
+        echo("nothing uploaded; add --go to upload")
         return
     echo(push(plan))
 
@@ -83,7 +83,7 @@ def _print_plan(plan: PushPlan) -> None:
     for name, size in plan.files:
         echo(f"  {name:<{width}}  {size:>15,} bytes")
     where = f"{plan.repository}, {f'branch {plan.revision}' if plan.revision else 'main branch'}"
-    visible = ", private where it is new" if plan.is_private else ""
+    visible = ", private if new" if plan.is_private else ""
     echo(f"{len(plan.files)} files, {plan.num_bytes:,} bytes, to {where}{visible}")
     for warning in plan.warnings:
         echo(f"warning: {warning}", err=True)

@@ -1,4 +1,4 @@
-"""`biphasic job`: single jobs of studies, for schedulers of one's own."""
+"""The `biphasic job` commands: single jobs of studies, for external schedulers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from biphasic.cli.options import Quiet, Root, echo, progress_console
 
 job_app = typer.Typer(help="Run single jobs of studies.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="Identity, as 'biphasic study jobs FILE' prints it.")]
+JobId = Annotated[str, typer.Argument(help="Job identity, from 'biphasic study jobs FILE'.")]
 
 
 @job_app.command("run")
 def job_run(
     job: JobId,
     root: Root = Path("runs"),
-    threads: Annotated[int, typer.Option(min=1, help="Threads to compute with.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Do one job in this process, or find it done; what it needs must be there."""
+    """Run one job in this process unless it is done; its inputs must exist."""
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores
@@ -31,20 +31,20 @@ def job_run(
 
     console = progress_console(quiet=quiet)
     check_cores(num_threads=threads)
-    found = load_job(root.resolve() / STORE, job)
-    if found.is_done():
-        echo(f"done before: {found.label}")
+    loaded = load_job(root.resolve() / STORE, job)
+    if loaded.is_done():
+        echo(f"already done: {loaded.label}")
         return
-    found.check_needs()
+    loaded.check_needs()
     tune_allocator()
     with compute_threads(threads):
-        run_here(found, console=console)
-    echo(f"done: {found.label}")
+        run_here(loaded, console=console)
+    echo(f"done: {loaded.label}")
 
 
 @job_app.command("show")
 def job_show(job: JobId, root: Root = Path("runs")) -> None:
-    """Print what a job is given, as JSON."""
+    """Print a job's inputs as JSON."""
     from biphasic.study.paths import STORE
     from biphasic.study.run.jobs import load_job
 

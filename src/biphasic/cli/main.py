@@ -1,7 +1,7 @@
-"""`biphasic`: commands, their help, and exit codes.
+"""The `biphasic` command line: commands, help and exit codes.
 
-Exit codes: 0 for success, 1 for a failure while running, 2 for bad input, 130 for what was stopped.
-Nothing here imports torch before a command runs, so help answers at once.
+Exit codes: 0 success, 1 failed while running, 2 bad input, 130 stopped.
+Nothing here imports torch before a command runs: help stays fast.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from biphasic.errors import (
 )
 
 app = typer.Typer(
-    help="Pretrain text encoders under control, evaluate them, and compare objectives honestly.",
+    help="Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",
     no_args_is_help=True,
     context_settings=HELP,
     rich_markup_mode=None,
@@ -90,20 +90,20 @@ def pretrain_command(
     root: Root = Path("runs"),
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. model=micro."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. model=micro."),
     ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(min=0, help="Steps between checkpoints; 0 for none.")
     ] = 200,
     heldout_every: Annotated[
-        int, typer.Option(min=0, help="Steps between held-out losses; 0 for the last only.")
+        int, typer.Option(min=0, help="Steps between held-out evaluations; 0 for the end only.")
     ] = 100,
     compute: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="How steps are computed: processes=N for several that share the rows, "
-            "max_tokens_per_pass=N where memory is short, activation_checkpointing=true, "
+            help="Compute settings: processes=N to split the rows over N processes, "
+            "max_tokens_per_pass=N to save memory, activation_checkpointing=true, "
             "compile=true.",
         ),
     ] = None,
@@ -112,7 +112,7 @@ def pretrain_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one recipe on a corpus and print the folder of its final state."""
+    """Train one recipe on a corpus; print the folder of the final state."""
     from biphasic.config import load_config, parse_overrides
     from biphasic.study.api import parse_compute, pretrain
     from biphasic.study.inputs.corpus import corpus_settings
@@ -167,13 +167,13 @@ def evaluate_command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Replace a constant of the fine-tuning, e.g. max_steps=200, max_seqlen=256, "
+            help="Override a fine-tuning setting, e.g. max_steps=200, max_seqlen=256, "
             "precision=bf16, batching=padded.",
         ),
     ] = None,
     paper: Annotated[
         bool,
-        typer.Option("--paper", help="As the reference study's public code; see docs/protocol.md."),
+        typer.Option("--paper", help="Use the reference study's protocol; see docs/protocol.md."),
     ] = False,
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     copies: Annotated[
@@ -191,11 +191,11 @@ def evaluate_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune an encoder over a grid and print its scores with 95 % intervals."""
+    """Fine-tune an encoder over a grid; print its scores with 95 % intervals."""
     from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
 
     if print_config:
-        found = evaluation_config(
+        text = evaluation_config(
             tasks,
             learning_rates=rates,
             seeds=seeds,
@@ -204,7 +204,7 @@ def evaluate_command(
             copies=copies,
             convention=convention,
         )
-        echo(found, nl=False)
+        echo(text, nl=False)
         return
     console = progress_console(quiet=quiet)
     evaluations = evaluate_tasks(
@@ -230,9 +230,9 @@ def evaluate_command(
 
 
 def main() -> None:
-    """Run the command line; one clear line and an exit code for every foreseen error.
+    """Run the command line; map expected errors to one line and an exit code.
 
-    SIGTERM does what Ctrl-C does.
+    SIGTERM acts like Ctrl-C.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -246,8 +246,10 @@ def main() -> None:
     except OSError as error:  # disk full, folder not writable
         _fail(os_error_text(error), code=1)
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Ctrl-C, of which typer says nothing, or a cancelled study
-            echo("interrupted; run again to go on", err=True)
+        if (
+            ended.code == INTERRUPTED
+        ):  # Ctrl-C, for which typer prints nothing, or a cancelled study
+            echo("interrupted; run again to resume", err=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they mean."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,29 +14,25 @@ if TYPE_CHECKING:
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text; no name in it can steer the terminal."""
+    """Print a text with terminal control characters escaped."""
     typer.echo(visible(text), err=err, nl=nl)
 
 
-Root = Annotated[Path, typer.Option(help="Folder for studies and for the store that they share.")]
+Root = Annotated[Path, typer.Option(help="Folder of studies and their shared store.")]
 Device = Annotated[
     str | None,
-    typer.Option(
-        help="Where models compute: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."
-    ),
+    typer.Option(help="Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."),
 ]
 PrintConfig = Annotated[
     bool,
-    typer.Option(
-        "--print-config", help="Print all settings as YAML, defaults filled in, and do nothing."
-    ),
+    typer.Option("--print-config", help="Print all settings as YAML, with defaults, and exit."),
 ]
 Wandb = Annotated[
     str | None,
     typer.Option(
         metavar="PROJECT",
-        help="Show training in a project of Weights & Biases; offline unless WANDB_MODE says "
-        "otherwise. Needs the extra 'wandb'.",
+        help="Log training to a Weights & Biases project; offline unless WANDB_MODE is set. "
+        "Needs the extra 'wandb'.",
     ),
 ]
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -44,11 +40,11 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print results and errors only.")]
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
-"""Values of --precision by torch's names of the types, which are accepted too."""
+"""Torch dtype names by value of --precision; both are accepted."""
 
 
 def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -> str | None:
-    """Return the value of an option that had another name before, and say so where that was used.
+    """Return the value of a renamed option; warn if the old name was used.
 
     Raises:
         ConfigError: Both were given.
@@ -56,16 +52,16 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
     if old is None:
         return new
     if new is not None:
-        raise ConfigError(f"{new_name}: given twice, as {old_name} is its old name; give it once")
-    echo(f"{old_name} is called {new_name} now", err=True)
+        raise ConfigError(f"give {new_name} only; {old_name} is its old name")
+    echo(f"{old_name} is deprecated; use {new_name}", err=True)
     return old
 
 
 def precision_dtype(precision: str | None) -> str:
-    """Return torch's name of a precision; that of fp32 for None.
+    """Return the torch dtype name of a precision; None means fp32.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: Unknown precision.
     """
     if precision is None:
         return "float32"
@@ -80,7 +76,7 @@ def precision_dtype(precision: str | None) -> str:
 
 
 def progress_console(*, quiet: bool) -> Console:
-    """Return the console for progress: standard error, or nothing."""
+    """Return the progress console: standard error, or silent."""
     from rich.console import Console
 
     return Console(stderr=True, quiet=quiet)

@@ -1,4 +1,4 @@
-"""What `biphasic paper` and `biphasic figures` take and print."""
+"""The `biphasic paper` and `biphasic figures` commands."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Formats = Annotated[
     typer.Option(
         "--format",
         metavar="ENDING",
-        help="Of tables: md, tex, csv, html; of figures: png, svg, pdf. Repeat for several. "
+        help="Tables: md, tex, csv, html. Figures: png, svg, pdf. Repeat for several. "
         "Default: all.",
     ),
 ]
 EveryDataset = Annotated[
     bool,
-    typer.Option("--every-dataset", help="A panel per dataset, in place of averages."),
+    typer.Option("--every-dataset", help="Draw a panel per dataset instead of averages."),
 ]
 
 
@@ -33,7 +33,7 @@ def paper_command(
     formats: Formats = None,
     every_dataset: EveryDataset = False,
 ) -> None:
-    """Write the reference study's tables, and those figures that they support."""
+    """Write the reference study's tables, and the figures they support."""
     from biphasic.analysis.figures.catalog import score_figures, without_records
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.scores.source import paper_scores
@@ -54,20 +54,20 @@ def figures_command(
         bool,
         typer.Option(
             "--paper",
-            help="With the reference study's values: in grey behind figures, in brackets in "
-            "tables, where the dataset and its metric are the same.",
+            help="Add the reference study's values, in grey in figures and in brackets in "
+            "tables, where dataset and metric match.",
         ),
     ] = False,
     convention: Annotated[
         str | None,
         typer.Option(
             help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's own."
+            "study's."
         ),
     ] = None,
     every_dataset: EveryDataset = False,
 ) -> None:
-    """Write all tables and figures that a study's records support, and say what they lack."""
+    """Write all tables and figures that a study's records support; list skipped ones."""
     from biphasic.analysis.figures.catalog import record_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.records import load_study
@@ -82,7 +82,7 @@ def figures_command(
     reference = paper_scores() if paper else None
     if reference is not None and not ReferenceValues(scores, reference).has_datasets:
         echo(
-            "--paper: no dataset of this study is the reference study's, with the same metric",
+            "--paper: no dataset and metric of this study match the reference study",
             err=True,
         )
     figures = [
@@ -104,4 +104,4 @@ def _print(gallery: Gallery, out: Path) -> None:
         if any(path.stem == chart.name for path in gallery.paths):
             echo(f"{shown(out.resolve())}/figures/{chart.name}.*: {flat(chart.title)}")
     for missing in gallery.skipped:
-        echo(f"left out: {flat(missing.title)}: {flat(missing.reason)}")
+        echo(f"skipped: {flat(missing.title)}: {flat(missing.reason)}")

@@ -1,4 +1,4 @@
-"""What commands that read or show results share."""
+"""Helpers of commands that read or show results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from biphasic.study.run.run import StudyOutcome
 
 INTERRUPTED = 130
-"""Exit code of what was stopped before its end, as shells have it."""
+"""Exit code of an interrupted command, as in shells."""
 _WIDEST = 10_000  # characters; no table is wider
 
 
 def chosen_convention(text: str | None) -> Convention | None:
-    """Check what `--convention` was given; None where it was not.
+    """Check the value of `--convention`; None if not given.
 
     Raises:
-        ConfigError: There is no such convention.
+        ConfigError: Unknown convention.
     """
     from typing import get_args
 
@@ -34,19 +34,19 @@ def chosen_convention(text: str | None) -> Convention | None:
 
     known = get_args(Convention)
     if text is not None and text not in known:
-        raise ConfigError(f"--convention {text}: no such convention{nearest(text, known)}")
+        raise ConfigError(f"--convention {text}: unknown convention{nearest(text, known)}")
     return cast("Convention | None", text)
 
 
 def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tuple[Problem, ...]]:
-    """Read a study's scores or other people's, and what is wrong with their records.
+    """Read the scores of a study or of external results, and the problems of their records.
 
     Args:
-        folder: A study's, or one with results by model, task and dataset.
-        convention: Of intervals; by default the study's own, or standard.
+        folder: A study's folder, or one with results by model, task and dataset.
+        convention: Of intervals; default: the study's, else standard.
 
     Raises:
-        DataError: There is nothing to read.
+        DataError: The folder holds no results.
         StudyError: The study's record is damaged.
     """
     from biphasic.analysis.records import load_study
@@ -62,7 +62,7 @@ def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tu
 
 
 def show_outcome(outcome: StudyOutcome) -> None:
-    """Print a study's table and what failed; end with code 1 if something failed."""
+    """Print a study's table and failures; exit with code 1 if a job failed."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -72,11 +72,11 @@ def show_outcome(outcome: StudyOutcome) -> None:
 
     if outcome.is_stopped:
         echo(f"report: {shown(outcome.report)}")
-        raise typer.Exit(INTERRUPTED)  # what that means is said where exit codes are
+        raise typer.Exit(INTERRUPTED)  # main() prints the message
     console = Console()
     table = format_table(load_study(outcome.folder, outcome.folder.parent / STORE))
     if not console.is_terminal:
-        # Files and pipes have no width: no number is broken in two.
+        # Files and pipes have no width: avoid wrapping numbers.
         unbounded = console.options.update(width=_WIDEST)
         console.width = Measurement.get(console, unbounded, table).maximum
     if outcome.num_executed == 0 and not outcome.failures:
@@ -90,5 +90,5 @@ def show_outcome(outcome: StudyOutcome) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as a person would type it from here."""
+    """Return a path relative to the working directory, if it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""`biphasic study`: plan, compare, run and report studies."""
+"""The `biphasic study` commands: plan, compare, run and report studies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_i
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, e.g. recipe.model=micro."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. recipe.model=micro."),
 ]
 StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
 
@@ -33,20 +33,20 @@ def study_plan(
     file: StudyFile,
     root: Root = Path("runs"),
     graph: Annotated[
-        Path | None, typer.Option(help="Draw the arms and what they share as SVG.")
+        Path | None, typer.Option(help="Write a graph of arms and shared states as SVG.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the plan as JSON, states included.")
+        bool, typer.Option("--json", help="Print the plan as JSON, including states.")
     ] = False,
     rate: Annotated[
-        float, typer.Option(min=1.0, help="FLOP/s that one device keeps up; for device-hours.")
+        float, typer.Option(min=1.0, help="Sustained FLOP/s per device, to estimate device-hours.")
     ] = 1e14,
     example_tokens: Annotated[
-        int, typer.Option(min=1, help="Mean tokens of an example in fine-tuning, assumed.")
+        int, typer.Option(min=1, help="Assumed mean tokens per fine-tuning example.")
     ] = 256,
     overrides: Overrides = None,
 ) -> None:
-    """Say what a study will train, share and skip, before anything runs."""
+    """Show what a study will train, share and skip, without running it."""
     import json
     import math
 
@@ -59,9 +59,9 @@ def study_plan(
     from biphasic.study.spec.load import load_study
 
     if graph is not None and (graph.suffix != ".svg" or not graph.parent.is_dir()):
-        raise ConfigError(f"--graph {graph}: give a file NAME.svg in a folder that exists")
+        raise ConfigError(f"--graph {graph}: give a .svg file in an existing folder")
     if not math.isfinite(rate):
-        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, such as 1e14")
+        raise ConfigError(f"--rate {rate}: give a number of FLOP/s, e.g. 1e14")
     config = load_study(file, overrides or ())
     store = root.resolve() / STORE
     preview = preview_study(config, store)
@@ -81,10 +81,10 @@ def study_plan(
 @study_app.command("diff")
 def study_diff(
     first: StudyFile,
-    second: Annotated[Path, typer.Argument(help="Another one.")],
+    second: Annotated[Path, typer.Argument(help="Study file to compare with.")],
     root: Root = Path("runs"),
 ) -> None:
-    """Say what each of two studies plans that the other does not, and why."""
+    """Show the differences between the plans of two studies, and their reasons."""
     from biphasic.study.paths import STORE
     from biphasic.study.plan.diff import compare_studies, difference_lines
     from biphasic.study.plan.preview import preview_study
@@ -92,8 +92,8 @@ def study_diff(
 
     store = root.resolve() / STORE
     one, other = (preview_study(load_study(file), store) for file in (first, second))
-    found = compare_studies(one, other)
-    echo("\n".join(difference_lines(found, str(first), str(second))))
+    difference = compare_studies(one, other)
+    echo("\n".join(difference_lines(difference, str(first), str(second))))
 
 
 @study_app.command("schema")
@@ -112,25 +112,27 @@ def study_run(
     root: Root = Path("runs"),
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),
+        typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(min=1, help="Threads per job; results may depend on it in the last bits."),
+        typer.Option(min=1, help="Threads per job; may change the last bits of results."),
     ] = 1,
     per_gpu: Annotated[
-        int, typer.Option(min=1, help="Jobs that share a GPU, where they fit into its memory.")
+        int, typer.Option(min=1, help="Jobs per GPU; they must fit into its memory.")
     ] = 1,
     tries: Annotated[
         int,
-        typer.Option(min=1, help="How often a job is tried whose process died or disk was full."),
+        typer.Option(
+            min=1, help="Attempts per job after transient failures (process killed, disk full)."
+        ),
     ] = 3,
     overrides: Overrides = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run what a study still lacks, print its table and write its report."""
+    """Run the missing jobs of a study, print its table and write its report."""
     from biphasic.study.api import run_study
     from biphasic.study.spec.load import load_study
     from biphasic.study.spec.resolved import study_text
@@ -157,10 +159,10 @@ def study_run(
 def study_jobs(
     file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None, quiet: Quiet = False
 ) -> None:
-    """Write down the jobs that a study lacks, and print them for a scheduler of one's own.
+    """Save the missing jobs of a study, and print them for an external scheduler.
 
-    One line each: identity, kind, processes, the job that it waits for (- for none, * for all),
-    label. Data are made first.
+    One line per job: identity, kind, processes, the job it waits for (- for none, * for all),
+    label. Builds the study's data first.
     """
     from biphasic.execution.job_store import save_job
     from biphasic.study.run.prepare import prepare_study
@@ -174,7 +176,7 @@ def study_jobs(
     study = prepare_study(config, root=root, console=console)
     with study_lock(study.folder):
         save_resolved(config, study.folder)
-        write_study_report(study)  # so that 'study report' knows what is expected
+        write_study_report(study)  # 'study report' reads the expected results from it
     items = study.missing_work()
     names = {item.id for item in items}
     for item in items:
@@ -193,7 +195,7 @@ def study_report(
     study: StudyName = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Write a study's report anew from its records."""
+    """Rewrite a study's report from its records."""
     import csv
 
     from biphasic.analysis.page.report import write_report
@@ -206,7 +208,7 @@ def study_report(
     with problems.open(encoding="utf-8", newline="") as rows:
         count = sum(1 for _ in csv.reader(rows)) - 1
     if count:
-        echo(f"{count} problems, named in the report and in {shown(problems)}", err=True)
+        echo(f"{count} problems, listed in the report and in {shown(problems)}", err=True)
 
 
 study_app.command("status")(study_status_command)

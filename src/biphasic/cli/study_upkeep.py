@@ -1,4 +1,4 @@
-"""`biphasic study status`, `cancel`, `retry` and `clean`: looking after studies."""
+"""The `biphasic study` commands `status`, `cancel`, `retry`, `verify` and `clean`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ StudyName = Annotated[
 def study_status_command(
     study: StudyName = None,
     root: Root = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, once.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, once.")] = False,
     watch: Annotated[
         bool | None,
-        typer.Option(help="Stay until the study has ended; default: on a terminal, if it runs."),
+        typer.Option(help="Watch until the study ends. Default: on a terminal, if it is running."),
     ] = None,
 ) -> None:
-    """Say how far a study is: jobs, failures and why, arms, device-hours."""
+    """Show a study's progress: jobs, failures, arms, device-hours."""
     from biphasic.study.find import find_study
     from biphasic.study.status.status import study_status
     from biphasic.study.status.text import status_lines
@@ -54,7 +54,7 @@ def study_cancel(
     study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
     root: Root = Path("runs"),
 ) -> None:
-    """Stop a study, also one that runs on another machine; 'study run' goes on later."""
+    """Stop a study, also on another machine; 'study run' resumes it."""
     from biphasic.study.find import find_study
     from biphasic.study.run.control import cancel_study
 
@@ -66,18 +66,18 @@ def study_retry(
     study: Annotated[str, typer.Argument(help="Study file, folder or name.")],
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(help="Jobs, by label or beginning of the identity; default: all."),
+        typer.Argument(help="Failed jobs, by label or prefix of the identity. Default: all."),
     ] = None,
     root: Root = Path("runs"),
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at once, if nobody runs it yet.")
+        int | None, typer.Option(min=1, help="Parallel jobs, if the study is not running.")
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, help="Threads per job, if nobody runs it yet.")
+        int, typer.Option(min=1, help="Threads per job, if the study is not running.")
     ] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Try jobs again that were set aside: ask whoever runs the study, or else run it here."""
+    """Retry failed jobs: in the running study if it runs, else run it here."""
     from biphasic.errors import StudyError
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.find import find_study
@@ -87,12 +87,12 @@ def study_retry(
     runner = find_owner(folder / LOCK)
     if runner is not None:
         for job in retry_jobs(folder, runner, jobs or ()):
-            echo(f"asked {runner} to try again: {job.label}")
+            echo(f"sent retry request to {runner}: {job.label}")
         return
     if jobs:
         raise StudyError(
-            f"nobody runs {folder.name}, so single jobs cannot be tried again in it; leave them "
-            "away to run all that is missing, or run one with 'biphasic job run ID'"
+            f"{folder.name} is not running, so single jobs cannot be retried; omit them to run all "
+            "missing jobs, or run one with 'biphasic job run ID'"
         )
     from biphasic.study.api import run_study
     from biphasic.study.spec.load import load_resolved
@@ -114,38 +114,38 @@ def study_verify(
     ] = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Read every byte that a study stands on; exit code 1 if something is damaged."""
+    """Verify the hashes of all files a study uses; exit code 1 if any is damaged."""
     from biphasic.study.find import find_study
     from biphasic.study.gc.verify import verify_study
 
     folder, _ = find_study(study, root)
-    found = verify_study(folder, say=lambda told: echo(told, err=True))
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in found.checked.items())
-    echo(f"{folder.name}: read {counts}, report")
-    for kind, count in found.missing.items():
-        echo(f"{count:,} {kind} are not there; 'biphasic study run' makes them")
-    for told in found.damage:
-        echo(f"damaged: {told}", err=True)
-    if found.damage:
+    result = verify_study(folder, say=lambda text: echo(text, err=True))
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in result.checked.items())
+    echo(f"{folder.name}: verified {counts}, report")
+    for kind, count in result.missing.items():
+        echo(f"{count:,} {kind} missing; 'biphasic study run' creates them")
+    for problem in result.damage:
+        echo(f"damaged: {problem}", err=True)
+    if result.damage:
         raise typer.Exit(1)
-    echo("all whole")
+    echo("all intact")
 
 
 def study_clean(
     root: Root = Path("runs"),
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete what is listed; without it, only list.")
+        bool, typer.Option("--delete", help="Delete the listed items; without it, only list them.")
     ] = False,
     also_pretrained: Annotated[
         bool,
         typer.Option(
             "--also-pretrained",
-            help="Count what 'pretrain', 'adapt', 'evaluate' or 'finetune' made, and no study "
-            "needs, as not needed.",
+            help="Include results of 'pretrain', 'adapt', 'evaluate' and 'finetune' that no study "
+            "needs.",
         ),
     ] = False,
 ) -> None:
-    """List what no study of a root needs, with sizes; delete it with --delete."""
+    """List unused items of a store, with sizes; delete them with --delete."""
     from biphasic.study.gc.clean import clean
     from biphasic.study.gc.text import cleaning_lines
 
@@ -157,13 +157,13 @@ def study_clean(
 
 
 def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
-    """Show a running study until it has ended, or Ctrl-C; return how far it is then."""
+    """Show a running study until it ends or Ctrl-C; return its last status."""
     import time
     from contextlib import suppress
 
     from biphasic.study.status.status import study_status
 
-    # Ctrl-C ends the watching alone: the study goes on.
+    # Ctrl-C stops watching; the study keeps running.
     with suppress(KeyboardInterrupt), _screen() as show:
         while status.runner is not None:
             show(status)
@@ -174,7 +174,7 @@ def _watch(status: StudyStatus, config: StudyConfig | None) -> StudyStatus:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[StudyStatus], None]]:
-    """Yield what shows a status: in place on a terminal, elsewhere a line whenever it changes."""
+    """Yield a function that shows a status: in place on a terminal, else a line per change."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -186,11 +186,12 @@ def _screen() -> Iterator[Callable[[StudyStatus], None]]:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             yield lambda status: live.update(Text("\n".join(status_lines(status))), refresh=True)
         return
-    told = [""]
+    printed = ""
 
-    def tell(status: StudyStatus) -> None:
-        if (line := short_line(status)) != told[-1]:
+    def show(status: StudyStatus) -> None:
+        nonlocal printed
+        if (line := short_line(status)) != printed:
             echo(line)
-            told.append(line)
+            printed = line
 
-    yield tell
+    yield show

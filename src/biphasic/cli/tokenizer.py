@@ -1,4 +1,4 @@
-"""`biphasic tokenizer`: train one, or see what a corpus would make of a given one."""
+"""The `biphasic tokenizer` commands: train and check tokenizers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ def train_command(
             help="File, folder, builtin:pydocs, or hf:OWNER/NAME?name=CONFIG&split=SPLIT.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     vocab_size: Annotated[
-        int, typer.Option(min=_LEAST_VOCABULARY, max=1 << 17, help="Entries of the vocabulary.")
+        int, typer.Option(min=_LEAST_VOCABULARY, max=1 << 17, help="Vocabulary size.")
     ] = 8192,
-    column: Annotated[
-        str | None, typer.Option(help="Column of tables and JSON lines that is the text.")
-    ] = None,
+    column: Annotated[str | None, typer.Option(help="Column or JSON key of the text.")] = None,
     hub_copies: Annotated[
         Path | None, typer.Option(help="Folder with local copies of hub datasets.")
     ] = None,
@@ -47,7 +45,7 @@ def train_command(
     from biphasic.files import digest, is_complete, verify_folder
 
     if out.exists() and not is_complete(out):
-        raise ConfigError(f"--out {out}: already there; choose another folder, or delete it")
+        raise ConfigError(f"--out {out}: already exists; choose another folder, or delete it")
     shared = {} if column is None else {"column": column}
     parsed = [
         parse_config(SourceConfig, {"source": source, **shared}, where="SOURCE")
@@ -59,19 +57,19 @@ def train_command(
         manifest = verify_folder(out, remedy="delete this folder and run again")
         if manifest.get("made_from") != made_from:
             raise ConfigError(
-                f"--out {out}: already there, and not made from the same sources and settings; "
+                f"--out {out}: already exists, made from other sources or settings; "
                 "choose another folder, or delete it"
             )
-        echo(f"tokenizer: {out} (made before from the same sources)")
+        echo(f"tokenizer: {out} (already made from the same sources)")
         return
     read = _Reading(parsed, hub_copies)
     tokenizer = train_tokenizer(read.texts(), vocab_size=vocab_size)
     if not read.num_bytes:
-        raise DataError(f"{', '.join(sources)}: there is no text to train on")
+        raise DataError(f"{', '.join(sources)}: no text to train on")
     write_tokenizer(tokenizer, out, made_from=made_from)
     echo(
         f"read {read.num_documents:,} documents, {read.num_bytes / 1e6:,.1f} MB of text\n"
-        f"made {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"
+        f"vocabulary: {tokenizer.vocab_size:,} entries{_shortfall(tokenizer, vocab_size)}\n"
         f"tokenizer: {out}"
     )
 
@@ -85,7 +83,7 @@ def check_command(
         str | None, typer.Option(help="Branch, tag or commit on the hub. Default: the newest.")
     ] = None,
 ) -> None:
-    """Print what a corpus would use of a tokenizer, and which mask token is chosen, and why."""
+    """Print a tokenizer's special tokens, chosen mask token (and why) and vocabulary size."""
     from biphasic.data.building.mask_token import choose_mask_token
     from biphasic.data.tokens.tokenizer import load_tokenizer
 
@@ -101,14 +99,14 @@ def check_command(
 
 
 class _Reading:
-    """Texts of sources, counted as they pass."""
+    """Read the texts of sources and count them."""
 
     def __init__(self, sources: list[SourceConfig], copies: Path | None) -> None:
         self._sources, self._copies = sources, copies
         self.num_documents = self.num_bytes = 0
 
     def texts(self) -> Iterator[str]:
-        """Yield every text but those that are held out by their source."""
+        """Yield every text that its source does not hold out."""
         from biphasic.data.text.sources import read_documents
 
         for source in self._sources:

@@ -1,4 +1,4 @@
-"""`biphasic study tune`: peak rates by short trials, written into the study file."""
+"""The `biphasic study tune` command: choose peak rates by short trials."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ def study_tune(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Peak rates to try, e.g. 5e-4,1e-3,2e-3. Default: a quarter, a half, once, "
-            "twice and four times the file's own.",
+            help="Peak rates to try, e.g. 5e-4,1e-3,2e-3. Default: 1/4, 1/2, 1, 2 and 4 times "
+            "the file's rate.",
         ),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Length of a trial, as a share of the longest budget.")
+        float, typer.Option(help="Trial length as a fraction of the longest budget.")
     ] = 0.1,
     extend: Annotated[
         bool,
-        typer.Option(help="Where the edge of the list is the best, try up to three rates beyond."),
+        typer.Option(help="If the best rate is at an edge of the list, try up to three beyond it."),
     ] = True,
     root: Root = Path("runs"),
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Jobs at once; default: one per core, or one on a GPU."),
+        typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(min=1, help="Threads per job; results may depend on it in the last bits."),
+        typer.Option(min=1, help="Threads per job; may change the last bits of results."),
     ] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Write the tuned study here, and leave FILE as it is.")
+        Path | None, typer.Option(help="Write the tuned study here instead of changing FILE.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be trained; do and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be trained, without training.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the peak rate for each model and objective by short runs, and write it into FILE."""
+    """Choose the peak rate of each model and objective by short trials; write it to FILE."""
     from biphasic.study.paths import STORE
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.choice import parse_rates
@@ -72,4 +72,4 @@ def study_tune(
     )
     echo("\n".join(result_lines(outcome.record)))
     echo(f"curves: {outcome.folder / 'curve.png'}")
-    echo("\n".join(outcome.difference or [f"{out or file}: has these rates already"]))
+    echo("\n".join(outcome.difference or [f"{out or file}: already has these rates"]))

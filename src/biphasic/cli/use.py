@@ -1,4 +1,4 @@
-"""`biphasic finetune`, `predict` and `encode`: everyday use of an encoder."""
+"""The `biphasic finetune`, `predict` and `encode` commands."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from biphasic.tasks.embedding import Precision
 
 _FORMS = {
-    "sequence-classification": "AutoModelForSequenceClassification loads it",
-    "token-classification": "AutoModelForTokenClassification loads it",
-    "question-answering": "AutoModelForQuestionAnswering loads it",
-    "sentence-transformers": "SentenceTransformer and AutoModel load it",
-    "separate-head": "AutoModel loads the encoder; no class of transformers has this head, so it "
-    "stands beside it (README.md there shows how to use it)",
+    "sequence-classification": "loads with AutoModelForSequenceClassification",
+    "token-classification": "loads with AutoModelForTokenClassification",
+    "question-answering": "loads with AutoModelForQuestionAnswering",
+    "sentence-transformers": "loads with SentenceTransformer or AutoModel",
+    "separate-head": "AutoModel loads the encoder; transformers has no class for this head, which "
+    "is saved separately (see README.md there)",
 }
 _FORMAT_HELP = (
-    "jsonl, csv, tsv, parquet or txt (a text a line). Default: by the suffix; txt for '-'."
+    "jsonl, csv, tsv, parquet or txt (one text per line). Default: by suffix; txt for '-'."
 )
 
 
@@ -33,15 +33,16 @@ def finetune_command(
     task: Annotated[
         str,
         typer.Option(
-            help="KIND:PATH for your own data, with kind sc, ml, sr, tc, qa, ir or zs; a task file "
+            help="KIND:PATH for custom data, with kind sc, ml, sr, tc, qa, ir or zs; a task file "
             "(YAML); a published dataset such as mnli; a built-in task. See docs/tasks.md."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to make for the fine-tuned model.")],
+    out: Annotated[Path, typer.Option(help="Output folder of the fine-tuned model.")],
     rates: Annotated[
         list[float] | None,
         typer.Option(
-            "--learning-rate", help="Peak rate; repeat for several. Default: 2e-5 to 2e-4, four."
+            "--learning-rate",
+            help="Peak rate; repeat for several. Default: four from 2e-5 to 2e-4.",
         ),
     ] = None,
     seeds: Annotated[
@@ -52,7 +53,7 @@ def finetune_command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Replace a constant of the fine-tuning, e.g. max_epochs=10, max_steps=5000, "
+            help="Override a fine-tuning setting, e.g. max_epochs=10, max_steps=5000, "
             "max_seqlen=256, precision=bf16, batching=padded.",
         ),
     ] = None,
@@ -61,7 +62,7 @@ def finetune_command(
         Path | None,
         typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
     ] = None,
-    root: Annotated[Path, typer.Option(help="Folder for the store of results.")] = Path("runs"),
+    root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
@@ -69,7 +70,7 @@ def finetune_command(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune an encoder, keep the model that is best on validation, and print its scores."""
+    """Fine-tune an encoder, keep the model with the best validation score, print scores."""
     from biphasic.config import parse_overrides
     from biphasic.evaluation.evaluate import task_from_text
     from biphasic.export.finetuned.write import finetune
@@ -94,21 +95,21 @@ def finetune_command(
     )
 
 
-def _print_finetuned(made: FinetunedFolder) -> None:
+def _print_finetuned(finetuned: FinetunedFolder) -> None:
     from biphasic.analysis.text import metric_name, rate
     from biphasic.cli.evaluation import print_evaluation
 
-    print_evaluation(made.evaluation)
-    record = made.record
-    held = {"validation": made.validation, "test": made.test}
+    print_evaluation(finetuned.evaluation)
+    record = finetuned.record
+    by_split = {"validation": finetuned.validation, "test": finetuned.test}
     scores = ", ".join(
         f"{split} {metric_name(record.metric)} {metrics[record.metric]:.2f}"
-        for split, metrics in held.items()
+        for split, metrics in by_split.items()
         if record.metric in metrics
     )
     if record.kind != "zs":
         echo(f"kept: rate {rate(record.learning_rate)}, seed {record.seed}: {scores}")
-    echo(f"{made.folder}: {_FORMS[record.form]}")
+    echo(f"{finetuned.folder}: {_FORMS[record.form]}")
 
 
 def predict_command(
@@ -127,15 +128,15 @@ def predict_command(
         list[str] | None,
         typer.Option(
             "--column",
-            help="Column of the text; twice for the two of a pair, or for question and context. "
-            "Default: the usual names, as in docs/tasks.md.",
+            help="Text column; give two for pairs, or for question and context. Default: see "
+            "docs/tasks.md.",
         ),
     ] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Predict with a fine-tuned model: a row for each example, in their order."""
+    """Predict with a fine-tuned model: one row per example, in order."""
     from biphasic.progress import progress_bar
     from biphasic.tasks.custom.inputs import open_input
     from biphasic.tasks.formats.outputs import ROW_SUFFIXES, check_output
@@ -149,7 +150,7 @@ def predict_command(
         summary = predict_file(
             folder, opened, out, columns=columns or (), device=device, report=report
         )
-    _tell_cut(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
+    _warn_truncated(summary.num_examples, summary.num_cut, summary.num_empty, summary.max_seqlen)
     if out is not None:
         echo(f"{out}: {summary.num_examples:,} predictions")
 
@@ -169,28 +170,28 @@ def encode_command(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help=".npy for the vectors; .parquet for vectors with the texts' ids.")
+        Path, typer.Option(help=".npy for vectors; .parquet for vectors with text ids.")
     ],
     column: Annotated[
-        str | None, typer.Option(help="Column or key that is the text. Default: text.")
+        str | None, typer.Option(help="Column or key of the text. Default: text.")
     ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Text to put before every text.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Prefix of every text.")] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Name of a prompt of the model's, to put before every text.")
+        str | None, typer.Option(help="Name of a prompt of the model to prepend to every text.")
     ] = None,
     normalize: Annotated[
-        bool, typer.Option("--normalize", help="Give every vector length 1.")
+        bool, typer.Option("--normalize", help="Normalize vectors to unit length.")
     ] = False,
     max_seqlen: Annotated[
         int | None,
-        typer.Option(min=8, help="Longest input in tokens. Default: the model's own limit."),
+        typer.Option(min=8, help="Maximum input length in tokens. Default: the model's limit."),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Most tokens of a batch. Default: 4096, on a GPU 65536."),
+        typer.Option(min=1, help="Maximum tokens per batch. Default: 4096; 65536 on a GPU."),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="What the model computes in: fp32 or bf16. Default: fp32.")
+        str | None, typer.Option(help="Compute precision: fp32 or bf16. Default: fp32.")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None,
     input_format: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
@@ -199,7 +200,7 @@ def encode_command(
     field: Annotated[str | None, typer.Option("--field", hidden=True)] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
-    """Embed texts: the mean of the encoder's states, a vector for each text, in their order."""
+    """Embed texts by mean pooling: one vector per text, in order."""
     from biphasic.model.compute.device import parse_device
     from biphasic.progress import progress_bar
     from biphasic.tasks.custom.inputs import open_input
@@ -235,17 +236,17 @@ def encode_command(
         )
     if never_saw_both_ways(folder):
         echo(
-            f"warning: {model} is a decoder that never learnt to see both ways, as it does here; "
-            "'biphasic adapt' makes an encoder of it",
+            f"warning: {model} is a decoder not trained for bidirectional attention; convert it to "
+            "an encoder with 'biphasic adapt'",
             err=True,
         )
-    _tell_cut(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
+    _warn_truncated(summary.num_texts, summary.num_cut, summary.num_empty, settings.max_seqlen)
     speed = summary.num_texts / max(summary.seconds, 1e-9)
     echo(f"{out}: {summary.num_texts:,} vectors, {speed:,.0f} texts/s")
 
 
-def _tell_cut(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> None:
+def _warn_truncated(number: int, num_cut: int, num_empty: int, max_seqlen: int) -> None:
     if num_cut:
-        echo(f"cut: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
+        echo(f"truncated: {num_cut:,} of {number:,}, longer than {max_seqlen} tokens", err=True)
     if num_empty:
         echo(f"empty: {num_empty:,} of {number:,}", err=True)

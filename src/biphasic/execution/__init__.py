@@ -1,1 +1,1 @@
-"""Jobs as graphs: scheduled, run by workers on this machine, watched. It knows no study."""
+"""Job graphs: scheduling, worker processes and progress, independent of studies."""

@@ -1,4 +1,4 @@
-"""What a person sees while jobs run: bars on a terminal, lines elsewhere."""
+"""Progress display of running jobs: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _MOST_NAMED = 4
 
 
 class StudyDisplay:
-    """One bar for all jobs, one for each that runs; told what happens by a `Scheduler`."""
+    """A `Watcher` that shows one bar for all jobs and one per running job."""
 
     def __init__(self, console: Console, items: Iterable[WorkItem], *, num_slots: int) -> None:
         """Prepare; bars and lines begin on entry.
 
         Args:
             console: Where to print.
-            items: The work that is left.
-            num_slots: Jobs at once.
+            items: Remaining jobs.
+            num_slots: Number of slots.
         """
         self._say = say_on(console)
         items = list(items)
@@ -66,7 +66,7 @@ class StudyDisplay:
         self._bars.stop()
 
     def progress(self, job_id: str, progress: Progress) -> None:
-        """Move a job's bar; called from threads of an engine."""
+        """Update a job's bar; called from executor threads."""
         self.pace.progress(job_id, progress.done / max(progress.total, 1))
         with self._lock:
             if job_id not in self._running:
@@ -80,11 +80,11 @@ class StudyDisplay:
             )
 
     def started(self, item: WorkItem) -> None:
-        """Show nothing before there is progress."""
+        """Start timing a job; its bar appears with its first progress."""
         self.pace.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
-        """Replace a job's bar by a line."""
+        """Replace a job's bar with a line."""
         seconds = self.pace.stopped(item)
         if error is None:
             self.pace.done(item, None if elsewhere else seconds)
@@ -96,28 +96,28 @@ class StudyDisplay:
                 self._failed.add(item.id)
                 outcome = f"FAILED: {item.label}: {error}"
             else:
-                outcome = f"{'done elsewhere' if elsewhere else 'done'}: {item.label}"
+                outcome = f"{'done by another process' if elsewhere else 'done'}: {item.label}"
             self._say(f"[{self._num_ended}/{len(self._labels)}] {outcome}")
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Remove a job's bar, and say why it comes up again later."""
+        """Remove a job's bar, and print why it runs again later."""
         self.pace.stopped(item)
         with self._lock:
             self._remove(item.id)
             if isinstance(error, LockHeldError):
                 if item.id not in self._taken:
                     self._taken.add(item.id)
-                    self._say(f"waiting for {item.label}, done now by {error.owner}")
+                    self._say(f"waiting for {item.label}, which {error.owner} is running")
             elif not isinstance(error, StoppedError):
-                self._say(f"will be tried again: {item.label}: {error}")
+                self._say(f"will retry: {item.label}: {error}")
 
     def revived(self, item: WorkItem) -> None:
-        """Count a job that was set aside as still to be done."""
+        """Count a failed job as remaining again."""
         with self._lock:
             self._num_ended -= 1
             self._failed.discard(item.id)
             self._bars.advance(self._all, -1)
-            self._say(f"tried again on request: {item.label}")
+            self._say(f"retrying on request: {item.label}")
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
@@ -125,10 +125,10 @@ class StudyDisplay:
             self._say(text)
 
     def tick(self) -> None:
-        """Do nothing: bars move by themselves."""
+        """Do nothing: bars refresh by themselves."""
 
     def line(self) -> str:
-        """Return how far the jobs are, for where there are no bars."""
+        """Return the progress of all jobs in one line, for consoles without bars."""
         left = self.pace.seconds_left()
         with self._lock:
             _, *running = self._bars.tasks
@@ -151,6 +151,6 @@ class StudyDisplay:
 
 @contextmanager
 def job_bar(console: Console, label: str) -> Iterator[Report]:
-    """Show how far a job in this process is; yield what is told of it."""
+    """Show the progress of a job in this process; yield its progress callback."""
     with progress_bar(console, label) as report:
         yield lambda progress: report(progress.done, progress.total, progress.text)

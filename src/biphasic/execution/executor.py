@@ -1,7 +1,7 @@
-"""Engines: what does jobs. The local one runs them on worker processes of this machine.
+"""Executors run jobs; the local one uses worker processes on this machine.
 
-An engine is given a job's identity and nothing else; it finds the job in the store, and the store,
-not the engine, knows what is finished. So another engine, on a cluster, needs `submit` alone.
+An executor receives only a job's identity and loads the job from the store. The store records
+which jobs are finished, so an executor for a cluster only needs to implement `submit`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ from biphasic.execution.job import LoadJob, Progress
 from biphasic.execution.slots import Slot, devices_environment
 
 Watch = Callable[[str, Progress], None]
-"""Told the identity of a job and how far it is, from threads of the engine."""
+"""Progress callback with a job's identity, called from executor threads."""
 _STOP_SECONDS = 20.0
-"""How long workers that are asked to stop may take to save what they have."""
+"""Time that stopping workers have to save their progress."""
 
 
 class JobFailedError(StudyError):
     """A job failed.
 
     Attributes:
-        is_final: Whether it would fail in the same way again, as far as can be told.
-        log: Where more of it is said; None where there is no more.
-        divergence: What of a training was not finite at which step; empty where it failed
-            otherwise.
+        is_final: Whether a retry is expected to fail in the same way.
+        log: Path of the log, if any.
+        divergence: Which value was not finite at which step; empty for other failures.
     """
 
     def __init__(
         self, message: str, *, is_final: bool, log: Path | None, divergence: str = ""
     ) -> None:
-        # Of many lines, as some libraries write them, the first; the log has all.
+        # Some libraries raise errors of many lines; the log has all of them.
         super().__init__(message.partition("\n")[0])
         self.is_final = is_final
         self.log = log
@@ -50,27 +49,27 @@ class JobFailedError(StudyError):
 
 
 class Executor(Protocol):
-    """Does jobs that lie in the store."""
+    """Runs jobs from the store."""
 
     @property
     def num_slots(self) -> int:
-        """Return how many jobs of one slot it does at once."""
+        """Return the number of slots."""
         ...
 
     def submit(self, job_id: str) -> Future[None]:
-        """Do a job as soon as there is room.
+        """Run a job as soon as slots are free.
 
-        The future raises `JobFailedError` if the job fails, `LockHeldError` while another process
-        does it, and `StoppedError` if it was stopped on request.
+        The future raises `JobFailedError` if the job fails, `LockHeldError` if another process
+        is running it, and `StoppedError` if it was stopped on request.
         """
         ...
 
 
 class LocalExecutor:
-    """Runs jobs on one long-lived process for each slot.
+    """Runs jobs on one long-lived process per slot.
 
-    A job's result does not depend on how many slots there are, nor on what a worker did before;
-    it may depend on `num_threads`, because sums are then taken in another order.
+    A job's result does not depend on the number of slots or on earlier jobs of the worker. It may
+    depend on `num_threads`, which changes the order of sums.
     """
 
     def __init__(
@@ -84,16 +83,16 @@ class LocalExecutor:
         log_folder: Path,
         watch: Watch,
     ) -> None:
-        """Prepare; workers start when they are needed first.
+        """Prepare; each worker starts with its first job.
 
         Args:
-            store: Content store, where jobs lie.
-            slots: What there is to compute on.
-            load_job: Reads a job.
+            store: Content store with the jobs.
+            slots: Slots to compute on.
+            load_job: Loads a job.
             worker: Module that calls `biphasic.execution.worker.serve` when it is run.
             num_threads: Threads per slot.
-            log_folder: Where jobs and workers leave their logs.
-            watch: Told about progress.
+            log_folder: Folder for logs of jobs and workers.
+            watch: Progress callback.
         """
         log_folder.mkdir(parents=True, exist_ok=True)
         self._store, self._watch, self._load_job = store, watch, load_job
@@ -110,11 +109,11 @@ class LocalExecutor:
 
     @property
     def num_slots(self) -> int:
-        """Return how many jobs of one slot run at once."""
+        """Return the number of slots."""
         return len(self._workers)
 
     def submit(self, job_id: str) -> Future[None]:
-        """Queue a job; jobs of several slots wait until so many are free.
+        """Queue a job; it runs when enough slots are free.
 
         Raises:
             StudyError: There is no such job in the store, or it needs more slots than there are.
@@ -137,7 +136,7 @@ class LocalExecutor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the workers; one that trains saves what it has before, within some seconds."""
+        """Stop the workers; running training jobs save their progress first."""
         with self._lock:
             waiting, self._queue = self._queue, deque()
         for _, _, future in waiting:
@@ -151,7 +150,7 @@ class LocalExecutor:
             worker.close()
 
     def _dispatch(self) -> None:
-        """Give the first jobs in the queue what is free; none overtakes another."""
+        """Assign free slots to jobs, strictly in queue order."""
         with self._lock:
             while self._queue and self._queue[0][1] <= len(self._free):
                 job_id, needed, future = self._queue.popleft()
@@ -164,9 +163,9 @@ class LocalExecutor:
             self._workers[slots[0]].run(
                 job_id, slots, lambda progress: self._watch(job_id, progress)
             )
-        except Exception as raised:  # noqa: BLE001 - whoever waits for the future is told
+        except Exception as raised:  # noqa: BLE001 - passed to the future
             error = raised
-        # Free before anyone hears of it, or who hears would find the engine full.
+        # Free the slots before setting the result: callbacks may submit another job.
         with self._lock:
             self._free = sorted([*self._free, *slots], key=lambda slot: slot.index)
         if error is None:
@@ -177,7 +176,7 @@ class LocalExecutor:
 
 
 class _Worker:
-    """A process on a slot, started when it is needed and again when it has died."""
+    """A process on a slot, started with its first job and restarted after it dies."""
 
     def __init__(
         self, slot: Slot, store: Path, *, module: str, num_threads: int, log_folder: Path
@@ -187,16 +186,16 @@ class _Worker:
         self._logs = log_folder
         self._is_stopped = False
         self._process: subprocess.Popen[str] | None = None
-        # Or a process could start that nobody asks to stop any more.
+        # Prevents a process from starting after the stop request.
         self._lock = threading.Lock()
 
     def run(self, job_id: str, slots: Sequence[Slot], watch: Callable[[Progress], None]) -> None:
-        """Do a job.
+        """Run a job.
 
         Raises:
-            JobFailedError: It failed; the message says why.
-            LockHeldError: Another process does it.
-            StoppedError: It was asked to stop.
+            JobFailedError: The job failed.
+            LockHeldError: Another process is running it.
+            StoppedError: It was stopped on request.
         """
         process = self._ready()
         if process.stdin is None or process.stdout is None:
@@ -230,7 +229,7 @@ class _Worker:
         raise self._died(process, log)
 
     def ask_to_stop(self) -> None:
-        """Ask the process to save what it has and to end; it takes no further job."""
+        """Ask the process to save its progress and exit; it accepts no more jobs."""
         with self._lock:
             self._is_stopped = True
             if self._process is not None and self._process.stdin is not None:
@@ -238,7 +237,7 @@ class _Worker:
                     self._process.stdin.close()
 
     def end(self, *, within_seconds: float) -> None:
-        """See the process end, or end it."""
+        """Wait for the process to exit; kill it after the timeout."""
         if self._process is None:
             return
         try:
@@ -248,7 +247,7 @@ class _Worker:
             self._process.wait()
 
     def close(self) -> None:
-        """Close the pipes; nobody may be reading them."""
+        """Close the pipes; no thread may be reading them."""
         for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
             with suppress(BrokenPipeError):
                 if pipe:
@@ -257,7 +256,7 @@ class _Worker:
     def _ready(self) -> subprocess.Popen[str]:
         with self._lock:
             if self._is_stopped:
-                raise StoppedError("not tried: the study was stopped")
+                raise StoppedError("not started: the study was stopped")
             if self._process is not None and self._process.poll() is not None:
                 self.close()
                 self._process = None
@@ -266,20 +265,20 @@ class _Worker:
             return self._process
 
     def _stopped(self, process: subprocess.Popen[str], said: str) -> BiphasicError:
-        """Return what a stopped job means: our own pin, or that somebody ended the worker."""
+        """Return the error of a stopped job: our own request, or an external signal."""
         if self._is_stopped:
             return StoppedError(said)
-        # All is saved, and it takes no further job: without waiting, the next would go to it.
+        # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
         process.kill()
         process.wait()
-        return JobFailedError(f"its worker was told to end; {said}", is_final=False, log=None)
+        return JobFailedError(f"its worker was terminated; {said}", is_final=False, log=None)
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
-        # A dying process closes its pipes first: without waiting, the next job would go to it.
+        # A dying process closes its pipes first: wait, or the next job would go to it.
         process.kill()
         process.wait()
         if self._is_stopped:
-            return StoppedError("stopped; it goes on from its latest checkpoint")
+            return StoppedError("stopped; it resumes from its latest checkpoint")
         said = [path for path in (log, self._worker_log) if _is_something(path)]
         see = f"; see {said[0]}" if said else ""
         return JobFailedError(

@@ -1,4 +1,4 @@
-"""What is left of a study, as a graph: what each job waits for, and which paths are longest."""
+"""The graph of remaining jobs: dependencies and longest paths."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from biphasic.execution.job import Job
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A job that is still to be done; the job itself is made when its turn comes.
+    """A remaining job; `make` creates the job itself when it starts.
 
     Attributes:
         id: Identity of the job.
-        label: What people are shown.
-        kind: What it does.
-        needs: The item that must be done before; None, or one that is not in the graph, for none.
-        cost: Operations it is expected to take, in FLOPs; 0 where nobody can tell.
-        num_slots: Slots that it takes.
+        label: Human-readable name.
+        kind: Kind of the job.
+        needs: Item it depends on; None, or one that is not in the graph, for no dependency.
+        cost: Expected operations, in FLOPs; 0 if unknown.
+        num_slots: Slots it occupies.
         arms: Names of the arms that need it.
-        make: Gives the job.
-        is_done: Asks the store, which alone knows.
+        make: Creates the job.
+        is_done: Returns whether the store has its results.
     """
 
     id: str
@@ -37,7 +37,7 @@ class WorkItem:
 
 
 def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
-    """Return, by item, those that wait for it."""
+    """Return, by item, the items that depend on it."""
     items = list(items)
     found: dict[str, list[str]] = {item.id: [] for item in items}
     for item in items:
@@ -47,9 +47,9 @@ def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
 
 
 def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
-    """Return, by item, the cost of the longest path that begins with it.
+    """Return, by item, the cost of the longest path that starts with it.
 
-    Who starts with the longest one ends soonest, as far as list scheduling can tell.
+    Used for longest-path-first scheduling.
     """
     by_id = {item.id: item for item in items}
     waiting = dependents(by_id.values())
@@ -59,13 +59,13 @@ def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
     paths: dict[str, float] = {}
     for identity in reversed(order):
         after = max((paths[each] for each in waiting[identity]), default=0.0)
-        # At least one each, so that of jobs without a known cost the longer chain comes first.
+        # At least 1 each: among jobs of unknown cost, longer chains come first.
         paths[identity] = max(by_id[identity].cost, 1.0) + after
     return paths
 
 
 def with_dependents(identity: str, waiting: Mapping[str, list[str]]) -> list[str]:
-    """Return all items that cannot be done without one, in an order of need."""
+    """Return all direct and indirect dependents of an item, in dependency order."""
     found = list(waiting[identity])
     for each in found:
         found.extend(waiting[each])

@@ -1,4 +1,4 @@
-"""Jobs in this process, one after the other: for commands that do a single thing."""
+"""Run a single job in this process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what schedulers and init systems send before they kill."""
+"""Ctrl-C, and the signal that schedulers and init systems send before they kill."""
 _TAKEN_SECONDS = 2.0
 
 
 def run_here(job: Runnable, *, console: Console) -> None:
-    """Do a job in this process, once no other does it.
+    """Run a job in this process; wait while another process runs it.
 
-    Ctrl-C and SIGTERM let it save what it has; a second one ends it at once.
+    On Ctrl-C or SIGTERM it saves its progress and stops; a second signal stops it immediately.
 
     Raises:
-        StoppedError: It was stopped so.
-        BiphasicError: It failed.
+        StoppedError: It was stopped by a signal.
+        BiphasicError: The job failed.
     """
     say = say_on(console)
     is_said = False
@@ -39,7 +39,7 @@ def run_here(job: Runnable, *, console: Console) -> None:
                     job.run(report, should_stop=should_stop)
             except LockHeldError as error:
                 if not is_said:
-                    say(f"waiting for {job.label}, done now by {error.owner}")
+                    say(f"waiting for {job.label}, which {error.owner} is running")
                     is_said = True
                 time.sleep(_TAKEN_SECONDS)
             else:
@@ -48,7 +48,7 @@ def run_here(job: Runnable, *, console: Console) -> None:
 
 @contextmanager
 def stopped_by_interrupt(say: Callable[[str], None]) -> Iterator[ShouldStop]:
-    """Yield what tells whether Ctrl-C was pressed or SIGTERM came; the second one interrupts."""
+    """Yield a function that returns whether SIGINT or SIGTERM came; a second one interrupts."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set  # signals belong to the main thread
@@ -58,7 +58,7 @@ def stopped_by_interrupt(say: Callable[[str], None]) -> Iterator[ShouldStop]:
         if pressed.is_set():
             signal.default_int_handler(number, frame)
         pressed.set()
-        say("stopping: what there is will be saved; once more to end at once")
+        say("stopping: saving progress; press Ctrl-C again to quit immediately")
 
     before = {number: signal.signal(number, note) for number in STOPPING}
     try:

@@ -1,4 +1,4 @@
-"""What a job is: work that a process can do alone, given the store."""
+"""Jobs: units of work that a process can run given only the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from biphasic.locks import Lock
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is: `done` of `total` steps, and a few words such as the loss."""
+    """Progress of a job: `done` of `total` steps, and a short text such as the loss."""
 
     done: int
     total: int
@@ -21,7 +21,7 @@ class Progress:
 
 Report = Callable[[Progress], None]
 ShouldStop = Callable[[], bool]
-"""Asked now and then; a job that hears yes saves what it has and raises `StoppedError`."""
+"""Polled by a job; when True, the job saves its progress and raises `StoppedError`."""
 
 
 def never() -> bool:
@@ -35,32 +35,32 @@ class Runnable(Protocol):
     label: str
 
     def run(self, report: Report, *, should_stop: ShouldStop) -> None:
-        """Run it, or find it done."""
+        """Run it, unless it is done."""
         ...
 
 
 class Job(Runnable, Protocol):
-    """A job of a store, as JSON, so that another process can run it."""
+    """A job that is saved in a store as JSON for other processes."""
 
     id: str
     store: Path
 
     @property
     def num_slots(self) -> int:
-        """Slots that it takes."""
+        """Slots it occupies."""
         ...
 
     def model_dump_json(self) -> str:
-        """Return it as it is read again."""
+        """Return the job as JSON."""
         ...
 
 
 LoadJob = Callable[[Path, str], Job]
-"""Reads a job of a store by its identity."""
+"""Loads a job from a store by its identity."""
 
 
 def while_held(report: Report, held: Lock) -> Report:
-    """Return a report that ends a job which another process took over: this one seemed gone."""
+    """Return a report that raises when another process has taken over the job's lock."""
 
     def forward(progress: Progress) -> None:
         report(progress)

@@ -1,4 +1,4 @@
-"""Jobs in the store, each under its identity: enough to do one anywhere the store can be seen."""
+"""Jobs saved in the store by identity, so any process with access to it can run them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from biphasic.execution.job import Job
 from biphasic.files import write_text
 
 IDENTITY = "[0-9a-z][0-9a-z-]*"
-"""Names jobs and results. It can be no path: hashes, with `data-`, `report-` or `-0-of-2`."""
+"""Pattern of job and result names: hashes, with `data-`, `report-` or `-0-of-2`; never a path."""
 _LONGEST = 128
 
 
 def save_job(job: Job) -> None:
-    """Write down what a job is given; the same job may be written again."""
-    # Not flushed: whoever plans again writes it again.
+    """Save a job's inputs; overwrites an earlier copy."""
+    # Not flushed: planning again rewrites it.
     write_text(job_path(job.store, job.id), job.model_dump_json(), is_flushed=False)
 
 
 def job_path(store: Path, identity: str) -> Path:
-    """Return where a job lies.
+    """Return the path of a job.
 
     Raises:
-        ConfigError: That is no identity.
+        ConfigError: The identity is invalid.
     """
     if len(identity) > _LONGEST or not re.fullmatch(IDENTITY, identity):
-        raise ConfigError(f"'{identity}' is not the identity of a job: digits, letters and dashes")
+        raise ConfigError(
+            f"'{identity}' is not a job identity (digits, lowercase letters and dashes)"
+        )
     return store / "jobs" / f"{identity}.json"

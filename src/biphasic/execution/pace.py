@@ -1,4 +1,4 @@
-"""How fast jobs go, and how long those that are left will take."""
+"""Speed of jobs, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biphasic.execution.graph import WorkItem
 
 @dataclass
 class _Running:
-    """A job since it first told how far it is; one that was resumed may begin in the middle."""
+    """A job since its first progress report; a resumed job may start at a later step."""
 
     began: float
     first: float
@@ -21,14 +21,14 @@ class _Running:
 
 
 class Pace:
-    """Reckons by operations, at the speed of jobs of the same kind; else at that of all jobs."""
+    """Estimates time from operations, at the speed of jobs of the same kind, else of all jobs."""
 
     def __init__(self, items: Iterable[WorkItem], *, num_slots: int) -> None:
         """Prepare.
 
         Args:
-            items: The work that is left.
-            num_slots: Jobs at once.
+            items: Remaining jobs.
+            num_slots: Number of slots.
         """
         self._items = {item.id: item for item in items}
         self._num_slots = num_slots
@@ -45,25 +45,25 @@ class Pace:
         self._lock = threading.Lock()
 
     def started(self, item: WorkItem) -> None:
-        """Note that a job was given to the engine."""
+        """Record that a job was submitted to the executor."""
         with self._lock:
             self._began[item.id] = time.monotonic()
 
     def progress(self, job_id: str, share: float) -> None:
-        """Note how much of a job is done, of 1."""
+        """Record a job's progress as a share in [0, 1]."""
         with self._lock:
             running = self._running.setdefault(job_id, _Running(time.monotonic(), share, share))
             running.share = share
 
     def stopped(self, item: WorkItem) -> float:
-        """Note that a job runs no more; return for how many seconds it did."""
+        """Record that a job stopped; return its running time in seconds."""
         with self._lock:
             self._running.pop(item.id, None)
             began = self._began.pop(item.id, None)
         return 0.0 if began is None else time.monotonic() - began
 
     def done(self, item: WorkItem, seconds: float | None) -> None:
-        """Note that a job is done, after so many seconds; None where that says nothing."""
+        """Record that a job is done, with its seconds; None if they are not representative."""
         with self._lock:
             self._left.pop(item.id, None)
             if seconds is not None:
@@ -71,9 +71,9 @@ class Pace:
                 self._amounts[item.kind] += self._amount(item)
 
     def seconds_left(self) -> tuple[float, float] | None:
-        """Return the device-seconds that are left, and the seconds until the end.
+        """Return the device-seconds left, and the seconds until the end.
 
-        None where no job has told enough.
+        None before there is enough progress to estimate.
         """
         with self._lock:
             speeds = self._seconds_per_amount()
@@ -88,11 +88,11 @@ class Pace:
         return total, max(total / self._num_slots, self._longest_path(left))
 
     def _amount(self, item: WorkItem) -> float:
-        """Return the operations of a job; 1 where they are not known of all jobs of its kind."""
+        """Return the operations of a job; 1 unless known for all jobs of its kind."""
         return item.cost if self._is_counted[item.kind] else 1.0
 
     def _seconds_per_amount(self) -> dict[str, float]:
-        """Return, by kind, the device-seconds of an operation, as far as they can be told."""
+        """Return, by kind, the device-seconds per operation, where known."""
         now = time.monotonic()
         seconds, amounts = self._seconds.copy(), self._amounts.copy()
         for identity, running in self._running.items():
@@ -102,7 +102,7 @@ class Pace:
                 amounts[item.kind] += self._amount(item) * (running.share - running.first)
         speeds = {kind: seconds[kind] / amount for kind, amount in amounts.items() if amount}
         counted = [kind for kind in speeds if self._is_counted[kind]]
-        if counted:  # a kind without an example goes as the others do
+        if counted:  # other kinds use the speed of all known ones
             known = sum(seconds[kind] for kind in counted) / sum(amounts[kind] for kind in counted)
             for kind, is_counted in self._is_counted.items():
                 if is_counted:
@@ -110,9 +110,9 @@ class Pace:
         return speeds
 
     def _longest_path(self, left: dict[str, float]) -> float:
-        """Return the seconds of the longest chain of jobs that wait for one another."""
+        """Return the seconds of the longest chain of dependent jobs."""
         paths: dict[str, float] = {}
-        for item in self._items.values():  # those that are needed come before those that need them
+        for item in self._items.values():  # dependencies come first
             own = left.get(item.id, 0.0) / item.num_slots
             paths[item.id] = own + paths.get(item.needs or "", 0.0)
         return max(paths.values(), default=0.0)

@@ -1,10 +1,10 @@
-"""One rank of a process group, a process that torchrun starts with the file of a job.
+"""One rank of a process group, started by torchrun with a job file.
 
-It trains the job in the file together with the other ranks. The first rank says how far they are,
-one JSON object a line, on what was its standard output; each says what it failed of. Anything else
-that libraries print goes to standard error. On SIGTERM, and when the standard input ends after the
-ranks were asked to stop, they save what they have, within some seconds. When it ends otherwise, the
-process that started them has died, and they end at once.
+It trains the job together with the other ranks. The first rank writes progress to its original
+standard output, one JSON object per line; every rank writes its failure there. All other output
+goes to standard error. On SIGTERM, and when standard input closes after a stop request, ranks save
+their progress within a few seconds. If standard input closes without a request, the parent has
+died, and they exit immediately.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
 
 STOP_FILE = "stop"
-"""Lies beside the job's file before the input is closed, where the ranks are asked to stop."""
+"""File next to the job's file that marks a stop request before standard input closes."""
 _PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
 Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
-"""Trains a job, given as JSON, as a rank of a process group."""
+"""Trains a job, given as JSON, as one rank of a process group."""
 
 
 def serve(train: Train) -> None:
-    """Train the job in the file that the first argument names, and end the process."""
+    """Train the job in the file named by the first argument, and exit the process."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
@@ -46,7 +46,7 @@ def serve(train: Train) -> None:
     threading.Thread(target=_watch_input, args=(file, is_over), daemon=True).start()
     code = _train(train, file, events, is_over)
     sys.stderr.flush()
-    # Not in order: ranks that have lost one another would wait for each other in their last words.
+    # Skip the normal exit: after a lost rank, the others would wait for it in their exit handlers.
     os._exit(code)
 
 
@@ -59,7 +59,7 @@ def _watch_input(file: Path, is_over: threading.Event) -> None:
 
 
 def _stop_in_time(is_over: threading.Event) -> None:
-    """Ask the training to stop, and end this process if it has not done so within some seconds."""
+    """Ask the training to stop; exit the process if it has not stopped after a few seconds."""
     is_over.set()
     timer = threading.Timer(_STOP_SECONDS, os._exit, args=(1,))
     timer.daemon = True
@@ -67,7 +67,7 @@ def _stop_in_time(is_over: threading.Event) -> None:
 
 
 def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) -> int:
-    """Train the job in a file; return the process's exit code."""
+    """Train the job in a file; return the exit code."""
     try:
         _join_and_train(train, file, events, is_over)
     except StoppedError as error:  # by all ranks at once
@@ -76,7 +76,7 @@ def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) 
     except BiphasicError as error:
         _send(events, event="failed", **_failure(error))
         return 1
-    except Exception as error:  # noqa: BLE001 - whoever started the process group is told, its log says why
+    except Exception as error:  # noqa: BLE001 - reported to the parent and logged
         traceback.print_exc()
         _send(events, event="failed", **_failure(error))
         return 1
@@ -121,5 +121,5 @@ def _send(events: IO[str], **event: Any) -> None:
         events.write(json.dumps(event) + "\n")
         events.flush()
     except BrokenPipeError:
-        # Nobody listens any more; what is in the store is all that counts.
+        # The parent has exited; results are in the store.
         os._exit(1)

@@ -1,8 +1,8 @@
-"""A process group: processes of this machine that train one segment together, started by torchrun.
+"""Process groups: train one segment with several processes on this machine, via torchrun.
 
-The process that starts the ranks holds the job's lock, passes on what the first rank reports, and
-holds the other end of all ranks' standard input. When that closes, ranks end: at once, so that
-nobody computes on whose lock is lost, unless they were asked to stop and may save what they have.
+The parent process holds the job's lock, forwards the first rank's progress, and holds the other
+end of the ranks' standard input. When it closes, ranks exit immediately, because the lock may be
+lost; after a stop request they save their progress first.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _END_SECONDS = 30.0  # twice what ranks give themselves
 
 
 class SegmentJob(Protocol):
-    """What is known here of a `TrainJob`."""
+    """The parts of a `TrainJob` used here."""
 
     @property
     def recipe(self) -> Recipe:
-        """What is trained."""
+        """The recipe to train."""
         ...
 
     @property
     def compute(self) -> ComputeConfig:
-        """By how many processes."""
+        """Compute settings, including the number of processes."""
         ...
 
     def model_dump_json(self) -> str:
-        """Return it as the ranks read it."""
+        """Return the job as JSON for the ranks."""
         ...
 
 
@@ -56,22 +56,20 @@ def run_ranks(
     worker: str,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
-    """Train a segment in as many processes as `compute.processes` says, and wait for them.
+    """Train a segment in `compute.processes` processes, and wait for them.
 
-    Each computes on as many threads as `OMP_NUM_THREADS` says; where it says nothing they share
-    the cores. What libraries print goes to standard error; on a terminal, which people read, only
-    after a failure that nobody foresaw.
+    Each uses `OMP_NUM_THREADS` threads; if it is unset they share the cores. Output of libraries
+    goes to standard error; on a terminal, only after an unexpected failure.
 
     Args:
-        job: A `TrainJob`, whose lock the caller holds.
-        report: Told how far it is: `done`, `total` and `text`.
+        job: A `TrainJob`; the caller holds its lock.
+        report: Progress callback with `done`, `total` and `text`.
         worker: Module that calls `biphasic.execution.rank_worker.serve` when it is run.
-        should_stop: Asked some times a second; yes lets the ranks save what they have, and end.
+        should_stop: Polled several times a second; when True, ranks save their progress and exit.
 
     Raises:
-        BiphasicError: What a rank raised; of several the first, those last that only say that
-            others had ended.
-        LostRankError: A rank ended without having raised it on purpose.
+        BiphasicError: The first error of a rank that is not a `LostRankError`.
+            LostRankError: A rank exited without a `BiphasicError`.
     """
     processes = job.compute.processes
     job.compute.check_rows(job.recipe.placed_phases)
@@ -86,15 +84,15 @@ def run_ranks(
 
 
 def _check_devices(processes: int) -> None:
-    """Refuse fewer devices than processes.
+    """Check that there is a device for each process.
 
     Raises:
-        ConfigError: There are fewer, or one alone was chosen.
+        ConfigError: There are fewer devices, or a single one was chosen.
     """
     chosen = chosen_device()
     if chosen is not None and chosen.index is not None:
         raise ConfigError(
-            f"device: {chosen} is one device, and {processes} processes need one each; write cuda"
+            f"device: {chosen} is one device, and {processes} processes need one each; use cuda"
         )
     if chosen is None or chosen.type == "cuda":
         check_devices(processes)
@@ -104,7 +102,7 @@ def _check_devices(processes: int) -> None:
 def _started(
     worker: str, file: Path, processes: int, log: IO[str] | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a process group; however the block is left, it has ended afterwards."""
+    """Start a process group; it has exited when the block ends."""
     threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // processes, 1)
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     ranks = subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -120,7 +118,7 @@ def _started(
             "OMP_NUM_THREADS": str(threads),
             "TOKENIZERS_PARALLELISM": "false",
         },
-        # Ctrl-C is for the process that watches; it asks the ranks to stop.
+        # The parent handles Ctrl-C and asks the ranks to stop.
         start_new_session=True,
     )
     try:
@@ -142,7 +140,7 @@ def _attend(
     report: Callable[..., None],
     should_stop: Callable[[], bool] | None,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Pass on progress until all ranks have ended; return failures, and whether it is done."""
+    """Forward progress until all ranks exit; return failures, and whether training finished."""
     events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     threading.Thread(target=_read, args=(ranks, events), daemon=True).start()
     failures: list[dict[str, Any]] = []
@@ -168,7 +166,7 @@ def _read(ranks: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | Non
         for line in ranks.stdout or ():
             if line.startswith("{"):
                 events.put(json.loads(line))
-            else:  # of torchrun, which shares the pipe
+            else:  # torchrun shares the pipe
                 sys.stderr.write(line)
     finally:
         events.put(None)
@@ -186,21 +184,19 @@ def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicEr
     told = [each for each in failures if each["kind"] != LostRankError.__name__] or failures
     if not told:
         return LostRankError(
-            f"one of {processes} processes that trained together has ended (killed, or out of "
-            "memory?); run again, it goes on from the latest checkpoint"
+            f"one of {processes} processes of the group died (killed, or out of memory?); run "
+            "again to resume from the latest checkpoint"
         )
     first = told[0]
     kind = getattr(errors, first["kind"], None)
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
         return kind(first["error"], **first.get("fields", {}))
-    return LostRankError(
-        f"process {first['rank']} of {processes} that trained together: {first['error']}"
-    )
+    return LostRankError(f"process {first['rank']} of a group of {processes}: {first['error']}")
 
 
 @contextmanager
 def _quiet_on_terminals() -> Iterator[IO[str] | None]:
-    """Yield a file for what ranks print where a person would read it; it is shown if they died."""
+    """On a terminal, yield a file for the output of ranks; print it if a rank died."""
     if not sys.stderr.isatty():
         yield None
         return

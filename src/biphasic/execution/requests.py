@@ -1,4 +1,4 @@
-"""What people ask of a running study: files in its folder, so that any machine can ask."""
+"""Requests to a running study: files in its folder, written from any machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _FOLDER = "requests"
 
 
 class Request(Config):
-    """One pin."""
+    """One request."""
 
     kind: Literal["cancel", "retry"]
     jobs: tuple[str, ...] = ()
-    """Jobs to try again; all that were set aside when empty."""
+    """Jobs to retry; all failed jobs when empty."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """All pins since the last look.
+    """All requests since the last read.
 
     Attributes:
-        is_cancelled: Somebody wants the study to stop.
-        retries: Jobs to try again: all that were set aside when empty; None for no pin.
+        is_cancelled: Whether to stop the study.
+        retries: Jobs to retry: all failed jobs when empty; None for no request.
     """
 
     is_cancelled: bool = False
@@ -37,20 +37,20 @@ class Requests:
 
 
 def write_request(folder: Path, request: Request) -> None:
-    """Ask something of the study of a folder; whoever runs it hears within some seconds."""
+    """Write a request into a study's folder; its runner reads it within a few seconds."""
     name = f"{request.kind}-{uuid.uuid4().hex[:12]}.json"
     write_text(folder / _FOLDER / name, request.model_dump_json())
 
 
 def has_request(folder: Path, kind: Literal["cancel", "retry"]) -> bool:
-    """Tell whether a pin of a kind has not been read yet."""
+    """Return whether a request of this kind is still unread."""
     return any((folder / _FOLDER).glob(f"{kind}-*.json"))
 
 
 def read_requests(folder: Path) -> Requests:
-    """Take the pins that have come in; none is read twice.
+    """Read and delete all pending requests.
 
-    A file that is no pin of this version is left alone.
+    Files that are not requests of this version are ignored.
     """
     is_cancelled, retries = False, None
     for path in sorted((folder / _FOLDER).glob("*.json")):
@@ -69,6 +69,6 @@ def read_requests(folder: Path) -> Requests:
 
 
 def forget_requests(folder: Path) -> None:
-    """Drop what was asked of an earlier run."""
+    """Delete requests to an earlier run."""
     for path in (folder / _FOLDER).glob("*.json"):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs what is left of a study: longest path first, failures tried again, the rest goes on."""
+"""Scheduler: runs jobs longest path first, retries transient failures, skips blocked jobs."""
 
 from __future__ import annotations
 
@@ -20,40 +20,39 @@ from biphasic.execution.job_store import save_job
 from biphasic.execution.requests import Requests
 
 _TAKEN_SECONDS = 2.0
-"""How often a job that another process does is looked at."""
+"""Interval between checks of a job that another process is running."""
 _LISTEN_SECONDS = 1.0
-"""How long the loop waits for something to happen before it looks for requests."""
+"""Maximum wait for an event before reading requests."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a job that failed by bad luck is tried again.
+    """Retry policy of transient failures.
 
     Attributes:
-        tries: In all; the first one included.
-        delay_seconds: Before the second try; four times as long before each later one.
+        tries: Total tries, including the first.
+        delay_seconds: Delay before the second try; each later delay is four times as long.
     """
 
     tries: int = 3
     delay_seconds: float = 5.0
 
     def delay(self, tries: int) -> float:
-        """Return how long to wait after so many tries."""
+        """Return the seconds to wait after this many tries."""
         return float(self.delay_seconds * 4 ** (tries - 1))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that was set aside.
+    """A failed job.
 
     Attributes:
         id: Its identity.
-        label: What people call it.
-        error: Why, in a line.
-        tries: How often it was tried.
-        log: Where more is said; None where there is no more.
-        divergence: What of a training was not finite at which step; empty where it failed
-            otherwise.
+        label: Human-readable name.
+        error: Error message in one line.
+        tries: Number of tries.
+        log: Path of the log, if any.
+        divergence: Which value was not finite at which step; empty for other failures.
     """
 
     id: str
@@ -64,22 +63,22 @@ class Failure:
     divergence: str = ""
 
     def __str__(self) -> str:
-        """Return a line for people."""
+        """Return a human-readable line."""
         tried = f" (tried {self.tries} times)" if self.tries > 1 else ""
-        # Some errors name the log themselves.
+        # Some errors already name the log.
         log = f"; log: {self.log}" if self.log and str(self.log) not in self.error else ""
         return f"{self.label}: {self.error}{tried}{log}"
 
 
 @dataclass(frozen=True)
 class WorkOutcome:
-    """What became of the work.
+    """Outcome of a scheduler run.
 
     Attributes:
-        num_executed: Jobs that this process did.
-        failures: Jobs that were set aside.
-        blocked: Jobs that need one of those.
-        is_stopped: Whether somebody asked to stop before the end.
+        num_executed: Jobs run by this process.
+        failures: Failed jobs.
+        blocked: Jobs that need a failed one.
+        is_stopped: Whether the run was cancelled.
     """
 
     num_executed: int
@@ -89,32 +88,32 @@ class WorkOutcome:
 
 
 class Watcher(Protocol):
-    """Told what happens to jobs, from the thread that schedules them."""
+    """Callbacks for job events, called from the scheduling thread."""
 
     def started(self, item: WorkItem) -> None:
-        """Told that a job was given to the engine."""
+        """Called when a job was submitted to the executor."""
         ...
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
-        """Told that a job is done, or set aside; `elsewhere` if another process did it."""
+        """Called when a job is done or has failed; `elsewhere` if another process ran it."""
         ...
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Told that a job comes up again later."""
+        """Called when a job will run again later."""
         ...
 
     def revived(self, item: WorkItem) -> None:
-        """Told that a job that was set aside is to be tried again."""
+        """Called when a failed job will be retried."""
         ...
 
     def tick(self) -> None:
-        """Told that time has passed."""
+        """Called about once a second."""
         ...
 
 
 @dataclass
 class _Ready:
-    """Jobs that could start, the one with the longest path first."""
+    """Priority queue of ready jobs, longest path first."""
 
     paths: dict[str, float]
     heap: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
@@ -126,7 +125,7 @@ class _Ready:
 
 
 class Scheduler:
-    """Gives jobs to an engine; what is finished is asked of the store."""
+    """Submits jobs to an executor; the store records which are finished."""
 
     def __init__(
         self,
@@ -140,11 +139,11 @@ class Scheduler:
         """Prepare.
 
         Args:
-            items: The work.
-            engine: What does it.
-            policy: What becomes of failures.
-            watcher: Told what happens.
-            read_requests: Asked about once a second.
+            items: The jobs.
+            engine: The executor.
+            policy: Retry policy.
+            watcher: Receives job events.
+            read_requests: Called about once a second.
 
         Raises:
             ConfigError: A job needs more slots than there are.
@@ -154,7 +153,7 @@ class Scheduler:
         self._read_requests = read_requests
         self._waiting = dependents(self._items.values())
         self._ready = _Ready(longest_paths(self._items.values()))
-        for identity in self._items:  # ties go to what the study names first
+        for identity in self._items:  # ties follow the study's order
             self._ready.order[identity] = len(self._ready.order)
         self._delayed: list[tuple[float, int, str]] = []
         self._running: dict[str, Future[None]] = {}
@@ -168,7 +167,7 @@ class Scheduler:
         self._check_slots()
 
     def run(self) -> WorkOutcome:
-        """Do all that can be done."""
+        """Run all jobs that can run."""
         for item in self._items.values():
             if item.needs not in self._items:
                 self._ready.add(item.id)
@@ -190,18 +189,18 @@ class Scheduler:
         for item in self._items.values():
             if item.num_slots > self._engine.num_slots:
                 raise ConfigError(
-                    f"{item.label}: takes {item.num_slots} processes (compute.processes), and "
-                    f"there are {self._engine.num_slots} slots; run with as many (--workers)"
+                    f"{item.label}: needs {item.num_slots} processes (compute.processes), but "
+                    f"there are {self._engine.num_slots} slots; increase --workers"
                 )
 
     def _wake(self) -> None:
-        """Let jobs whose time has come try again."""
+        """Move delayed jobs that are due to the ready queue."""
         now = time.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.add(heapq.heappop(self._delayed)[2])
 
     def _start(self) -> None:
-        """Fill the slots; a job of several waits at the front until they are free."""
+        """Fill the slots; a job that needs several waits at the front until they are free."""
         while self._ready.heap:
             item = self._items[self._ready.heap[0][2]]
             if item.is_done():
@@ -217,7 +216,7 @@ class Scheduler:
         try:
             save_job(item.make())
             future = self._engine.submit(item.id)
-        except OSError as error:  # a full disk, say: the job's bad luck, not the study's end
+        except OSError as error:  # e.g. a full disk: fail the job, not the study
             self._fail(item, error)
             return
         self._running[item.id] = future
@@ -226,12 +225,12 @@ class Scheduler:
         future.add_done_callback(partial(self._note, item.id))
 
     def _note(self, identity: str, future: Future[None]) -> None:
-        # From a thread of the engine: nothing but the queue is touched.
+        # Runs in an executor thread: only touch the queue.
         error = StoppedError("cancelled") if future.cancelled() else future.exception()
         self._ended.put((identity, error))
 
     def _listen(self) -> None:
-        """Take what ended; wait a moment if nothing has."""
+        """Handle ended jobs; wait briefly if there are none."""
         if not self._running and not self._delayed:
             return
         with suppress(Empty):
@@ -287,7 +286,7 @@ class Scheduler:
         self._watcher.delayed(item, error)
 
     def _heed_requests(self) -> bool:
-        """Do what people ask; tell whether they want an end."""
+        """Handle requests; return whether to stop."""
         now = time.monotonic()
         if now - self._looked < _LISTEN_SECONDS:
             return False

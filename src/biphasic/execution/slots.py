@@ -1,4 +1,4 @@
-"""Slots: what one job at a time may compute on."""
+"""Slots: shares of the machine that run one job at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from biphasic.errors import ConfigError
 from biphasic.model.compute.device import chosen_device, visible_devices
 
 MOST_PER_CORE = 8
-"""Jobs and threads that a core may have: more of them stop a machine, and nobody means it."""
+"""Limit of jobs and threads per core, against overload by mistake."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class Slot:
 
     Attributes:
         index: Its number, from 0.
-        device: The GPU, as `CUDA_VISIBLE_DEVICES` names it; None for CPU cores, and empty where
-            CPU cores were chosen and GPUs are hidden.
+        device: The GPU, as in `CUDA_VISIBLE_DEVICES`; None for CPU cores; empty to hide GPUs when
+            the CPU was chosen.
     """
 
     index: int
     device: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return what a process on this slot alone is told."""
+        """Return the environment variables of a process on this slot."""
         return devices_environment([self])
 
 
@@ -43,12 +43,12 @@ def local_slots(
     """Return the slots of this machine: its GPUs if it has some, else its cores.
 
     Args:
-        num_workers: Slots in all; as many as there is room for when None.
+        num_workers: Total slots; as many as fit when None.
         num_threads: Threads per job.
-        jobs_per_gpu: Jobs that share a GPU; whether they fit is for the caller to know.
+        jobs_per_gpu: Jobs that share a GPU; the caller ensures that they fit.
 
     Raises:
-        ConfigError: There are fewer GPUs than that, or far fewer cores.
+        ConfigError: There are too few GPUs, or far too few cores.
     """
     check_cores(num_workers=1 if num_workers is None else num_workers, num_threads=num_threads)
     devices = visible_devices()
@@ -60,17 +60,17 @@ def local_slots(
     room = [device for _ in range(jobs_per_gpu) for device in devices]
     if num_workers is not None and num_workers > len(room):
         raise ConfigError(
-            f"{num_workers} jobs at once: there are {len(devices)} GPUs here with "
-            f"{jobs_per_gpu} jobs each; allow more per GPU (--per-gpu) or fewer at once"
+            f"{num_workers} workers: there are {len(devices)} GPUs with "
+            f"{jobs_per_gpu} jobs each; increase --per-gpu or decrease --workers"
         )
     return tuple(Slot(index, device) for index, device in enumerate(room[:num_workers]))
 
 
 def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
-    """Refuse numbers that would bring this machine to a halt.
+    """Refuse numbers of workers and threads that would overload this machine.
 
     Raises:
-        ConfigError: There are too many workers or threads, or fewer than one.
+        ConfigError: Too many workers or threads, or fewer than one.
     """
     most = MOST_PER_CORE * (os.cpu_count() or 1)
     for name, count in (("workers", num_workers), ("threads", num_threads)):
@@ -79,5 +79,5 @@ def check_cores(*, num_workers: int = 1, num_threads: int = 1) -> None:
     if num_workers * num_threads > most:
         raise ConfigError(
             f"{num_workers} workers with {num_threads} threads each: expected at most {most} "
-            "threads in all on this machine"
+            "threads in total on this machine"
         )

@@ -1,9 +1,9 @@
-"""A long-lived worker: jobs in, progress out, one JSON object a line.
+"""A long-lived worker: reads jobs and writes events, one JSON object per line.
 
-It reads identities of jobs from its standard input and writes events to what was its standard
-output. Anything else that a job's libraries print goes to the job's log. When its input ends, or on
-SIGTERM, a job in progress is asked to stop: training saves what it has, within some seconds. So a
-worker never outlives the process that started it by more than that, however that ended.
+It reads job identities from standard input and writes events to its original standard output.
+All other output goes to the job's log. When standard input closes, or on SIGTERM, the running job
+is asked to stop, and training saves its progress within a few seconds. A worker therefore exits
+soon after its parent, however that ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STOP_SECONDS = 15.0
 def serve(load_job: LoadJob) -> None:
     """Run jobs until the input ends; the arguments are the store's folder and the threads."""
     store, num_threads = Path(sys.argv[1]), int(sys.argv[2])
-    # Ctrl-C is for the process that watches; it asks its workers to stop.
+    # The parent handles Ctrl-C and asks its workers to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -59,10 +59,10 @@ def _read_jobs(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Even
 
 
 def _stop(jobs: SimpleQueue[dict[str, Any] | None], is_over: threading.Event) -> None:
-    """Let the job in progress save what it has, and end after it."""
+    """Let the running job save its progress, then exit."""
     is_over.set()
     jobs.put(None)
-    # Whatever does not stop on request is ended: whoever comes next resumes it.
+    # Exit even if the job does not stop in time; the next run resumes it.
     threading.Thread(target=_end, daemon=True).start()
 
 
@@ -103,7 +103,7 @@ def _run(
 
 
 def _outcome(work: Callable[[], None]) -> dict[str, Any]:
-    """Do some work; return the event that says what became of it."""
+    """Run some work; return the event that describes its outcome."""
     try:
         work()
     except (LockHeldError, StoppedError) as error:
@@ -111,15 +111,15 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
             return {"event": "taken", "error": str(error), "owner": error.owner}
         return {"event": "stopped", "error": str(error)}
     except BiphasicError as error:
-        # Raised on purpose: settings and data are as they are, trying again is no use. But a rank
-        # may be lost, and a disk full, by bad luck.
+        # Retrying does not help with invalid settings or data, but a lost rank or a full disk
+        # may be transient.
         is_luck = isinstance(error, LostRankError) or isinstance(error.__cause__, OSError)
         fields = {"divergence": error.divergence} if isinstance(error, DivergedError) else {}
         return {"event": "failed", "error": str(error), "is_final": not is_luck, **fields}
     except OSError as error:
         traceback.print_exc()
         return {"event": "failed", "error": os_error_text(error), "is_final": False}
-    except Exception as error:  # noqa: BLE001 - a worker outlives any job; its log says why
+    except Exception as error:  # noqa: BLE001 - a worker survives any job's failure and logs it
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"
         return {"event": "failed", "error": text, "is_final": False}
@@ -128,7 +128,7 @@ def _outcome(work: Callable[[], None]) -> dict[str, Any]:
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Send what is printed to a file that is there only if something was printed."""
+    """Redirect output to a file; delete it if it is empty."""
     before = os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -167,5 +167,5 @@ def _send(events: IO[str], **event: Any) -> None:
         events.write(json.dumps(event) + "\n")
         events.flush()
     except BrokenPipeError:
-        # Nobody listens any more; what the job leaves in the store is all that counts.
+        # The parent has exited; results are in the store.
         os._exit(0)

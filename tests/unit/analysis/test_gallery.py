@@ -83,7 +83,7 @@ def test_biphasic_paper_writes_tables_and_says_what_they_do_not_support(tmp_path
                      "continued-steps")
     }  # fmt: skip
     assert len((tmp_path / "p/tables.csv").read_text("utf-8").splitlines()) == 801
-    missing = re.findall("^left out: (.*?): ", result.output, re.MULTILINE)
+    missing = re.findall("^skipped: (.*?): ", result.output, re.MULTILINE)
     assert len(missing) == 5
     assert "Losses of continued training" in missing
 
@@ -108,14 +108,14 @@ def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
 def test_biphasic_figures_says_that_no_dataset_is_the_papers(tmp_path):
     study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
     result = run("figures", study, "--format", "csv", "--paper")
-    assert "no dataset of this study is the reference study's" in result.output
+    assert "no dataset and metric of this study match the reference study" in result.output
     rows = csv.DictReader((study / "gallery/tables.csv").read_text("utf-8").splitlines())
     assert {row["reference_mean"] for row in rows} == {""}
 
 
 def test_a_wrong_convention_is_named(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"--convention best: no such convention \(known: paper, standard\)"
+        ConfigError, match=r"--convention best: unknown convention \(known: paper, standard\)"
     ):
         run("figures", tmp_path, "--convention", "best")
 

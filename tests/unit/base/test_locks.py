@@ -191,7 +191,7 @@ def test_another_process_with_the_same_pid_is_not_the_owner(path):
         edit(path, start="1")  # before this process: the pid was given out again
         assert find_owner(path) is None
         with lock(path) as successor:
-            with pytest.raises(LockHeldError, match="another one took over"):
+            with pytest.raises(LockHeldError, match="another process took over"):
                 held.check()
             successor.check()
         assert not path.exists()
@@ -212,7 +212,7 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     with lock(path, say=said.append) as held:
         held.check()
     assert time.monotonic() - begin >= locks.LEASE_SECONDS
-    assert "taking over if it gives no heartbeat" in said[0]
+    assert "taking over if it sends no heartbeat" in said[0]
 
 
 def test_an_owner_elsewhere_that_gives_a_heartbeat_keeps_its_lock(path, short_lease):
@@ -277,7 +277,7 @@ def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
 
 def test_what_stands_in_the_way_is_named(path, tmp_path):
     path.mkdir(parents=True)
-    with pytest.raises(DataError, match="delete what is in its way"):
+    with pytest.raises(DataError, match="delete what blocks the path"):
         lock(path).__enter__()
     file = tmp_path / "file"
     file.touch()

@@ -147,7 +147,7 @@ def test_problems_of_records_are_told_on_the_standard_error(run, tmp_path) -> No
     study = write_study(tmp_path, missing={("mlm", "pydocs-sc", 1e-4, 0)})
     code, out, err = run(study, "--only", "C18")
     assert code == 0
-    assert err == "1 problem with these records; biphasic analyze names them\n"
+    assert err == "1 problem with these records; 'biphasic analyze' lists them\n"
     assert "missing: mlm on pydocs-sc: some runs are missing" in out
 
 
@@ -191,10 +191,10 @@ def test_claims_in_the_old_form_are_refused_in_one_line(run, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a folder, or --paper"),
-        (["somewhere", "--paper"], "give a folder, or --paper"),
+        ([], "give either a folder, or --paper"),
+        (["somewhere", "--paper"], "give either a folder, or --paper"),
         (["--paper", "--only", "C1"], "--only C1: no such claim (did you mean 'C"),
-        (["--paper", "--convention", "t"], "--convention t: no such convention"),
+        (["--paper", "--convention", "t"], "--convention t: unknown convention"),
         (["--paper", "--claims", "none.py"], "none.py: no such file"),
         (["nowhere"], "nowhere: no such folder"),
     ],

@@ -99,7 +99,7 @@ def test_verify_tells_what_is_whole_and_names_damage(run, text, build):
     code, out, _ = run("verify", text / "one")
     assert code == 0
     assert [line.partition(":")[0] for line in out.splitlines()] == ["train", "heldout"]
-    assert out.count(": whole\n") == 2
+    assert out.count(": intact\n") == 2
     path = text / "one/heldout/tokens-00000.bin"
     content = bytearray(path.read_bytes())
     content[5] ^= 1
@@ -126,7 +126,7 @@ def test_inspect_says_that_the_tokenizer_is_another(run, text, build, documents)
     write_tokenizer(other, text / "one/tokenizer")
     code, out, _ = run("inspect", text / "one")
     assert code == 0
-    assert out.count("made with another tokenizer") == 2
+    assert out.count("built with another tokenizer") == 2
     assert "document 0" not in out
 
 
@@ -143,7 +143,7 @@ def test_build_tells_what_it_left_out(run, tmp_path):
     )  # fmt: skip
     assert code == 0, err
     assert f"{tmp_path.name}: documents left out: 1 duplicate, 1 empty\n" in out
-    assert f"{tmp_path.name}: 1 files passed over" in out
+    assert f"{tmp_path.name}: 1 files skipped" in out
 
 
 def test_an_unfinished_build_is_not_whole(run, text, build):
@@ -155,7 +155,7 @@ def test_an_unfinished_build_is_not_whole(run, text, build):
     assert (code, out) == (2, "")
     assert "one: no finished corpus" in err
     code, out, _ = run("verify", text / "one/train")
-    assert (code, out.count(": whole")) == (0, 1)
+    assert (code, out.count(": intact")) == (0, 1)
 
 
 def test_verify_of_no_corpus(run, tmp_path):
@@ -168,7 +168,7 @@ def test_verify_of_no_corpus(run, tmp_path):
     for arguments in (["verify"], ["inspect"], ["merge", "--out", tmp_path / "out"]):
         code, _, err = run(*arguments, tmp_path)
         assert code == 2
-        assert f"{tmp_path}: no corpus; name a folder that 'biphasic corpus build' made" in err
+        assert f"{tmp_path}: no corpus; give a folder made by 'biphasic corpus build'" in err
 
 
 def test_merge_puts_builds_and_corpora_together(run, text, build):
@@ -181,7 +181,7 @@ def test_merge_puts_builds_and_corpora_together(run, text, build):
     assert out.splitlines()[0] == f"train: {len(train)} documents, {train.num_tokens:,} tokens"
     assert run("verify", text / "both")[0] == 0
     code, _, err = run("merge", text / "one", text / "two/train", "--out", text / "none")
-    assert (code, "built folders only, or single corpora only" in err) == (2, True)
+    assert (code, "give either built folders or single corpora" in err) == (2, True)
     merged = run("merge", text / "one/train", text / "two/heldout", "--out", text / "odd")
     assert merged[0] == 0
     assert len(Corpus(text / "odd")) == len(Corpus(text / "one/train")) + len(
@@ -217,7 +217,7 @@ def test_options_go_before_the_spec(tmp_path):
 def test_shares_and_columns_need_sources():
     with pytest.raises(ConfigError, match="--share: 1 given for 2 sources"):
         _config(("a", "b"), None, {}, column=None, shares=[1.0])
-    with pytest.raises(ConfigError, match="--column: name the sources"):
+    with pytest.raises(ConfigError, match="--column: give the sources"):
         _config((), None, {}, column="x", shares=())
     with pytest.raises(ConfigError, match=r"corpus build: max_tokens: .* greater than 0"):
         _config(("a",), None, {"max_tokens": -1}, column=None, shares=())

@@ -58,11 +58,11 @@ def test_intervals_by_the_paper_s_convention_say_what_they_cover(scores, convent
         (
             (5e-4, 1e-3),
             "best rates: 5e-4 for 3 of 5 seeds, 1e-3 for 2 of 5 seeds; 1e-3 is the highest of 4 "
-            "tried, so a higher one may be better (--learning-rate)",
+            "tried; a higher one may be better (--learning-rate)",
         ),
         (
             (1e-5,),
-            "best rate: 1e-5 with 5 seeds; 1e-5 is the lowest of 4 tried, so a lower one may "
+            "best rate: 1e-5 with 5 seeds; 1e-5 is the lowest of 4 tried; a lower one may "
             "be better (--learning-rate)",
         ),
     ],

@@ -133,7 +133,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(api, "run_study", interrupt)
     assert run(monkeypatch, "study", "run", str(tmp_path / "any.yaml")) == 130
-    assert capsys.readouterr().err == "interrupted; run again to go on\n"
+    assert capsys.readouterr().err == "interrupted; run again to resume\n"
 
 
 def test_an_unknown_option_is_bad_input(monkeypatch, capsys):

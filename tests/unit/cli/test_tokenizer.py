@@ -42,14 +42,14 @@ def test_train_makes_what_the_library_makes_and_says_so(texts, documents, tmp_pa
     )
     assert TextTokenizer.load(out).sha256 == expected.sha256
     assert told[0] == "read 61 documents, 0.0 MB of text"
-    assert told[1] == "made 310 entries"
+    assert told[1] == "vocabulary: 310 entries"
     assert told[2] == f"tokenizer: {out}"
 
 
 def test_too_little_text_for_the_vocabulary_is_said(tmp_path):
     (tmp_path / "a.txt").write_text("aaaa")
     told = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
-    assert told[1] == "made 262 entries, not 5,000: the text has no more pairs to merge"
+    assert told[1] == "vocabulary: 262 entries, not 5,000: the text has no more pairs to merge"
 
 
 def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_hub_dataset_from_a_local_copy(tmp_path, monkeypatch):
         (["none.txt"], DataError, "none.txt: no such file or folder"),
         (["hf:a/b?nam=x"], ConfigError, "SOURCE: 'hf:a/b?nam=x': unknown key 'nam'"),
         (["texts.jsonl"], DataError, "texts.jsonl:1: no column 'text'"),
-        (["empty.txt"], DataError, "empty.txt: there is no text to train on"),
+        (["empty.txt"], DataError, "empty.txt: no text to train on"),
     ],
     ids=str,
 )
@@ -89,7 +89,7 @@ def test_bad_sources_are_refused_and_leave_nothing(texts, monkeypatch, arguments
 
 def test_a_folder_that_is_there_is_left_alone(texts, tmp_path):
     (tmp_path / "made").mkdir()
-    with pytest.raises(ConfigError, match="already there; choose another folder"):
+    with pytest.raises(ConfigError, match="already exists; choose another folder"):
         run("train", texts, "--out", tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
 
@@ -152,7 +152,7 @@ def test_the_same_again_is_done_and_anything_else_refused(texts, tmp_path):
     run(*arguments, "--vocab-size", 310)
     written = (tmp_path / "made/tokenizer.json").stat().st_mtime_ns
     told = run(*arguments, "--vocab-size", 310)
-    assert told == [f"tokenizer: {tmp_path / 'made'} (made before from the same sources)"]
-    with pytest.raises(ConfigError, match="not made from the same sources and settings"):
+    assert told == [f"tokenizer: {tmp_path / 'made'} (already made from the same sources)"]
+    with pytest.raises(ConfigError, match="made from other sources or settings"):
         run(*arguments, "--vocab-size", 300)
     assert (tmp_path / "made/tokenizer.json").stat().st_mtime_ns == written

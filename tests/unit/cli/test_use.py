@@ -52,7 +52,7 @@ def test_old_names_of_options_are_not_offered(command):
         ([], "float32", ""),
         (["--precision", "bf16"], "bfloat16", ""),
         (["--precision", "bfloat16"], "bfloat16", ""),
-        (["--dtype", "bfloat16"], "bfloat16", "--dtype is called --precision now\n"),
+        (["--dtype", "bfloat16"], "bfloat16", "--dtype is deprecated; use --precision\n"),
     ],
 )
 def test_an_old_name_works_and_says_what_the_new_one_is(monkeypatch, given, dtype, told):
@@ -66,7 +66,7 @@ def test_an_old_name_works_and_says_what_the_new_one_is(monkeypatch, given, dtyp
     ("given", "message"),
     [
         (["--precision", "half"], "--precision: unknown value 'half' (known: bf16, fp32)"),
-        (["--precision", "bf16", "--dtype", "bfloat16"], "--precision: given twice"),
+        (["--precision", "bf16", "--dtype", "bfloat16"], "give --precision only"),
     ],
 )
 def test_a_precision_that_cannot_be_is_refused(given, message):

@@ -415,7 +415,7 @@ def test_a_cleaner_that_lost_its_lock_deletes_nothing_more(root, store, monkeypa
         (store / ".cleaning").write_text("another process's\n")
 
     monkeypatch.setattr(cleaning, "remove", lose_the_lock)
-    with pytest.raises(LockedError, match="another one took over"):
+    with pytest.raises(LockedError, match="another process took over"):
         clean(root, delete=True)
     assert len(list((store / "states").glob("useless-*"))) == 1
 

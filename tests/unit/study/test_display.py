@@ -44,11 +44,11 @@ def shown(tmp_path, *, is_terminal):
 
 def test_a_file_gets_a_line_per_job_and_nothing_else(tmp_path):
     assert shown(tmp_path, is_terminal=False).splitlines() == [
-        "waiting for one [red], done now by host a",
-        "[1/2] done elsewhere: one [red]",
-        "will be tried again: two: [bold] broke",
+        "waiting for one [red], which host a is running",
+        "[1/2] done by another process: one [red]",
+        "will retry: two: [bold] broke",
         "[2/2] FAILED: two: [bold] broke",
-        "tried again on request: two",
+        "retrying on request: two",
         "[2/2] done: two",
     ]
 
@@ -56,7 +56,7 @@ def test_a_file_gets_a_line_per_job_and_nothing_else(tmp_path):
 def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
     text = shown(tmp_path, is_terminal=True)
     assert "all jobs" in text
-    assert "done elsewhere: one [red]" in text
+    assert "done by another process: one [red]" in text
 
 
 def test_a_line_says_how_far_all_jobs_are(monkeypatch):

@@ -121,7 +121,7 @@ def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
     with engine_on(tmp_path) as engine:
         with pytest.raises(DataError, match="no such job; 'biphasic study jobs FILE'"):
             engine.submit("0" * 64)
-        with pytest.raises(ConfigError, match="is not the identity of a job"):
+        with pytest.raises(ConfigError, match="is not a job identity"):
             engine.submit("../../etc/passwd")
         (tmp_path / "jobs").mkdir()
         (tmp_path / "jobs/old.json").write_text('{"kind": "finetune", "speed": 3}')

@@ -36,7 +36,7 @@ def test_a_job_that_another_process_does_is_waited_for(monkeypatch):
     slept = []
     monkeypatch.setattr(here.time, "sleep", slept.append)
     job = FakeJob(taken, taken, lambda _: None)
-    assert printed(job) == "waiting for a job, done now by host a, process 7\n"
+    assert printed(job) == "waiting for a job, which host a, process 7 is running\n"
     assert (len(slept), job.outcomes) == (2, [])
 
 

@@ -59,8 +59,8 @@ EDITS = {
     "a result in another's place": (JOB, change_run("../states/x"), "not a job"),
     "a hidden result": (JOB, change_run(".."), "not a job"),
     "models kept elsewhere": (JOB, lambda raw: raw.update(keep="{base}/victim"), "would write"),
-    "another identity": (JOB, lambda raw: raw.update(id="d" * 64), "says that it is job 'dddd"),
-    "no identity": (JOB, lambda raw: raw.update(id="../victim"), "says that it is job"),
+    "another identity": (JOB, lambda raw: raw.update(id="d" * 64), "contains job 'dddd"),
+    "no identity": (JOB, lambda raw: raw.update(id="../victim"), "contains job"),
     "a corpus elsewhere": ("data-k", lambda raw: raw.update(folder="{base}/victim"), "would write"),
     "a corpus by dots": (
         "data-k",
@@ -89,7 +89,7 @@ def test_an_edited_job_file_writes_nowhere_else(store, tmp_path, cli, case):
     [line] = err.splitlines()
     assert line.startswith(f"error: {store / 'jobs' / job}.json: ")
     assert word in line
-    assert "'biphasic study jobs FILE' writes" in line
+    assert "'biphasic study jobs FILE' rewrites" in line
     assert [file.name for file in victim.iterdir()] == ["thesis.txt"]
 
 

@@ -63,7 +63,7 @@ def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
     missing = len(plan.segments)
-    with pytest.raises(StudyError, match=rf"the study's {missing} missing states take .* MB, and"):
+    with pytest.raises(StudyError, match=rf"the study's {missing} missing states need .* MB, but"):
         check()
     for segment in plan.segments:
         with complete_folder(tmp_path / "states" / segment.id):

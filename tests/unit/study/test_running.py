@@ -65,7 +65,7 @@ def test_gpus_are_slots_and_may_be_shared(monkeypatch):
     # One job on each before a second one on any.
     assert [slot.device for slot in local_slots(jobs_per_gpu=2)] == ["0", "1", "0", "1"]
     assert [slot.device for slot in local_slots(num_workers=1)] == ["0"]
-    with pytest.raises(ConfigError, match="3 jobs at once: there are 2 GPUs here with 1 jobs each"):
+    with pytest.raises(ConfigError, match="3 workers: there are 2 GPUs with 1 jobs each"):
         local_slots(num_workers=3)
     assert Slot(1, "1").environment() == {"CUDA_VISIBLE_DEVICES": "1"}
     both = [Slot(0, "0"), Slot(1, "1"), Slot(2, "0")]
@@ -157,7 +157,7 @@ def test_the_record_says_what_became_of_each_job(tmp_path, monkeypatch):
     assert record.device_seconds_left == pytest.approx(30.0)
     assert record.seconds_left == pytest.approx(15.0)
     assert record.is_over
-    assert "will be tried again: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "will retry: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
@@ -190,7 +190,7 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
         monitor.started(only)
         monitor.ended(only, None, elsewhere=False)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("progress.json cannot be written: No space left on device") == 1
+    assert text.count("cannot write progress.json: No space left on device") == 1
     assert "[1/1] done: only" in text
 
 

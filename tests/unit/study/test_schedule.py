@@ -191,7 +191,7 @@ def test_a_job_of_several_slots_is_not_overtaken_for_ever():
     run(items, engine)
     # It waits for both slots, and what comes after it waits too.
     assert engine.submitted == ["a", "ranks", "b", "c"]
-    with pytest.raises(ConfigError, match=r"job ranks: takes 2 processes .* there are 1 slots"):
+    with pytest.raises(ConfigError, match=r"job ranks: needs 2 processes .* there are 1 slots"):
         run(items, FakeEngine(num_slots=1))
 
 

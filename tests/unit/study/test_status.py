@@ -139,7 +139,7 @@ def test_time_left_is_not_guessed_without_an_example(root, folder):
         shutil.rmtree(result)
     status = study_status(folder)
     assert (status.device_seconds_spent, status.device_seconds_left) == (20.0, None)
-    assert "not known how many are left" in text_of(status)
+    assert "unknown left" in text_of(status)
 
 
 def test_failures_of_the_last_run_stay_until_somebody_has_done_the_job(root, folder):
@@ -153,7 +153,7 @@ def test_failures_of_the_last_run_stay_until_somebody_has_done_the_job(root, fol
     # The group of b needs it; that of a does not.
     assert status.counts == JobCounts(done=1, running=0, waiting=1, failed=1, blocked=1)
     text = text_of(status)
-    assert "1 waiting, 1 failed, 1 need one that failed, of 4 jobs" in text
+    assert "1 waiting, 1 failed, 1 need a failed job, of 4 jobs" in text
     assert "  b 4-8: out of memory (tried 3 times)\n" in text
     assert "log logs/f.log" in text
 
@@ -170,7 +170,7 @@ def test_a_running_study_is_as_its_runner_says(folder):
     text = text_of(status)
     assert "b 4-8            3/4      0:00  loss 1.234" in text
     assert "a on first: out of memory (tried 3 times)" in text
-    assert "1 spent in this run, about 0.5 left; the end is expected at 2026-05-0" in text
+    assert "1 spent in this run, about 0.5 left; end expected at 2026-05-0" in text
     assert "a  ##########..........  1/2" in text
 
 
@@ -182,7 +182,7 @@ def test_a_runner_that_has_not_counted_yet_is_preparing(folder):
         write_progress(folder, record(runner=earlier))
         status = study_status(folder)
     assert (status.phase, status.counts) == ("preparing", None)
-    assert "text and tasks are being made" in text_of(status)
+    assert "building text and tasks" in text_of(status)
 
 
 def test_the_report_is_the_last_thing(folder):
@@ -232,7 +232,7 @@ def test_a_study_file_that_changed_since_is_told(folder):
     config = load_resolved(folder)
     assert study_status(folder, config).notes == ()
     changed = config.model_copy(update={"title": "Another"})
-    assert "not what was run last" in study_status(folder, changed).notes[0]
+    assert "has changed since the last run" in study_status(folder, changed).notes[0]
 
 
 def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monkeypatch):
@@ -292,7 +292,7 @@ def test_cancelling_waits_until_the_runner_has_ended(folder, quick, forgets):
     assert cancel_study(folder, say=told.append)
     assert runner.ended()
     assert find_owner(folder / LOCK) is None
-    assert "asked host" in told[0]
+    assert "sent stop request to host" in told[0]
     assert "has stopped" in told[1]
 
 
@@ -325,7 +325,7 @@ def test_jobs_are_tried_again_on_request(folder, quick):
     holder = find_owner(folder / LOCK)
     assert holder is not None
     assert retry_jobs(folder, holder, ["b on first", "abc"]) == (two, one)
-    for text, problem in [("ab", "beginning of 2 jobs"), ("b on frist", "did you mean 'b on")]:
+    for text, problem in [("ab", "matches 2 jobs"), ("b on frist", "did you mean 'b on")]:
         with pytest.raises(ConfigError, match=problem):
             retry_jobs(folder, holder, [text])
     while not runner.heard:
@@ -342,7 +342,7 @@ def test_nothing_to_try_again_is_told(folder):
     with running(folder):
         holder = find_owner(folder / LOCK)
         assert holder is not None
-        with pytest.raises(StudyError, match="set no job aside"):
+        with pytest.raises(StudyError, match="has no failed jobs"):
             retry_jobs(folder, holder, [])
 
 
@@ -356,7 +356,7 @@ def test_the_command_line(root, folder, cli, quick):
     assert (code, out) == (0, "one is not running\n")
     code, _, err = cli("study", "retry", "one", "some job", "--root", root)
     assert code == 1
-    assert "nobody runs one" in err
+    assert "one is not running" in err
     code, _, err = cli("study", "status", "ono", "--root", root)
     assert code == 2
     assert "did you mean 'one'?" in err
@@ -401,7 +401,7 @@ def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
     assert runner.ended()
     assert code == 0
     lines = out.splitlines()
-    counted = "1 done, 1 running, 0 waiting, 1 failed, 1 need one that failed, of 4 jobs"
+    counted = "1 done, 1 running, 0 waiting, 1 failed, 1 need a failed job, of 4 jobs"
     assert lines[0] == f"one: {counted}"  # said once, though it was looked at three times
     assert lines[1] == "one: finished"
 

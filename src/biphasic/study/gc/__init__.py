@@ -1,1 +1,1 @@
-"""What a store holds that no study needs, and deleting it."""
+"""Garbage collection and verification of a store."""

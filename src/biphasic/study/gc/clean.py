@@ -1,7 +1,7 @@
-"""`biphasic study clean`: delete from a store what no study needs, after saying what that is.
+"""`biphasic study clean`: list or delete items of a store that no study needs.
 
 Nothing is deleted while another process works in the store. Each item is renamed before it is
-deleted, so an interruption leaves nothing that looks finished and is not.
+deleted, so an interruption never leaves a damaged item that looks finished.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What could be, or was, deleted.
+    """Items to delete, or deleted.
 
     Attributes:
         root: The root folder.
-        studies: Names of the studies that were asked what they need.
-        items: What nobody needs.
-        kept: What only calls outside of studies asked for, and which is left for that reason.
-        pins: Those that go with what they asked for.
-        unsure: Why corpora and tasks are left out; empty where they are not.
+        studies: Names of the studies of the root.
+        items: Items that no study needs.
+        kept: Items kept only because a call outside of studies pinned them.
+        pins: Pins to delete with their items.
+        unsure: Why corpora and tasks are excluded; empty if they are included.
     """
 
     root: Path
@@ -47,25 +47,25 @@ class Cleaning:
 
     @property
     def num_bytes(self) -> int:
-        """Size of all that could go."""
+        """Total size of the items."""
         return sum(item.num_bytes for item in self.items)
 
 
 def clean(
     root: Path, *, delete: bool = False, also_pretrained: bool = False, say: Say | None = None
 ) -> Cleaning:
-    """Find what no study of a root needs, and delete it if told so.
+    """Find items that no study of a root needs, and optionally delete them.
 
     Args:
-        root: Folder of studies and of the store that they share.
-        delete: Delete, not only look.
-        also_pretrained: Count what only `pretrain`, `adapt`, `evaluate` or `finetune` asked for as
-            not needed.
-        say: Told when a process on another machine must be watched.
+        root: Folder of studies and their shared store.
+        delete: Delete the items instead of only listing them.
+        also_pretrained: Include items that only `pretrain`, `adapt`, `evaluate` or `finetune`
+            pinned.
+        say: Receives a message before waiting for the heartbeat of another machine.
 
     Raises:
         StudyError: There is no store, a link leads out of it, or a study cannot be read.
-        LockedError: Somebody works in the store.
+        LockedError: Another process works in the store.
         DataError: A record is damaged.
     """
     root = root.resolve()
@@ -83,7 +83,7 @@ def clean(
 
 def _delete(cleaning: Cleaning, store: Path, cleaner: Lock) -> None:
     for item in cleaning.items:
-        cleaner.check()  # if this process slept for minutes, another one may work here by now
+        cleaner.check()  # after a suspension, another process may work here
         remove(item.path)
     for pin in cleaning.pins:
         cleaner.check()
@@ -96,7 +96,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     leftover = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
-    path.rename(leftover)  # from here on nothing takes it for finished
+    path.rename(leftover)  # no longer looks finished
     shutil.rmtree(leftover)
 
 
@@ -111,12 +111,12 @@ def _check_store(store: Path) -> None:
 
 
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
-    """Refuse while another process works.
+    """Refuse while another process works in the store.
 
     Raises:
-        LockedError: One does.
+        LockedError: Another process works there.
     """
-    # All folders: a study that begins has a lock before it has settings.
+    # All folders: a starting study has a lock before it has settings.
     for folder in sorted(root.iterdir()):
         if find_owner(folder / LOCK) is not None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
@@ -126,7 +126,7 @@ def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
 
 
 def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
-    """Refuse if a lock is held; the lease of an owner elsewhere may turn out to have expired."""
+    """Refuse if a lock is held; wait to see whether a remote owner's lease has expired."""
     try:
         with lock(path, say=say):
             return
@@ -155,7 +155,7 @@ def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning
 
 
 def _wishes(store: Path) -> tuple[Pin, ...]:
-    """Return all pins, with those of earlier versions, which left event files alone."""
+    """Return all pins; earlier versions wrote event files instead of pins."""
     known = read_pins(store)
     states = {state for pin in known for state in pin.states}
     earlier = (path.name for path in entries(store / EVENT_FILES) if not has_state(path, states))

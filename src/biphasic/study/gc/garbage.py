@@ -1,4 +1,4 @@
-"""What a store holds that nobody needs, by kind."""
+"""Unreachable items of a store, by kind."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LONGEST_NAME = 80
 
 
 def event_folder(store: Path, identity: str, *, name: str) -> Path:
-    """Return where the event files of a run outside of studies lie, by a name people can read."""
+    """Return the folder of event files of a run outside of studies, with a readable name."""
     return store / EVENT_FILES / f"{name[:_LONGEST_NAME]}-{identity[:_SHORT_IDENTITY]}"
 
 
 def has_state(folder: Path, states: Collection[str]) -> bool:
-    """Tell whether event files are of one of these states; old ones have its whole identity."""
+    """Return whether event files belong to one of these states; old names are full identities."""
     short = folder.name.rpartition("-")[2]
     return folder.name in states or any(
         state.startswith(short) for state in states if len(short) == _SHORT_IDENTITY
@@ -37,13 +37,13 @@ def has_state(folder: Path, states: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Item:
-    """A file or a folder that could go.
+    """A file or folder that could be deleted.
 
     Attributes:
         kind: Heading under which it is listed.
         path: Where it is.
         num_bytes: Of all its files.
-        about: What people would recognise it by; empty where nothing is known.
+        about: Human-readable description; empty if unknown.
     """
 
     kind: str
@@ -55,16 +55,16 @@ class Item:
 def useless_items(
     store: Path, folders: Iterable[Path], needs: Needs, *, also_foreign: bool
 ) -> list[Item]:
-    """Return what is in a store, and left over in the folders of its studies, that nobody needs.
+    """Return unreachable items of a store, and leftovers in the folders of its studies.
 
-    Results come before the states that they are of: without its state, a result would seem to be
-    of a model elsewhere.
+    Results come before their states: a result without its state would look like one of an external
+    model.
 
     Args:
         store: Content store.
         folders: Of its studies.
         needs: What is needed.
-        also_foreign: List results of models that are no states of the store, too.
+        also_foreign: Include results of models that are not states of the store.
 
     Raises:
         StudyError: A folder of the store is a link that leads out of it.
@@ -96,7 +96,7 @@ def size(path: Path) -> int:
 
 
 def entries(folder: Path) -> Iterator[Path]:
-    """Yield what lies in a folder, in order; links are left alone, leftovers come elsewhere.
+    """Yield the sorted entries of a folder, except links and leftovers.
 
     Raises:
         StudyError: The folder itself is a link.
@@ -150,7 +150,7 @@ def _results(store: Path, needs: Needs, *, also_foreign: bool) -> Iterator[Item]
 
 
 def _is_of_other_model(path: Path, store: Path) -> bool:
-    """Tell whether a result is of a model that is no state here: no study can have asked for it."""
+    """Return whether a result is of an external model, which no study can need."""
     record = path / "result.json"
     if not is_complete(path) or not record.is_file():
         return False
@@ -192,7 +192,7 @@ def _job_files(store: Path, needs: Needs) -> Iterator[Item]:
 
 
 def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
-    """Tell whether a job is left to do, or may be asked for again as corpora and reports are."""
+    """Return whether a job is unfinished, or may run again as corpora and reports do."""
     job = path.name.removesuffix(".json")
     if job in needs.states:
         return not is_complete(store / "states" / job)
@@ -204,7 +204,7 @@ def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
             return _is_corpus_needed(Path(described["folder"]), needs)
         return described["kind"] == "report" and described["study"] in needs.studies
     except (DataError, KeyError, TypeError):
-        return False  # of no version that we know; whoever plans writes jobs again
+        return False  # an unknown version; planning rewrites jobs
 
 
 def _old_locks(store: Path) -> Iterator[Item]:
@@ -217,7 +217,7 @@ def _old_locks(store: Path) -> Iterator[Item]:
 
 
 def _leftovers(places: Iterable[Path], going: set[Path]) -> Iterator[Item]:
-    """Yield what interrupted writers left, two folders deep, unless it goes with its folder."""
+    """Yield leftovers of interrupted writers, two folders deep, outside of deleted folders."""
     for place in places:
         for path in sorted({*place.glob(f"{PARTIAL}*"), *place.glob(f"*/{PARTIAL}*"),
                             *place.glob(f"*/*/{PARTIAL}*")}):  # fmt: skip

@@ -1,7 +1,7 @@
-"""What somebody asked for outside of any study: `store/wanted/`, so that cleaning leaves it alone.
+"""Pins (`store/wanted/`) protect results made outside of studies from cleaning.
 
-`pretrain`, `adapt`, `evaluate` and `finetune` leave what they make in the store that studies share.
-No study says that it needs it, so they say it themselves, before they begin.
+`pretrain`, `adapt`, `evaluate` and `finetune` write to the shared store. No study refers to their
+results, so they write a pin before they start.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _FOLDER = "wanted"
 
 
 class Pin(Record):
-    """What one call made, or is making."""
+    """The results of one call."""
 
     format: Literal["biphasic.pin/1"] = FORMAT
     id: str
-    """Identity of the state that training ends with, or of the group of fine-tunings."""
+    """Identity of the final state, or of the group of fine-tunings."""
     made_by: str
-    """The command."""
+    """Name of the command."""
     states: tuple[str, ...] = ()
-    """States that it leads to."""
+    """States that it produces."""
     results: tuple[str, ...] = ()
     """Fine-tunings."""
     data: tuple[str, ...] = ()
@@ -44,20 +44,20 @@ def record_pin(
     results: Iterable[str] = (),
     data: Iterable[Path] = (),
 ) -> None:
-    """Write down that somebody wants something; what was wanted before stays so.
+    """Write a pin, or extend an existing one.
 
     Args:
         store: Content store.
-        identity: Names the pin.
-        made_by: The command.
+        identity: Identity of the pin.
+        made_by: Name of the command.
         states: Identities of states.
         results: Identities of fine-tunings.
-        data: Folders of corpora that are read; those outside of the store need no pin.
+        data: Folders of corpora that it reads; those outside of the store are ignored.
     """
     path = _path(store, identity)
     known = Pin(id=identity, made_by=made_by)
     if path.is_file():
-        with suppress(DataError):  # a damaged one is written anew
+        with suppress(DataError):  # a damaged one is rewritten
             known = _read(path)
     corpora = [name for folder in data if (name := _name_below(folder, store / "data"))]
     pin = Pin(
@@ -72,16 +72,16 @@ def record_pin(
 
 
 def read_pins(store: Path) -> tuple[Pin, ...]:
-    """Read all that was wished for.
+    """Read all pins.
 
     Raises:
-        DataError: A pin is damaged; it is named.
+        DataError: A pin is damaged.
     """
     return tuple(_read(path) for path in sorted((store / _FOLDER).glob("*.json")))
 
 
 def forget_pin(store: Path, identity: str) -> None:
-    """Drop a pin, once what it was about is gone."""
+    """Delete a pin after its results were deleted."""
     _path(store, identity).unlink(missing_ok=True)
 
 
@@ -105,7 +105,7 @@ def _union(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
 
 
 def _name_below(folder: Path, parent: Path) -> str | None:
-    """Return which folder of `parent` a path leads through; None if it leads elsewhere."""
+    """Return the first folder of a path below `parent`; None if the path lies elsewhere."""
     if folder == parent or not folder.is_relative_to(parent):
         return None
     return folder.relative_to(parent).parts[0]

@@ -1,4 +1,4 @@
-"""What the studies of a root folder need of their store: by their plans, and by their records."""
+"""Items reachable from the studies of a root, by their plans and records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from biphasic.training.state import read_state_record
 
 @dataclass
 class Needs:
-    """Names in a store that somebody needs.
+    """Reachable names in a store.
 
     Attributes:
         states: Identities of states, finished or not.
@@ -32,8 +32,8 @@ class Needs:
         data: Folders of `data/`.
         tasks: Folders of `tasks/`.
         studies: Names of the studies.
-        unsure: Studies whose data cannot be told from their settings any more; as long as there
-            are some, no corpus and no task is known to be useless.
+        unsure: Studies whose data cannot be derived from their settings; while there are any, all
+            corpora and tasks are kept.
     """
 
     states: set[str] = field(default_factory=set[str])
@@ -47,10 +47,10 @@ class Needs:
 
 
 def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
-    """Return what studies need, with all that led there.
+    """Return the names that studies need, with all ancestors.
 
     Raises:
-        StudyError: What a study needs cannot be told; the message says what to do.
+        StudyError: The needs of a study cannot be determined.
         CheckpointError: The record of a state is damaged.
     """
     needs = Needs()
@@ -61,7 +61,7 @@ def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
 
 
 def add_pins(needs: Needs, pins: Iterable[Pin], store: Path) -> None:
-    """Add what was asked for outside of studies, with what led there and the text it read.
+    """Add pinned results, with their ancestors and training text.
 
     Raises:
         CheckpointError: The record of a state is damaged.
@@ -80,7 +80,7 @@ def add_pins(needs: Needs, pins: Iterable[Pin], store: Path) -> None:
 
 
 def add_ancestors(needs: Needs, store: Path) -> None:
-    """Add the states that needed ones began with.
+    """Add the ancestors of needed states.
 
     Raises:
         CheckpointError: The record of a state is damaged.
@@ -96,7 +96,7 @@ def add_ancestors(needs: Needs, store: Path) -> None:
 
 
 def corpus_hash(folder: Path) -> str | None:
-    """Return what a folder of `data/` holds: the hash of its training text; None if unfinished."""
+    """Return the hash of the training text in a folder of `data/`; None if unfinished."""
     if not (folder / RECORD).is_file() or not is_complete(folder / "train"):
         return None
     return content_hash(folder)
@@ -143,12 +143,12 @@ def study_record_of(folder: Path) -> StudyRecord | None:
 
 
 def _describes(record: StudyRecord, config: StudyConfig) -> bool:
-    """Tell whether a record was written by a run of just these settings."""
+    """Return whether a run with these settings wrote a record."""
     return record.provenance.get("settings_sha256") == settings_digest(config)
 
 
 def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
-    """Add what a study needs by its plan; return why there is no certain one, if so."""
+    """Add the needs of a study's plan; return why the plan is uncertain, or an empty string."""
     try:
         preview = preview_study(config, store)
     except BiphasicError as error:
@@ -167,7 +167,7 @@ def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
 
 
 def _planned_states(preview: Preview) -> Iterator[str]:
-    """Yield the states of a plan, and those that are there and that it would go on from."""
+    """Yield the states of a plan, and the existing states it continues from."""
     for segment in preview.plan.segments:
         yield segment.id
         if segment.parent:

@@ -1,4 +1,4 @@
-"""What cleaning would delete, or has deleted, in words."""
+"""The output of `study clean`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def cleaning_lines(cleaning: Cleaning, *, deleted: bool) -> Iterator[str]:
     """Yield the lines that describe a cleaning.
 
     Args:
-        cleaning: What was found.
-        deleted: Whether it is gone.
+        cleaning: The items.
+        deleted: Whether they were deleted.
     """
     studies = ", ".join(cleaning.studies) or "none"
     yield f"studies of {cleaning.root}: {studies}"
@@ -59,13 +59,13 @@ def _names(items: Sequence[Item]) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """Return enough of a name to find it: identities are long."""
+    """Return a shortened name with a prefix of the identity."""
     head, separator, tail = name.partition("-from-")
     return head[:12] + separator + tail
 
 
 def size_text(num_bytes: int) -> str:
-    """Return a size as people say it."""
+    """Return a human-readable size."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= scale:
             return f"{num_bytes / scale:.3g} {unit}"

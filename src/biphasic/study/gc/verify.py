@@ -1,4 +1,4 @@
-"""`biphasic study verify`: every byte that a study stands on, against the hashes on record."""
+"""`biphasic study verify`: check the hashes of all files that a study uses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ Say = Callable[[str], None]
 
 @dataclass
 class Verification:
-    """What became of looking at all files of a study.
+    """The outcome of verifying a study.
 
     Attributes:
-        checked: How many of each kind were read.
-        missing: How many of each kind are not there; nobody has made them yet, or they were
-            deleted whole.
-        damage: What is wrong and what to do, a line each.
+        checked: Number of verified items by kind.
+        missing: Number of missing items by kind: not made yet, or deleted.
+            damage: One line per problem, with its remedy.
     """
 
     checked: dict[str, int] = field(default_factory=dict[str, int])
@@ -37,7 +36,7 @@ class Verification:
     damage: list[str] = field(default_factory=list[str])
 
     def check(self, kind: str, folders: Iterable[Path]) -> None:
-        """Read all files of complete folders; count those that are not there."""
+        """Verify complete folders; count missing ones."""
         for folder in folders:
             if not folder.exists():
                 self.missing[kind] = self.missing.get(kind, 0) + 1
@@ -47,7 +46,7 @@ class Verification:
             self.note(verify_folder, folder, remedy=remedy)
 
     def note(self, check: Callable[..., object], folder: Path, **options: str) -> None:
-        """Check a folder, and note what that raises."""
+        """Check a folder, and record its error."""
         try:
             check(folder, **options)
         except BiphasicError as error:
@@ -55,13 +54,13 @@ class Verification:
 
 
 def verify_study(folder: Path, *, say: Say) -> Verification:
-    """Check every byte that a study stands on: text, tasks, states, fine-tunings, report.
+    """Verify all files that a study uses: text, tasks, states, fine-tunings, report.
 
     Nothing is written.
 
     Args:
-        folder: Of the study.
-        say: Told what is being read, one sentence at a time.
+        folder: The study's folder.
+        say: Receives a message before each kind is read.
 
     Raises:
         StudyError: The study was never run, or another version wrote its settings.
@@ -114,7 +113,7 @@ def _names(record: StudyRecord | None, preview: Preview | None) -> tuple[list[st
 
 
 def _tasks(preview: Preview | None, store: Path) -> list[Path]:
-    """Return the folders of a study's tasks; of all tasks where there is no plan."""
+    """Return the folders of a study's tasks, or of all tasks if there is no plan."""
     if preview is None:
         return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
     planned = (task for each in preview.plan.tasks for task in (each, each.training))
@@ -148,7 +147,7 @@ def _own_corpora(config: StudyConfig) -> Iterator[Path]:
 
 
 def _stored_corpora(store: Path, wanted: set[str], found: Verification) -> Iterator[Path]:
-    """Yield the corpora of a store with the wanted text, and all whose text cannot be told."""
+    """Yield the corpora of a store with the given content hashes."""
     for record in sorted((store / "data").glob(f"*/{RECORD}")):
         try:
             is_wanted = corpus_hash(record.parent) in wanted

@@ -1,4 +1,4 @@
-"""The job that makes text into a corpus; what a study trains is named only after that."""
+"""The job that tokenises a corpus; a study's states are only identified afterwards."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class CorpusJob(Config):
         return [self.folder]
 
     def is_done(self) -> bool:
-        """Tell whether it is there."""
+        """Return whether the corpus is built."""
         return is_built(self.folder)
 
     def check_needs(self) -> None:
         """Need nothing."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Make it, or wait for whoever does.
+        """Build the corpus, or wait for the process that builds it.
 
         Raises:
-            StoppedError: Somebody asked to stop; finished shards are kept.
+            StoppedError: Stopped on request; finished shards are kept.
         """
 
         def forward(told: BuildProgress) -> None:
@@ -71,4 +71,4 @@ class CorpusJob(Config):
 
 
 def _say_nothing(_: str) -> None:
-    """Leave sentences out: a job has a bar."""
+    """Print nothing: a job has a progress bar."""

@@ -85,11 +85,11 @@ class FinetuneJob(Config):
         return 1
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Fine-tune what has a result missing.
+        """Run the fine-tunings without results.
 
         Raises:
-            LockHeldError: Another process does it.
-            StoppedError: Somebody asked to stop; finished fine-tunings are kept.
+            LockHeldError: Another process is running it.
+            StoppedError: Stopped on request; finished fine-tunings are kept.
         """
         with lock_work(self.store, self.id) as held:
             report = while_held(_stopping(report, should_stop), held)
@@ -229,7 +229,7 @@ class FinetuneJob(Config):
 
 
 def _stopping(report: Report, should_stop: ShouldStop) -> Report:
-    """Return a report that stops the job on request, where progress is told."""
+    """Return a report that stops the job on request."""
 
     def forward(progress: Progress) -> None:
         report(progress)

@@ -1,6 +1,6 @@
 """Training jobs: a segment of a recipe.
 
-Plans and status name thousands of jobs and run none, so what computes is imported when one runs.
+Plans and status create thousands of jobs without running them, so compute imports are deferred.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class TrainJob(Config):
         return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train, or find it done; in a process group of processes where `compute` says so.
+        """Train the segment, unless it is done; with several processes if `compute` says so.
 
         Raises:
-            LockHeldError: Another process does it.
-            StoppedError: Somebody asked to stop; it goes on from there next time.
+            LockHeldError: Another process is running it.
+            StoppedError: Stopped on request; the next run resumes from there.
         """
         with lock_work(self.store, self.id) as held:
             report = while_held(report, held)
@@ -91,10 +91,10 @@ class TrainJob(Config):
         return is_complete(self.store / "states" / self.id)
 
     def check_needs(self) -> None:
-        """Check that what this job goes on from is there.
+        """Check that the state this job continues from exists.
 
         Raises:
-            StudyError: It is not; the message names the job that makes it.
+            StudyError: It does not; the message names the job that creates it.
         """
         if self.start:
             data = _open(self.data.model_dump_json(), self.data.content())
@@ -137,7 +137,7 @@ class TrainJob(Config):
 
 
 def _describe_texts(data: TrainingData, store: Path) -> None:
-    """Keep what is known of corpora outside of the store: model cards say what was read."""
+    """Save descriptions of corpora outside of the store, for model cards."""
     for corpus in (data.corpus, *data.corpora.values()):
         path = store / TEXTS / f"{corpus.content_hash}.json"
         if not (corpus.folder.is_relative_to(store / "data") or path.is_file()):
@@ -158,8 +158,8 @@ def check_state(store: Path, identity: str) -> None:
         )
 
 
-# A worker keeps it between jobs. Keys are JSON, since type checkers do not know that frozen records
-# can be hashed; hashes of content stand beside paths, whose content may change.
+# Cached between jobs of a worker. Keys are JSON because type checkers do not treat frozen records
+# as hashable. They include content hashes because the content of a path may change.
 @lru_cache(maxsize=1)
 def _open(paths: str, _content: tuple[str, ...]) -> TrainingData:
     return DataPaths.model_validate_json(paths).open()

@@ -1,4 +1,4 @@
-"""What `study.json` says of each evaluated state: the factors that it came about by."""
+"""The record of each evaluated state in `study.json`: the factors it was trained with."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def arm_record(
     """Return the record of one evaluated state.
 
     Args:
-        point: The end of an arm, or a step on its way.
-        recipe: The arm's.
-        segments: That lead to the state.
-        vocab_size: Of the tokenizer, special tokens included.
+        point: The end of an arm, or an intermediate step.
+        recipe: The arm's recipe.
+        segments: Segments that lead to the state.
+        vocab_size: Vocabulary size of the tokenizer, including special tokens.
     """
     begun = [placed for placed in recipe.placed_phases if placed.start < point.step]
     changed = {name: value for name, value in point.arm.recipe.items() if name != "model"}
@@ -58,7 +58,7 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
         objective=placed.phase.objective,
         steps=end - placed.start,
         steps_by_objective=dict(steps),
-        # What does not apply is left out of the file.
+        # Fields that do not apply are omitted from the file.
         **({} if first is None else {"mask_rate": first}),
         **({} if last == first else {"final_mask_rate": last}),
     )
@@ -71,10 +71,10 @@ def _mask_rate(placed: PlacedPhase, step: int) -> float | None:
 
 
 def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[str | None, int]:
-    """Say which finished model training went on from, and for how long.
+    """Return the finished model that training continued from, and the number of steps since.
 
-    A model is finished where its schedule has decayed and another one begins. Where that happens
-    more than once, the last counts.
+    A model is finished when its schedule has decayed and another one begins. If that happens
+    more than once, the last one counts.
     """
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
         if placed.schedule_start == placed.start and before.schedule.decay_steps:
@@ -86,7 +86,7 @@ def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[
 
 
 def _parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Count parameters; None of a finished model that is not on this machine."""
+    """Count parameters; None for a pretrained model that is not on this machine."""
     if not isinstance(recipe.model, PretrainedModel):
         return body_parameters(recipe, vocab_size=vocab_size)
     folder = Path(recipe.model.pretrained)

@@ -1,4 +1,4 @@
-"""Asking a running study to stop, or to try again what it has set aside."""
+"""Requests to a running study: cancel it, or retry failed jobs."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from biphasic.study.status.record import FailedJob, read_progress
 
 _POLL_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
-"""A runner that has just begun drops what was asked of the one before; so we ask again."""
+"""A new runner drops requests to the previous one, so the request is repeated."""
 
 Say = Callable[[str], None]
 
 
 def cancel_study(folder: Path, *, say: Say) -> bool:
-    """Stop a study, wherever it runs, and wait until it has ended.
+    """Stop a study on any machine, and wait until it has stopped.
 
-    Jobs that run save what they have, if they can, and go on from there next time.
+    Running jobs save their progress, if they can, and resume from it next time.
 
     Args:
-        folder: Of the study.
-        say: Told whom we wait for, and how it ended.
+        folder: The study's folder.
+        say: Receives messages about the request and its result.
 
     Returns:
-        Whether it was running.
+        Whether the study was running.
     """
     runner = find_owner(folder / LOCK)
     if runner is None:
         say(f"{folder.name} is not running")
         return False
-    say(f"asked {runner} to stop; its jobs save what they have")
+    say(f"sent stop request to {runner}; running jobs save their progress")
     if _wait_for_end(folder, runner):
-        say(f"{folder.name} has stopped; 'biphasic study run' goes on")
+        say(f"{folder.name} has stopped; 'biphasic study run' resumes it")
     else:
-        say(f"{runner} gives no heartbeat, so nothing runs; 'biphasic study run' goes on")
+        say(f"{runner} sends no heartbeat and is not running; 'biphasic study run' resumes it")
     return True
 
 
 def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[FailedJob, ...]:
-    """Ask the runner of a study to try jobs again that it has set aside.
+    """Ask the runner of a study to retry failed jobs.
 
     Args:
-        folder: Of the study.
-        runner: Who runs it.
-        jobs: Identities, beginnings of them, or labels; all that were set aside when empty.
+        folder: The study's folder.
+        runner: The process that runs it.
+        jobs: Identities, prefixes of identities, or labels; all failed jobs when empty.
 
     Returns:
-        The jobs.
+        The jobs to retry.
 
     Raises:
-        StudyError: Nothing was set aside, or there is no such job among what was.
+        StudyError: No job has failed.
+        ConfigError: A name matches no failed job, or several.
     """
     progress = read_progress(folder)
     failures = () if progress is None else progress.failures
     if not failures:
-        raise StudyError(f"{folder.name}: {runner} has set no job aside; nothing to try again")
+        raise StudyError(f"{folder.name}: {runner} has no failed jobs; nothing to retry")
     chosen = tuple(dict.fromkeys(_find(job, failures) for job in jobs)) or failures
     write_request(folder, Request(kind="retry", jobs=tuple(each.id for each in chosen)))
     return chosen
@@ -72,13 +73,13 @@ def _find(text: str, failures: Sequence[FailedJob]) -> FailedJob:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"'{text}' is the beginning of {len(found)} jobs; give more of it")
+        raise ConfigError(f"'{text}' matches {len(found)} jobs; give a longer prefix")
     labels = [each.label for each in failures]
-    raise ConfigError(f"'{text}' is no job that was set aside{nearest(text, labels)}")
+    raise ConfigError(f"'{text}' is not a failed job{nearest(text, labels)}")
 
 
 def _wait_for_end(folder: Path, runner: Owner) -> bool:
-    """Ask until a runner has released its lock; return False if its lease expires first."""
+    """Repeat the request until a runner releases its lock; return False if its lease expires."""
     asked, heartbeat, heard = -math.inf, runner.heartbeat, time.monotonic()
     while (now := find_owner(folder / LOCK)) is not None and now.token == runner.token:
         if now.heartbeat != heartbeat:

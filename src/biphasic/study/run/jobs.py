@@ -1,7 +1,7 @@
-"""All kinds of jobs, and how one is read by its identity.
+"""All kinds of jobs, and loading a job by its identity.
 
-Whoever may write into a shared store may edit its job files. So a job works in the store that it
-was found in, whatever its file says, and writes nowhere else.
+Anyone who can write to a shared store can edit its job files. A job therefore always uses the
+store it was loaded from, and its outputs must lie below that store's root.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ADAPTER: TypeAdapter[AnyJob] = TypeAdapter(Annotated[AnyJob, Field(discriminato
 
 
 def load_job(store: Path, identity: str) -> AnyJob:
-    """Read a job; its store is the one that it lies in.
+    """Load a job from a store.
 
     Raises:
-        DataError: There is none, another version of the program wrote it, or it is another job
-            than its file's name says, or it would write outside of the root folder.
+        DataError: The job does not exist, was written by another version, does not match its
+            file name, or would write outside of the root folder.
     """
     path = job_path(store, identity)
     try:
@@ -38,21 +38,19 @@ def load_job(store: Path, identity: str) -> AnyJob:
         job = _ADAPTER.validate_python({**raw, "store": store})
     except FileNotFoundError:
         raise DataError(
-            f"{path}: no such job; 'biphasic study jobs FILE' writes those that a study lacks"
+            f"{path}: no such job; 'biphasic study jobs FILE' writes a study's missing jobs"
         ) from None
     except (ValueError, TypeError, RecursionError):
         raise DataError(
-            f"{path}: not a job of this version; 'biphasic study jobs FILE' writes it again"
+            f"{path}: not a job of this version; 'biphasic study jobs FILE' rewrites it"
         ) from None
     if job.id != identity:
-        raise DataError(
-            f"{path}: says that it is job '{job.id}'; 'biphasic study jobs FILE' writes it again"
-        )
+        raise DataError(f"{path}: contains job '{job.id}'; 'biphasic study jobs FILE' rewrites it")
     places = (store.resolve(), store.parent.resolve())
     for output in job.outputs():
         if not any(output.resolve().is_relative_to(place) for place in places):
             raise DataError(
                 f"{path}: would write {output}, which is not below {store.parent}; "
-                "'biphasic study jobs FILE' writes the job again"
+                "'biphasic study jobs FILE' rewrites the job"
             )
     return job

@@ -1,4 +1,4 @@
-"""What a study still lacks, as work: jobs, what each waits for, and what it is expected to cost."""
+"""The missing jobs of a study, with their dependencies and expected costs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def missing_work(
     folder: Path,
     vocab_size: int,
 ) -> list[WorkItem]:
-    """Return the jobs that the store has no results of, training first, in the study's order.
+    """Return the jobs without results in the store, training first, in the study's order.
 
     Args:
         plan: The study's plan.
         config: The study.
-        paths: Its data.
+        paths: Paths of its data.
         store: Content store.
-        finished: What it has.
+        finished: Finished work in the store.
         folder: The study's folder.
-        vocab_size: Entries of the vocabulary.
+        vocab_size: Vocabulary size.
     """
     users = _arms_by_job(plan)
     items = [
@@ -79,7 +79,7 @@ def missing_work(
 
 
 def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return, by job, the arms that need it; once for each time that they do."""
+    """Return, by job, the arms that need it; an arm repeats if it needs a job repeatedly."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for arm, jobs in plan.jobs_by_arm().items():
         for job in jobs:

@@ -1,4 +1,4 @@
-"""Keeps count of a running study, for the person at the terminal and for `progress.json`."""
+"""Progress of a running study, for the terminal and `progress.json`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Running:
 
 
 class Monitor:
-    """Watches the jobs of a study."""
+    """Track the jobs of a study."""
 
     def __init__(
         self, items: Iterable[WorkItem], folder: Path, *, plan: Plan, num_slots: int,
@@ -52,11 +52,11 @@ class Monitor:
         """Prepare.
 
         Args:
-            items: The work that is left.
+            items: Remaining jobs.
             folder: The study's folder.
-            plan: All work, done or not.
-            num_slots: Jobs at once.
-            console: Where a person is shown.
+            plan: All jobs, finished or not.
+            num_slots: Number of slots.
+            console: Console for progress.
         """
         self._items = {item.id: item for item in items}
         self._folder = folder
@@ -86,13 +86,13 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the last word on disk."""
+        """Write the final progress record."""
         self._display.__exit__(kind, error, trace)
         self._running.clear()
         self._write(is_over=True)
 
     def progress(self, job_id: str, progress: Progress) -> None:
-        """Note how far a job is; called from threads of the engine."""
+        """Record a job's progress; called from executor threads."""
         with self._lock:
             running = self._running.get(job_id)
             if running is None:
@@ -101,13 +101,13 @@ class Monitor:
         self._display.progress(job_id, progress)
 
     def started(self, item: WorkItem) -> None:
-        """Note that a job was given to the engine."""
+        """Record that a job was submitted to the executor."""
         with self._lock:
             self._running[item.id] = _Running(item, time.monotonic(), _now())
         self._display.started(item)
 
     def ended(self, item: WorkItem, error: BaseException | None, *, elsewhere: bool) -> None:
-        """Note that a job is done, or was set aside."""
+        """Record that a job is done or has failed."""
         self._stop(item)
         self._display.ended(item, error, elsewhere=elsewhere)
         if error is not None:
@@ -119,25 +119,25 @@ class Monitor:
             self._by_arm[arm] = ArmProgress(done=before.done + 1, total=before.total)
 
     def delayed(self, item: WorkItem, error: BaseException) -> None:
-        """Note that a job comes up again later."""
+        """Record that a job will run again later."""
         self._stop(item)
         if not isinstance(error, (LockHeldError, StoppedError)):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
 
     def revived(self, item: WorkItem) -> None:
-        """Note that a job that was set aside is to be tried again."""
+        """Record that a failed job will be retried."""
         del self._aside[item.id]
         self._tries.pop(item.id, None)
         self._display.revived(item)
 
     def tick(self) -> None:
-        """Write `progress.json` when it is time to."""
+        """Write `progress.json` if it is due."""
         if time.monotonic() - self._written >= _WRITE_SECONDS:
             self._write(is_over=False)
 
     def _stop(self, item: WorkItem) -> None:
-        """Count what a job took; it was spent, whatever became of the job."""
+        """Count a job's device time, whether it succeeded or not."""
         with self._lock:
             running = self._running.pop(item.id, None)
         if running is not None:
@@ -158,9 +158,9 @@ class Monitor:
         self._written = time.monotonic()
         try:
             write_progress(self._folder, self._record(is_over=is_over))
-        except OSError as error:  # a view for others: the study goes on without
+        except OSError as error:  # informational only: the study continues without it
             if not self._is_unseen:
-                self._display.say(f"progress.json cannot be written: {error.strerror}")
+                self._display.say(f"cannot write progress.json: {error.strerror}")
             self._is_unseen = True
 
     def _record(self, *, is_over: bool) -> ProgressRecord:

@@ -1,4 +1,4 @@
-"""A study with its data: text tokenised, tasks made, everything checked that can be checked."""
+"""Preparation of a study: build its corpus and tasks, and check all inputs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from biphasic.training.state import Checkpoints, verify_state
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study that could run.
+    """A study that is ready to run.
 
     Attributes:
         config: Its settings.
-        folder: Of the study.
-        store: What studies share.
-        paths: Where its text is.
-        data: The text.
-        plan: What it needs.
+        folder: The study's folder.
+        store: Store shared by studies.
+        paths: Paths of its text.
+        data: Its text.
+        plan: Its plan.
     """
 
     config: StudyConfig
@@ -51,10 +51,10 @@ class PreparedStudy:
     plan: Plan
 
     def missing_work(self) -> list[WorkItem]:
-        """Return the jobs that the store has no results of.
+        """Return the jobs without results in the store.
 
         Raises:
-            StudyError: The disk has no room for their states.
+            StudyError: The disk has too little space for their states.
         """
         finished, vocab_size = Finished.of(self.store), self.data.tokenizer.vocab_size
         check_disk(finished.missing_segments(self.plan), self.store, vocab_size=vocab_size)
@@ -70,25 +70,25 @@ class PreparedStudy:
 
 
 def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> PreparedStudy:
-    """Make or find a study's data, and check all that its jobs will read.
+    """Build or find a study's data, and check all inputs of its jobs.
 
     Args:
         config: The study.
-        root: Folder for studies and for the store that they share.
-        console: Where progress is shown.
+        root: Folder of studies and their shared store.
+        console: Console for progress.
 
     Raises:
         ConfigError: The study cannot be run as written.
-        DataError: Data are missing or cannot be used.
-        CheckpointError: A state or a result that is needed is damaged.
+        DataError: Data are missing or unusable.
+        CheckpointError: A required state or result is damaged.
     """
     folder, store, say = root.resolve() / config.name, root.resolve() / STORE, say_on(console)
-    # Before the tasks, which take time: a source that is missing is known at once.
+    # Before the tasks, which take time: a missing source fails early.
     corpus = locate_corpus(config.corpus, store)
     with progress_bar(console, "finding the tasks"):
         tasks = locate_tasks(config, store, say=say)
     if config.corpus.folder is None and not is_built(corpus):
-        # Known by its identity too: should this be interrupted, 'job run' can go on with it.
+        # 'job run' can resume it by its identity after an interruption.
         save_job(CorpusJob.of(config.corpus, corpus, store))
     paths = prepare_corpus(config.corpus, corpus, store, console=console)
     with progress_bar(console, "checking text, tasks and states"):
@@ -107,11 +107,10 @@ def prepare_study(config: StudyConfig, *, root: Path, console: Console) -> Prepa
 def locate_tasks(
     config: StudyConfig, store: Path, *, say: Callable[[str], None]
 ) -> tuple[PlannedTask, ...]:
-    """Find a study's tasks, and make those that are not in the store yet.
+    """Find a study's tasks, and build those missing from the store.
 
     Raises:
-        DataError: A task's data are missing, damaged, or cannot be used; several such tasks are
-            listed together.
+        DataError: A task's data are missing, damaged or unusable; lists all such tasks.
     """
     resolver = task_resolver(config, store, say=say)
     try:
@@ -125,12 +124,12 @@ def locate_tasks(
 
 
 def check_inputs(plan: Plan, store: Path) -> None:
-    """Check every byte that missing jobs start from and that the report counts, before any runs.
+    """Verify the inputs of missing jobs and of the report before any job runs.
 
-    Of other states only the sizes are checked; `study verify` reads them.
+    Only the sizes of other states are checked; `study verify` checks their hashes.
 
     Raises:
-        CheckpointError: A state, a checkpoint or a result is damaged; it is named.
+        CheckpointError: A state, a checkpoint or a result is damaged.
     """
     finished = Finished.of(store)
     missing = finished.missing_segments(plan)
@@ -155,16 +154,16 @@ def check_inputs(plan: Plan, store: Path) -> None:
 
 
 def check_disk(missing: Sequence[Segment], store: Path, *, vocab_size: int) -> None:
-    """Check that there is room for the states that are still to be trained.
+    """Check that the disk has space for the missing states.
 
     Raises:
-        StudyError: There is not; the message says how much is missing.
+        StudyError: The disk has too little space.
     """
     sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
     needed, free = sum(sizes), shutil.disk_usage(store).free
     if needed > free:
         raise StudyError(
-            f"{store}: the study's {len(sizes)} missing states take {needed / 1e6:,.0f} MB, and "
-            f"{free / 1e6:,.0f} MB are free; make room ('biphasic study clean'), or choose "
+            f"{store}: the study's {len(sizes)} missing states need {needed / 1e6:,.0f} MB, but "
+            f"{free / 1e6:,.0f} MB are free; free space ('biphasic study clean'), or choose "
             "another --root"
         )

@@ -1,4 +1,4 @@
-"""`study.json`: what a study compared with what, for reports that need no torch."""
+"""`study.json`: arms, tasks and runs of a study, for reports without torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from biphasic.training.state import read_state_record
 def study_record(
     config: StudyConfig, plan: Plan, data: TrainingData, *, origin: dict[str, Any], store: Path
 ) -> StudyRecord:
-    """Return `study.json` but for `provenance.environment`, which is of whoever writes it.
+    """Return `study.json` without `provenance.environment`, which the writer adds.
 
-    That is left to the writer because to look at the hardware takes torch, and a report that says
-    the same already is not written.
+    Reading the hardware requires torch, and an up-to-date report is not rewritten.
     """
     runs = {
         (group.state, name): found for group in plan.groups for name, found in group.runs.items()
@@ -101,13 +100,13 @@ def _provenance(
 
 
 def settings_digest(config: StudyConfig) -> str:
-    """Return what stands for all settings of a study, in its record."""
+    """Return the digest of all settings of a study."""
     settings: dict[str, Any] = config.model_dump(mode="json")
     return digest(settings)
 
 
 def _segments_of(point: PlannedPoint, planned: Mapping[str, Segment], store: Path) -> list[str]:
-    """Return the segments that lead to a state: as they were trained, or else as planned.
+    """Return the segments that lead to a state, as trained or else as planned.
 
     Raises:
         CheckpointError: A state's record is damaged.

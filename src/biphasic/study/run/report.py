@@ -1,4 +1,4 @@
-"""A study's report, written when there is something new to say."""
+"""A study's report, rewritten when its content changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biphasic.training.records.environment import environment
 
 
 def write_study_report(study: PreparedStudy) -> Path:
-    """Write `study.json` and the report, or leave them where they are whole and say the same.
+    """Write `study.json` and the report, unless both are intact and up to date.
 
     Returns:
         The path of the report.
@@ -35,9 +35,9 @@ def write_study_report(study: PreparedStudy) -> Path:
 
 
 def refresh_edited_report(study: PreparedStudy) -> None:
-    """Where a study was edited since its report, write what there is of the new one.
+    """Rewrite the report if the study was edited since.
 
-    Hours may pass until its jobs have ended, and somebody may stop it before.
+    Its jobs may take hours or be interrupted before the final report.
     """
     if not (study.folder / "report").is_dir():
         return
@@ -50,7 +50,7 @@ def refresh_edited_report(study: PreparedStudy) -> None:
 
 
 def _says(folder: Path, made_from: str) -> bool:
-    """Tell whether a study has a whole report that was made from this."""
+    """Return whether a study has an intact report made from this digest."""
     try:
         note = read_json(folder / "report" / NOTE)
         is_same = note["sha256"] == made_from

@@ -1,4 +1,4 @@
-"""The job that writes a study's report from what the store has by then."""
+"""The job that writes a study's report from the results in the store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ReportJob(Config):
 
     kind: Literal["report"] = "report"
     id: str
-    """Names the study, not what it says: a report may be written again."""
+    """Depends on the study's name only: a report may be written again."""
     label: str
-    """What progress displays call it."""
+    """Label in progress displays."""
     store: Path
-    """Content store; studies lie beside it."""
+    """Content store; study folders are its siblings."""
     study: Name
     """Name of the study."""
 
@@ -46,18 +46,18 @@ class ReportJob(Config):
         return 1
 
     def outputs(self) -> list[Path]:
-        """Return the folder that it writes."""
+        """Return its output folder."""
         return [self.store.parent / self.study]
 
     def is_done(self) -> bool:
-        """Say no: whether it is up to date shows when it is made."""
+        """Return False: `run` itself skips an up-to-date report."""
         return False
 
     def check_needs(self) -> None:
-        """Need nothing: what is missing is named in the report."""
+        """Do nothing: the report lists missing results."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:  # noqa: ARG002
-        """Write it, or leave it where it says the same already.
+        """Write the report, unless it is up to date.
 
         Raises:
             StudyError: The study was never run or planned here.

@@ -1,4 +1,4 @@
-"""Run a study: what is missing, longest path first, and the report."""
+"""Run a study: its missing jobs, longest path first, then the report."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DEFAULT_ROOT = "runs"
 
 @dataclass(frozen=True)
 class Resources:
-    """What a study may use of this machine.
+    """Resources of this machine that a study may use.
 
     Attributes:
-        num_workers: Jobs at once; as many as there is room for when None.
+        num_workers: Parallel jobs; as many as fit when None.
         num_threads: Threads per job.
         jobs_per_gpu: Jobs that share a GPU.
-        policy: How often failed jobs are tried.
+        policy: Retry policy of failed jobs.
     """
 
     num_workers: int | None = None
@@ -45,7 +45,7 @@ class Resources:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return what jobs run on."""
+        """Return the slots that jobs run on."""
         return local_slots(
             num_workers=self.num_workers,
             num_threads=self.num_threads,
@@ -55,15 +55,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What a call to `run_study` did.
+    """The outcome of `run_study`.
 
     Attributes:
         folder: The study's folder.
         report: The report, `report.html`.
-        num_executed: Jobs that ran here.
-        failures: One line per job that failed; jobs that needed it were not tried.
-        set_aside: The jobs that failed themselves.
-        is_stopped: Whether it was cancelled before the end.
+        num_executed: Jobs run by this process.
+        failures: One line per failed job, and per job that was skipped because it needs one.
+        set_aside: The failed jobs.
+        is_stopped: Whether the study was cancelled.
     """
 
     folder: Path
@@ -77,19 +77,19 @@ class StudyOutcome:
 def execute_study(
     config: StudyConfig, *, root: Path, resources: Resources, console: Console
 ) -> StudyOutcome:
-    """Do all that a study still lacks, and write its report.
+    """Run the missing jobs of a study, and write its report.
 
     Args:
         config: The study.
-        root: Folder for studies and for the store that they share.
-        resources: What it may use.
-        console: Where progress is shown.
+        root: Folder of studies and their shared store.
+        resources: Resources it may use.
+        console: Console for progress.
 
     Raises:
         LockedError: Another process is running this study.
         ConfigError: The study cannot be run as written.
-        DataError: Data are missing or cannot be used.
-        StudyError: The disk has no room for it.
+        DataError: Data are missing or unusable.
+        StudyError: The disk has too little space.
     """
     folder = root.resolve() / config.name
     with study_lock(folder):
@@ -102,7 +102,7 @@ def execute_study(
         outcome = _run(items, study, resources, console) if items else WorkOutcome(0, (), ())
         with progress_bar(console, "writing the report"):
             report = write_study_report(study)
-    not_tried = [f"{item.label}: not tried, it needs a job that failed" for item in outcome.blocked]
+    not_tried = [f"{item.label}: skipped, it needs a failed job" for item in outcome.blocked]
     return StudyOutcome(
         folder,
         report,
@@ -114,16 +114,16 @@ def execute_study(
 
 
 def study_lock(folder: Path) -> AbstractContextManager[object]:
-    """Hold a study's folder for this process.
+    """Lock a study's folder.
 
     Raises:
-        LockedError: Another process holds it.
+        LockedError: Another process holds the lock.
     """
     return locked_folder(folder, remedy="use another --root")
 
 
 def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
-    """Return how many jobs to run at once: one on a GPU, else as many as cores allow."""
+    """Return the default number of parallel jobs: one on a GPU, else one per core."""
     is_gpu = (parse_device(device) or compute_device()).type == "cuda"
     return 1 if is_gpu else max((os.cpu_count() or 1) // num_threads, 1)
 
@@ -131,7 +131,7 @@ def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
 def _run(
     items: list[WorkItem], study: PreparedStudy, resources: Resources, console: Console
 ) -> WorkOutcome:
-    """Do the work on this machine."""
+    """Run jobs on this machine."""
     slots = resources.slots()
     monitor = Monitor(items, study.folder, plan=study.plan, num_slots=len(slots), console=console)
     with (

@@ -1,1 +1,1 @@
-"""How far a study is, while it runs and afterwards."""
+"""Progress of a study, while it runs and afterwards."""

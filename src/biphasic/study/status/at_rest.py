@@ -1,4 +1,4 @@
-"""How far a study is that nobody runs: its plan, beside what the store has."""
+"""Status of a study that is not running, from its plan and the store."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _MOST_DAMAGED = 5
 
 
 def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> StudyStatus:
-    """Return how far a study is by what the store has of its plan.
+    """Return the status of a study by comparing its plan with the store.
 
     Args:
         config: The study.
-        folder: Its folder, beside the store.
-        notes: What else should be known.
+        folder: Its folder, next to the store.
+        notes: Notes to add.
 
     Raises:
-        DataError: Data that only their owner can bring are missing, or a record is damaged.
+        DataError: User data are missing, or a record is damaged.
     """
     store = folder.parent / STORE
     preview = preview_study(config, store)
@@ -62,16 +62,16 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
 
 
 def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[str]:
-    """Yield what is seen at a glance: missing files, and files of another size."""
+    """Yield missing files and files of wrong size."""
     for problem in report_damage(folder, hashes=False):
-        yield f"{problem}; run the study again, which writes its report anew"
+        yield f"{problem}; run the study again to rewrite its report"
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
     names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
     places = [store / kind / name for kind, found in names.items() for name in sorted(found)]
     damaged = [told for place in places if (told := _look(place))]
     yield from damaged[:_MOST_DAMAGED]
     if len(damaged) > _MOST_DAMAGED:
-        yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' names them"
+        yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' lists them"
 
 
 def _look(place: Path) -> str:
@@ -83,7 +83,7 @@ def _look(place: Path) -> str:
 
 
 def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
-    """Tell whether what failed is still planned, and nobody has done it since."""
+    """Return whether a failed job is still planned and not done since."""
     is_planned = any(segment.id == failure.id for segment in plan.segments) or any(
         group.id == failure.id for group in plan.groups
     )
@@ -104,7 +104,7 @@ def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
 
 
 def _waiting(plan: Plan) -> dict[str, list[str]]:
-    """Return, by job, those that need it."""
+    """Return, by job, the jobs that need it."""
     waiting: dict[str, list[str]] = {segment.id: [] for segment in plan.segments}
     waiting.update({group.id: [] for group in plan.groups})
     for job, needed in _needed(plan).items():

@@ -1,4 +1,4 @@
-"""Time that devices have spent on a study's jobs, by their records, and what is left of it."""
+"""Device time spent on a study's jobs, from their records, and an estimate of the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from biphasic.training.state import read_state_record
 
 @dataclass
 class _Kind:
-    """Jobs of a kind: seconds and operations of those that are done, operations of the others."""
+    """Jobs of one kind: seconds and operations done, operations left."""
 
     seconds: float = 0.0
     done: float = 0.0
@@ -25,7 +25,7 @@ class _Kind:
 
     @property
     def seconds_left(self) -> float | None:
-        """As those went that are done; None where that cannot be told."""
+        """Estimate at the speed of finished jobs; None if unknown."""
         if not self.left:
             return 0.0
         return self.seconds / self.done * self.left if self.seconds and self.done else None
@@ -34,19 +34,19 @@ class _Kind:
 def device_time(
     plan: Plan, store: Path, finished: Finished, *, vocab_size: int
 ) -> tuple[float, float | None]:
-    """Return the device-seconds that were spent, and an estimate of those that are left.
+    """Return the device-seconds spent, and an estimate of those left.
 
-    What is left is reckoned by operations, at the speed of the jobs of the same kind that are done;
-    None where there are none.
+    The estimate assumes the speed, in operations, of finished jobs of the same kind; None if there
+    are none.
 
     Args:
         plan: The study's plan.
-        store: Where finished work is.
-        finished: What is there.
-        vocab_size: Entries of the vocabulary.
+        store: Content store.
+        finished: Finished work in the store.
+        vocab_size: Vocabulary size.
 
     Raises:
-        DataError: A record is damaged; it is named.
+        DataError: A record is damaged.
     """
     kinds = (
         _training(plan, store, vocab_size, finished),
@@ -61,7 +61,7 @@ def _training(plan: Plan, store: Path, vocab_size: int, finished: Finished) -> _
     kind = _Kind()
     for segment in plan.segments:
         cost = segment_cost(segment, vocab_size)
-        # Steps where operations are not known: those of one study are much alike.
+        # Steps if operations are unknown: steps of one study cost about the same.
         amount = float(cost.flops or cost.steps)
         if segment.id in finished.states:
             kind.seconds += _state_seconds(store / "states" / segment.id)
@@ -79,7 +79,7 @@ def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) ->
         each = amount / len(group.grid)
         for names in _trainings(group):
             if finished.results.issuperset(names):
-                # Each result counts the training that it shares; scoring is short beside it.
+                # Each result includes the shared training; scoring is short in comparison.
                 kind.seconds += max(_result_seconds(store, name) for name in names)
                 kind.done += each
             else:
@@ -88,7 +88,7 @@ def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) ->
 
 
 def _trainings(group: FinetuneGroup) -> Iterator[list[str]]:
-    """Yield the results of each training of a group, one for each task that is scored."""
+    """Yield the results of each training of a group, one per scored task."""
     names, size = list(group.run_ids()), len(group.grid)
     for index in range(size):
         yield names[index::size]

@@ -1,4 +1,4 @@
-"""`progress.json`: how far a running study is, for whoever looks from outside."""
+"""`progress.json`: the progress of a running study, for other processes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class RunningJob(Config):
     done: int = 0
     """Steps so far."""
     total: int | None = None
-    """Steps in all; None before the first report."""
+    """Total steps; None before the first report."""
     text: str = ""
     """A few words, such as the loss."""
     started: str
-    """When it was given to the engine: ISO 8601, UTC."""
+    """When it was submitted to the executor: ISO 8601, UTC."""
 
 
 class FailedJob(Config):
-    """A job that was set aside."""
+    """A failed job."""
 
     id: str
     label: str
     error: str
-    """The first line of why."""
+    """First line of the error."""
     tries: int
     log: str | None
-    """Where more is said."""
+    """Path of the log."""
 
 
 class ArmProgress(Config):
@@ -52,15 +52,15 @@ class ArmProgress(Config):
 
 
 class JobCounts(Config):
-    """All jobs of a study by what has become of them; they add up to all."""
+    """All jobs of a study by status."""
 
     done: int
     running: int
     waiting: int
     failed: int
-    """Set aside."""
+    """Failed jobs."""
     blocked: int
-    """Need one that was set aside."""
+    """Jobs that need a failed one."""
 
 
 class RunnerRecord(Config):
@@ -73,7 +73,7 @@ class RunnerRecord(Config):
 
 
 class ProgressRecord(Config):
-    """How far a study is."""
+    """Progress of a study."""
 
     format: Literal["biphasic.progress/1"] = FORMAT
     study: str
@@ -81,7 +81,7 @@ class ProgressRecord(Config):
     updated: str
     """ISO 8601, UTC."""
     is_over: bool
-    """Whether the runner has ended; jobs may still be missing."""
+    """Whether the runner has exited; jobs may still be missing."""
     counts: JobCounts
     running: tuple[RunningJob, ...]
     failures: tuple[FailedJob, ...]
@@ -89,13 +89,13 @@ class ProgressRecord(Config):
     device_seconds_spent: float
     """Slots times seconds, of jobs of this run."""
     device_seconds_left: float | None
-    """As jobs of the same kind went so far; None before any has ended."""
+    """Estimated from finished jobs of the same kind; None before the first."""
     seconds_left: float | None
-    """Until the end, if the slots stay busy; None where not known."""
+    """Estimated seconds until the end; None if unknown."""
 
 
 class StudyStatus(Config):
-    """How far a study is, for people and (`--json`) for programs."""
+    """Status of a study, also printed by `--json`."""
 
     format: Literal["biphasic.status/1"] = "biphasic.status/1"
     study: str
@@ -103,32 +103,32 @@ class StudyStatus(Config):
     folder: Path
     """Its folder."""
     phase: Literal["running", "preparing", "unfinished", "finished"]
-    """What is going on; `preparing`: text and tasks are made, and nothing is counted yet."""
+    """Phase; `preparing`: text and tasks are being built, and jobs are not counted yet."""
     runner: str | None
-    """The process that runs it, since when."""
+    """The process that runs it."""
     counts: JobCounts | None
-    """All its jobs; None while it is prepared."""
+    """All its jobs; None while preparing."""
     running: tuple[RunningJob, ...] = ()
     failures: tuple[FailedJob, ...] = ()
-    """Jobs that were set aside, by this run or the last one."""
+    """Failed jobs of this run or the last one."""
     by_arm: dict[str, ArmProgress] = Field(default_factory=dict)
     device_seconds_spent: float | None = None
-    """While it runs, of this run; else of all that the study uses, whoever made it."""
+    """Of this run while running; else of all results that the study uses."""
     device_seconds_left: float | None = None
-    """As jobs of the same kind went so far; None where none has ended."""
+    """Estimated from finished jobs of the same kind; None if there are none."""
     eta: str | None = None
-    """When a running study will end, ISO 8601, UTC; None where nobody can tell."""
+    """Expected end of a running study, ISO 8601, UTC; None if unknown."""
     notes: tuple[str, ...] = ()
-    """What else should be known, a sentence each."""
+    """Notes, one sentence each."""
 
 
 def write_progress(folder: Path, record: ProgressRecord) -> None:
-    """Write down how far a study is."""
+    """Write the progress of a study."""
     write_text(folder / _FILE, record.model_dump_json(indent=1) + "\n", is_flushed=False)
 
 
 def read_progress(folder: Path) -> ProgressRecord | None:
-    """Read how far a study is; None if it was never run.
+    """Read the progress of a study; None if it was never run.
 
     Raises:
         StudyError: The record is damaged or of another version.
@@ -140,18 +140,18 @@ def read_progress(folder: Path) -> ProgressRecord | None:
         return ProgressRecord.model_validate(read_json(path))
     except (ValidationError, DataError):
         raise StudyError(
-            f"{path}: damaged, or of another version; delete it, nothing is lost"
+            f"{path}: damaged, or of another version; delete it, no results are lost"
         ) from None
 
 
 def progress_by_arm(
     jobs_by_arm: Mapping[str, Collection[str]], is_done: Callable[[str], bool]
 ) -> dict[str, ArmProgress]:
-    """Return, by arm, how many of the jobs that it needs are done.
+    """Return, by arm, how many of its jobs are done.
 
     Args:
         jobs_by_arm: Identities of the jobs that each arm needs.
-        is_done: Tells of a job, by its identity, whether it is.
+        is_done: Returns whether a job is done, by identity.
     """
     return {
         arm: ArmProgress(done=sum(map(is_done, jobs)), total=len(jobs))

@@ -1,4 +1,4 @@
-"""How far a study is: as its runner says while there is one, else as the store says."""
+"""Status of a study, from its runner while it runs, else from the store."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from biphasic.study.spec.study import StudyConfig
 
 _QUIET_SECONDS = 60.0
-"""Without a heartbeat, after which the status says so."""
+"""The status reports a missing heartbeat after this time."""
 
 
 def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus:
-    """Return how far a study is.
+    """Return the status of a study.
 
     Args:
-        folder: Of the study.
-        config: Its settings, if it may never have been run.
+        folder: The study's folder.
+        config: Its settings, used if it was never run.
 
     Raises:
         StudyError: It was never run and no settings are given, or its records cannot be read.
-        DataError: Data that only their owner can bring are missing.
+        DataError: User data are missing.
     """
     owner = find_owner(folder / LOCK)
     notes: list[str] = []
@@ -40,15 +40,17 @@ def study_status(folder: Path, config: StudyConfig | None = None) -> StudyStatus
             f"{owner} exited unexpectedly, or cannot reach the store: no heartbeat for "
             f"{silence / 60:.0f} minutes"
         )
-    # These import torch; whoever watches a running study needs no plan.
+    # These import torch; watching a running study needs no plan.
     from biphasic.study.spec.load import load_resolved  # noqa: PLC0415
     from biphasic.study.status.at_rest import status_at_rest  # noqa: PLC0415
 
     saved = load_resolved(folder) if (folder / RESOLVED).is_file() else config
     if saved is None:
-        raise StudyError(f"{folder}: no study was run here; name its study file")
+        raise StudyError(f"{folder}: no study was run here; give its study file")
     if config is not None and saved != config:
-        notes.append("the study file is not what was run last; this is of what was run")
+        notes.append(
+            "the study file has changed since the last run; this status is of the last run"
+        )
     return status_at_rest(saved, folder, notes)
 
 
@@ -85,7 +87,7 @@ def _running(folder: Path, owner: Owner, silence: float) -> StudyStatus:
 
 
 def _is_of(progress: ProgressRecord, owner: Owner) -> bool:
-    """Tell whether a record was written by the process that runs the study now."""
+    """Return whether the current runner wrote a record."""
     runner = progress.runner
     return not owner.host or (runner.host, runner.pid) == (owner.host, owner.pid)
 

@@ -1,4 +1,4 @@
-"""How far a study is, in words."""
+"""A study's status as text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _BAR = 20
 
 
 def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterator[str]:
-    """Yield the lines that describe how far a study is.
+    """Yield the lines that describe a study's status.
 
     Args:
-        status: How far it is.
-        now: What time it is; the clock's when None.
+        status: The status.
+        now: Current time; the clock's when None.
     """
     now = now or datetime.now(UTC)
     yield f"{status.study}: {_phase(status)}"
     for note in status.notes:
         yield f"  {note}"
     if status.counts is None:
-        yield "  text and tasks are being made; jobs are counted after that"
+        yield "  building text and tasks; jobs are counted after that"
         return
     yield f"  {_counts(status.counts)}"
     if status.running:
@@ -41,14 +41,14 @@ def status_lines(status: StudyStatus, *, now: datetime | None = None) -> Iterato
 
 
 def short_line(status: StudyStatus) -> str:
-    """Return what has become of a study's jobs, in a line."""
-    told = "preparing" if status.counts is None else _counts(status.counts)
-    return f"{status.study}: {told}"
+    """Return a study's job counts in one line."""
+    counts = "preparing" if status.counts is None else _counts(status.counts)
+    return f"{status.study}: {counts}"
 
 
 def _phase(status: StudyStatus) -> str:
     if status.phase in {"finished", "unfinished"}:
-        ending = "" if status.phase == "finished" else "; nobody runs it"
+        ending = "" if status.phase == "finished" else "; not running"
         return f"{status.phase}{ending}"
     return f"{status.phase} ({status.runner})"
 
@@ -59,7 +59,7 @@ def _counts(counts: JobCounts) -> str:
     if counts.failed:
         told.append(f"{counts.failed:,} failed")
     if counts.blocked:
-        told.append(f"{counts.blocked:,} need one that failed")
+        told.append(f"{counts.blocked:,} need a failed job")
     return f"{', '.join(told)}, of {total:,} jobs"
 
 
@@ -76,7 +76,7 @@ def _arms(status: StudyStatus) -> Iterator[str]:
     if not status.by_arm:
         return
     width = max(len(name) for name in status.by_arm)
-    # What is under way comes first; arms that are finished say the least.
+    # Unfinished arms first.
     order = sorted(status.by_arm.items(), key=lambda each: each[1].done >= each[1].total)
     for name, arm in order[:_MOST_ARMS]:
         filled = _BAR * arm.done // arm.total if arm.total else _BAR
@@ -93,8 +93,8 @@ def _time(status: StudyStatus) -> str:
     told = "not known" if spent is None else _hours(spent)
     told += " spent" + (" in this run" if status.phase == "running" else "")
     left = status.device_seconds_left
-    told += ", not known how many are left" if left is None else f", about {_hours(left)} left"
-    return told if status.eta is None else f"{told}; the end is expected at {_clock(status.eta)}"
+    told += ", unknown left" if left is None else f", about {_hours(left)} left"
+    return told if status.eta is None else f"{told}; end expected at {_clock(status.eta)}"
 
 
 def _hours(seconds: float) -> str:
