@@ -57,7 +57,7 @@ def test_pretrain_export_push(state: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "my-encoder"
     code, printed, told = cli("export", state, out)
     assert (code, printed) == (0, f"{out}\n"), told
-    assert "in a process of its own" in told
+    assert "in a separate process" in told
 
     done = subprocess.run(
         [sys.executable, "-I", "-c", STRANGER, str(out)],

@@ -65,7 +65,7 @@ def test_it_is_adapted_and_exported(decoder, text, cli, tmp_path):
         *("--out", encoder, "--format", "sentence-transformers"),
     )
     assert code == 0, err
-    assert "hidden states as ours" in err
+    assert "hidden states match ours" in err
     losses = read_json(next(tmp_path.glob("runs/store/states/*/state.json")))["heldout"]
     assert losses["clm"] < 11  # ln 49,152 is 10.8: it still knows English
     model = SentenceTransformer(str(encoder), device="cpu")
@@ -76,4 +76,4 @@ def test_it_is_adapted_and_exported(decoder, text, cli, tmp_path):
     assert torch.cosine_similarity(one, other, 0) > torch.cosine_similarity(one, far, 0)
     code, _, err = cli("export", encoder, graph, "--format", "onnx")
     assert code == 0, err
-    assert "hidden states as ours" in err
+    assert "hidden states match ours" in err

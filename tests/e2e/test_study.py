@@ -72,7 +72,7 @@ def test_held_out_losses_of_other_text_are_left_out(finished, tmp_path, cli):
     path.write_text(json.dumps({**study, "heldout_sha256": "0" * 64}))
     assert cli("study", "report", root / "mini")[0] == 0
     assert b"heldout_mlm_loss" not in results(root)
-    assert "watched on other held-out text" in (root / "mini/report/report.html").read_text()
+    assert "evaluated on other held-out text" in (root / "mini/report/report.html").read_text()
 
 
 def test_the_report_is_one_page_that_loads_nothing(finished):

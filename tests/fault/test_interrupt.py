@@ -110,7 +110,7 @@ def test_pretraining_that_is_told_to_end_saves(finished, tmp_path):
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "it goes on from there" in err
+    assert "run again to resume" in err
     [checkpoint] = (tmp_path / "store/progress").glob("*/step-*")
     step = json.loads((checkpoint / "state.json").read_text())["step"]
     assert f"stopped after {step} steps" in err

@@ -202,7 +202,7 @@ def test_patterns_that_fit_nothing_stop_the_run_before_it_begins(
     tmp_path, training_data, make_recipe
 ):
     recipe = make_recipe({**CLM, "freeze": ["model.layer.0.*"]})
-    with pytest.raises(ConfigError, match="no parameter's name fits"):
+    with pytest.raises(ConfigError, match="no parameter's name matches"):
         train(recipe, training_data, tmp_path)
     assert not (tmp_path / "states").exists()
 
@@ -231,7 +231,7 @@ def test_a_copy_of_a_corpus_is_read_on_where_the_corpus_was_left(
 @pytest.mark.parametrize(
     ("later", "message"),
     [
-        ({"freeze": ["model.layer.0.*"]}, r"phases\.1\.freeze: no parameter's name fits"),
+        ({"freeze": ["model.layer.0.*"]}, r"phases\.1\.freeze: no parameter's name matches"),
         ({"freeze": ["*"]}, r"phases\.1\.freeze: .* nothing would train"),
     ],
 )

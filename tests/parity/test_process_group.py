@@ -239,7 +239,7 @@ def test_activations_computed_twice_are_exact_in_a_process_group_too(of_two):
 
 def test_a_stopped_process_group_resumes_as_if_it_had_not_stopped(of_two, base):
     assert all(
-        outcome["error"] == "StoppedError: stopped after 4 steps; it goes on from there"
+        outcome["error"] == "StoppedError: stopped after 4 steps; run again to resume"
         for outcome in of_two["stopped"]
     )
     assert_equal(state_of(of_two["resumed"]), state_of(of_two["fp32"]))

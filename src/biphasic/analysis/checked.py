@@ -1,4 +1,4 @@
-"""Files of complete folders, believed only while they are what their manifest says."""
+"""Reads files of complete folders, and verifies them against their manifest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from biphasic.errors import DataError, reading
 from biphasic.files import MANIFEST, damaged_files, file_sha256, read_json
 
 NOTE = "made-from.json"
-"""Lists the files of a report, and is written last."""
+"""Lists the files of a report; written last."""
 
 
 def check_file(path: Path) -> str:
-    """Compare one file with its folder's manifest; a folder without one is taken as it is.
+    """Verify one file against its folder's manifest, if there is one.
 
     Returns:
-        What is wrong with the file; empty where nothing is.
+        A description of the problem; empty if there is none.
     """
     return _changed(path, file_sha256(path))
 
@@ -28,11 +28,11 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
 
     Args:
         path: The file.
-        name: What messages call it.
-        remedy: What to do about damage; ends the message.
+        name: Name of the file in messages.
+        remedy: End of the error message: how to fix the damage.
 
     Raises:
-        DataError: It was changed since it was written, or is no JSON.
+        DataError: It was changed since it was written, or is not JSON.
     """
     with reading(name, DataError, remedy=remedy):
         content = path.read_bytes()
@@ -45,11 +45,11 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
 
 
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:
-    """Return what is wrong with the files of a study's report; nothing where there is no report.
+    """Return the problems of the files of a study's report; none if there is no report.
 
     Args:
-        folder: Of the study.
-        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+        folder: Folder of the study.
+        hashes: Verify hashes. Otherwise only missing files and wrong sizes are detected.
     """
     note = folder / "report" / NOTE
     if not note.is_file():
@@ -61,11 +61,11 @@ def report_damage(folder: Path, *, hashes: bool) -> list[str]:
 
 
 def has_hashes(folder: Path) -> bool:
-    """Tell whether a study's report lists its files; those of earlier versions do not."""
+    """Return whether a study's report lists its files; those of earlier versions do not."""
     try:
         return "files" in read_json(folder / "report" / NOTE)
     except (DataError, TypeError):
-        return True  # damaged, which is another matter
+        return True  # damaged, which is reported elsewhere
 
 
 def _changed(path: Path, found: str) -> str:

@@ -1,6 +1,6 @@
-"""Loss curves from `metrics.jsonl`, read line by line into arrays.
+"""Reads loss curves from `metrics.jsonl`, line by line into arrays.
 
-A long run logs hundreds of thousands of lines; 32 bytes are kept of each.
+A long run logs hundreds of thousands of lines; 32 bytes are kept per line.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Curve:
     tokens: NDArray[np.int64]
     losses: NDArray[np.float64]
     phases: NDArray[np.int64]
-    """Phase of each point; a line is not drawn from one phase to another."""
+    """Phase of each point; lines are not drawn across phases."""
 
 
 class Points:
-    """Points of a curve in the order in which they were logged."""
+    """Points of a curve in logged order."""
 
     def __init__(self) -> None:
         self._whole = array("q")
@@ -60,7 +60,7 @@ class Points:
 
 @dataclass
 class SegmentLines:
-    """What one segment logged.
+    """Losses logged by one segment.
 
     Attributes:
         training: Losses of optimizer steps, by objective.
@@ -72,12 +72,12 @@ class SegmentLines:
 
 
 def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
-    """Read `metrics.jsonl`; lines that are damaged are named in `problems` and left out.
+    """Read `metrics.jsonl`; damaged lines are added to `problems` and skipped.
 
     Args:
         path: The file.
-        where: What messages call it.
-        problems: Grows by a message for each damaged line.
+        where: Name of the file in messages.
+        problems: A message is appended for each damaged line.
     """
     found = SegmentLines()
     with path.open(encoding="utf-8", errors="replace") as stream:
@@ -94,7 +94,7 @@ def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
 def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
     try:
         raw = json.loads(text)
-    except ValueError as error:  # numbers of thousands of digits are refused without its own
+    except ValueError as error:  # integers of thousands of digits raise it too
         raise DataError(f"{where}: damaged JSON ({error}); {_LEFT_OUT}") from None
     if isinstance(raw, dict) and "heldout" in raw:
         heldout = parse_record(HeldoutLine, raw, where=where, remedy=_LEFT_OUT)
@@ -108,9 +108,9 @@ def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
 
 
 def joined_curves(segments: Iterable[Mapping[str, Points]]) -> dict[str, Curve]:
-    """Join what segments logged one after the other, by objective.
+    """Join the points of consecutive segments, by objective.
 
-    A segment that was interrupted and resumed may log a step twice: the later line counts.
+    A segment that was interrupted and resumed may log a step twice; the later line counts.
     """
     parts: dict[str, list[Points]] = defaultdict(list)
     for segment in segments:

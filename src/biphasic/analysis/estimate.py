@@ -1,4 +1,4 @@
-"""From scores of independent seeds to a mean with a 95 % interval, by a named convention.
+"""Computes a mean with a 95 % interval from independent seeds, by a named convention.
 
 - `paper` (arXiv:2507.00994): half-width 1.96 * s / sqrt(n), with s over n - 1. With five seeds it
   covers the truth about 88 times in 100.
@@ -26,7 +26,7 @@ class Estimate:
 
     mean: float
     half_width: float | None
-    """None with fewer than two seeds: the data say nothing about the spread."""
+    """None with fewer than two seeds, as the spread is unknown."""
     num_seeds: int
 
     @property
@@ -64,7 +64,7 @@ def estimate(scores: Sequence[float], *, convention: Convention) -> Estimate | N
 
 @lru_cache(maxsize=256)
 def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
-    """Return how many standard errors a half-width is; two seeds or more."""
+    """Return the half-width in standard errors; needs at least two seeds."""
     if convention == "paper":
         return NORMAL_QUANTILE
     return float(stdtrit(num_seeds - 1, 0.5 + CONFIDENCE / 2))
@@ -72,7 +72,7 @@ def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
 
 @lru_cache(maxsize=256)
 def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
-    """Return how often an interval covers the truth, in theory, for normal scores.
+    """Return the theoretical coverage of an interval for normal scores.
 
     The mean over its estimated standard error follows Student's t with n - 1 degrees of freedom.
     """
@@ -81,7 +81,7 @@ def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
 
 
 def as_convention(found: Estimate, *, source: Convention, target: Convention) -> Estimate:
-    """Return an estimate with the half-width that another convention gives the same scores."""
+    """Convert an estimate's half-width to another convention."""
     if found.half_width is None or source == target:
         return found
     ratio = interval_quantile(found.num_seeds, convention=target) / interval_quantile(
@@ -91,7 +91,7 @@ def as_convention(found: Estimate, *, source: Convention, target: Convention) ->
 
 
 def overlap(first: Estimate, second: Estimate) -> bool | None:
-    """Tell whether two intervals overlap; None where one of them has no interval."""
+    """Return whether two intervals overlap; None if one of them has no interval."""
     if first.half_width is None or second.half_width is None:
         return None
     return first.low <= second.high and second.low <= first.high

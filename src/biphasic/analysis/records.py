@@ -1,4 +1,4 @@
-"""Read a study's records into one frozen structure, naming all that is missing or damaged."""
+"""Reads a study's records into one frozen structure, and lists missing or damaged ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from biphasic.records import (
     parse_record,
 )
 
-AGAIN = "'biphasic study run' with its study file writes it anew"
-"""What to do about a damaged `study.json`."""
+AGAIN = "'biphasic study run' with its study file writes it again"
+"""Remedy for a damaged `study.json`."""
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
@@ -37,7 +37,7 @@ Status = Literal["finished", "diverged", "missing", "damaged"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that a reader must know before believing the numbers."""
+    """A fact that affects how far the numbers can be trusted."""
 
     kind: Literal["missing", "diverged", "damaged", "mixed"]
     text: str
@@ -45,7 +45,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class TrainedSegment:
-    """A stretch of training that ran once, for one or more arms."""
+    """A part of training that ran once, for one or more arms."""
 
     state: str
     start_step: int
@@ -75,12 +75,12 @@ class ArmData:
 
     @property
     def label(self) -> str:
-        """The arm's name for people."""
+        """The arm's display name."""
         return self.record.label
 
     @property
     def is_untrained(self) -> bool:
-        """Tell whether this arm is the floor: an encoder with random weights."""
+        """Return whether this arm is the baseline: an encoder with random weights."""
         return self.record.family == "none"
 
     @property
@@ -96,14 +96,14 @@ class ArmData:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one expected fine-tuning."""
+    """Result of one expected fine-tuning."""
 
     run: RunRecord
     status: Status
     result: ResultRecord | None = None
 
     def score(self, split: Literal["validation", "test"], metric: str) -> float | None:
-        """Return one score, or None where the run has none."""
+        """Return one score, or None if the run has none."""
         if self.result is None or self.status != "finished":
             return None
         return (getattr(self.result, split) or {}).get(metric)
@@ -111,20 +111,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """All that a report is made from."""
+    """All inputs of a report."""
 
     study: StudyRecord
     arms: tuple[ArmData, ...]
     outcomes: tuple[Outcome, ...]
     problems: tuple[Problem, ...]
     store: Path | None = None
-    """Where they were read from; None of records that were put together by hand."""
+    """Source of the records; None if they were built in memory."""
     _computed: dict[tuple[str, str], Any] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     def once(self, what: str, convention: Convention, compute: Callable[[], Computed]) -> Computed:
-        """Return what is computed from the records by a convention, computed at the first call."""
+        """Return `compute()`, cached by name and convention."""
         key = what, convention
         if key not in self._computed:
             self._computed[key] = compute()
@@ -151,12 +151,12 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     """Read a study's records.
 
     Args:
-        folder: Where `study.json` lies.
-        store: Where `states/` and `finetunes/` lie.
+        folder: Folder of `study.json`.
+        store: Folder of `states/` and `finetunes/`.
 
     Raises:
-        StudyError: There is no readable `study.json`, or it contradicts itself. Anything less
-            becomes an entry of `problems`, and what it concerns is left out.
+        StudyError: There is no readable `study.json`, or it contradicts itself. Lesser faults are
+            added to `problems`, and the affected records are omitted.
     """
     path = folder / STUDY
     raw = read_json(path, remedy=AGAIN, error=StudyError)
@@ -183,7 +183,7 @@ def _check_names(study: StudyRecord, path: Path) -> None:
 
 
 class _StateReader:
-    """Reads each state once, however many arms share it."""
+    """Reads each state once, even if several arms share it."""
 
     def __init__(
         self, folder: Path, problems: list[Problem], *, heldout_sha256: str | None
@@ -220,14 +220,14 @@ class _StateReader:
         self._problems.append(
             Problem(
                 "mixed",
-                f"state {identity[:12]} was watched on other held-out text than this study's: "
+                f"state {identity[:12]} was evaluated on other held-out text than this study's: "
                 "its held-out losses are left out",
             )
         )
         return state.model_copy(update={"heldout": {}})
 
     def _has_same_heldout(self, state: StateRecord) -> bool:
-        """Tell whether held-out losses can be compared; old records that do not say so can."""
+        """Return whether held-out losses are comparable; old records without this field are."""
         return None in {state.heldout_sha256, self._heldout_sha256} or (
             state.heldout_sha256 == self._heldout_sha256
         )
@@ -373,7 +373,7 @@ def _read_or_note(
 
 
 def _note_damage(folder: Path, problems: list[Problem]) -> None:
-    """Note files of a complete folder that are missing or have another size: a cheap look."""
+    """Record files of a complete folder that are missing or have another size, a quick check."""
     if (folder / MANIFEST).is_file():
         remedy = f"delete the folder {folder} and run the study again"
         problems += [
@@ -390,7 +390,7 @@ def _matches_manifest(path: Path, problems: list[Problem]) -> bool:
 
 
 def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
-    """Say in what the machines differed on which the arms were trained."""
+    """Describe the differences between the machines that trained the arms."""
     values: dict[str, set[str]] = defaultdict(set)
     for arm in arms:
         for segment in arm.segments:

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Formatting of numbers and names for display."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ TASKS = {
 }
 _HIDDEN = re.compile(
     r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-    # Controls of writing direction: they would reorder the text that follows a name.
+    # Controls of writing direction would reorder the text after a name.
     "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-# Spreadsheets take a cell that begins so for a formula, and run it.
+# Spreadsheets run a cell that starts like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 OBJECTIVES = {"mlm": "MLM", "clm": "CLM"}
 
 
 def plain(name: str) -> str:
-    """Replace what XML and terminals cannot show or what turns text; keep `25 %` together."""
+    """Replace characters that XML and terminals cannot show safely; keep `25 %` together."""
     return _HIDDEN.sub("\ufffd", name.replace(" %", "\u00a0%"))
 
 
 def flat(name: str) -> str:
-    """Write a name in one line that no character in it can break or turn round."""
+    """Write a name on one line, without characters that break or reverse it."""
     return " ".join(plain(name).split())
 
 
 def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:
-    """Break a name into a few lines of like length, with an ellipsis where it does not fit."""
+    """Break a name into a few lines of similar length, with an ellipsis if it does not fit."""
     text = plain(name)
     options = {"break_on_hyphens": False, "max_lines": num_lines, "placeholder": "…"}
     fits = textwrap.wrap(text, width=width * num_lines + num_lines, break_on_hyphens=False)
@@ -77,45 +77,45 @@ def wrap(name: str, *, width: int = 15, num_lines: int = 2) -> str:
 
 
 def short(name: str) -> str:
-    """Cut a long name, for use within a sentence."""
+    """Shorten a long name for use in a sentence."""
     text = plain(name)
     return text if len(text) <= 48 else f"{text[:47].rstrip()}…"
 
 
 def metric_name(metric: str) -> str:
-    """Name a metric for people."""
+    """Return the display name of a metric."""
     return _METRICS.get(metric, metric.replace("_", " "))
 
 
 def objective_name(objective: str) -> str:
-    """Name an objective for people."""
+    """Return the display name of an objective."""
     return OBJECTIVES.get(objective, objective)
 
 
 def points(score: float) -> str:
-    """Write a score from [0, 1] in percent points."""
+    """Format a score from [0, 1] in percentage points."""
     return f"{100 * score:.2f}"
 
 
 def score_cell(estimate: Estimate | None) -> str:
-    """Write `mean (±half-width)` in percent points; without an interval the mean alone."""
+    """Format `mean (±half-width)` in percentage points; without an interval only the mean."""
     return "–" if estimate is None else points_cell(estimate.in_points)
 
 
 def points_cell(estimate: Estimate) -> str:
-    """Write an estimate that is in percent points already, as `score_cell` does."""
+    """Format an estimate already in percentage points, like `score_cell`."""
     width = "" if estimate.half_width is None else f" (±{estimate.half_width:.2f})"
     return f"{estimate.mean:.2f}{width}"
 
 
 def rate(learning_rate: float) -> str:
-    """Write a learning rate as `2e-5`."""
+    """Format a learning rate as `2e-5`."""
     mantissa, _, exponent = f"{learning_rate:.6e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def amount(number: float) -> str:
-    """Write a count with three digits: `950`, `12.8 K`, `3.28 M`."""
+    """Format a count with three digits: `950`, `12.8 K`, `3.28 M`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
         # 999,950 is a million in three digits, not a thousand thousands.
         if number >= 0.9995 * size:
@@ -124,7 +124,7 @@ def amount(number: float) -> str:
 
 
 def round_step(least: float, sizes: Sequence[float] = (1, 2, 2.5, 5, 10)) -> float:
-    """Return the smallest of some sizes times a power of ten that is not below `least`."""
+    """Return the smallest of some sizes times a power of ten that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(size * power for size in sizes if size * power >= least)
 
@@ -139,12 +139,12 @@ def round_ticks(
 
 
 def superscript(number: int) -> str:
-    """Write a whole number as an exponent."""
+    """Format an integer as an exponent."""
     return str(number).translate(_SUPERSCRIPTS)
 
 
 def scientific(number: float) -> str:
-    """Write a large number as `3.1 × 10¹⁵`."""
+    """Format a large number as `3.1 × 10¹⁵`."""
     if number == 0:
         return "0"
     mantissa, _, exponent = f"{number:.1e}".partition("e")
@@ -152,7 +152,7 @@ def scientific(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a time in its two largest units."""
+    """Format a time in its two largest units."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     if round(seconds) < 3600:
@@ -163,12 +163,12 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write `1 arm`, `2 arms`."""
+    """Format `1 arm`, `2 arms`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def truncations(counts: Mapping[str, int]) -> str:
-    """Write what the length limit cut: `347 of corpus and 3 words of test`; empty without any.
+    """Describe what the length limit cut: `347 of corpus and 3 words of test`; empty if nothing.
 
     Keys are splits, or `SPLIT_lost_WHAT` for parts of examples that are lost.
     """
@@ -181,7 +181,7 @@ def truncations(counts: Mapping[str, int]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Write a heading and rows as CSV; a text that spreadsheets would run begins with `'`."""
+    """Write a heading and rows as CSV; a text that spreadsheets would run gets a leading `'`."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([_cell(cell) for cell in row] for row in (columns, *rows))
@@ -202,5 +202,5 @@ def _is_number(text: str) -> bool:
 
 
 def listing(names: list[str]) -> str:
-    """Write `a, b and c`."""
+    """Join names as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,4 +1,4 @@
-"""`curve.json`: what `biphasic study tune` tried, measured and chose."""
+"""`curve.json`: the trials, measurements and choices of `biphasic study tune`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from biphasic.records import Record
 
 FORMAT = "biphasic.tune/1"
 FLAT_NATS = 0.01
-"""Rates whose loss is as close to the lowest are called equally good."""
+"""Rates whose loss is this close to the lowest count as equally good."""
 
 
 class TrialRecord(Record):
@@ -20,7 +20,7 @@ class TrialRecord(Record):
     """Its name in the study of trials."""
     peak: PositiveFloat
     loss: float | None
-    """What it is judged by, in nats per supervised token; None where it was lost."""
+    """Loss that decides, in nats per supervised token; None if the trial failed."""
     heldout: dict[str, float] = Field(default_factory=dict)
     """Held-out losses at its end, by objective."""
     state: str
@@ -30,23 +30,22 @@ class TrialRecord(Record):
 
 
 class CurveRecord(Record):
-    """All rates tried for one model and one objective, and the one chosen."""
+    """All rates tried for one model and one objective, and the chosen one."""
 
     name: str
-    """Short, such as `nano-mlm40`."""
+    """Short name, such as `nano-mlm40`."""
     measure: str
-    """What the loss is of, such as `MLM at 40 %`."""
+    """Name of the loss, such as `MLM at 40 %`."""
     arms: tuple[str, ...]
-    """Arms of the study that begin so."""
+    """Arms of the study with this beginning."""
     trials: tuple[TrialRecord, ...]
-    """By ascending rate."""
+    """Trials by ascending rate."""
     choice: PositiveFloat | None
-    """The peak rate with the lowest loss; None where every trial was lost."""
+    """The peak rate with the lowest loss; None if every trial failed."""
     equals: tuple[PositiveFloat, ...]
     """Other rates whose loss is within `FLAT_NATS` of the lowest."""
     edge: Literal["", "lowest", "highest"] = ""
-    """Where the choice is the lowest or the highest of all rates tried, so that the best may lie
-    beyond."""
+    """Set if the choice is the lowest or highest of all rates tried, so the best may lie beyond."""
 
 
 class TuneRecord(Record):
@@ -56,7 +55,7 @@ class TuneRecord(Record):
     study: str
     """Name of the study."""
     share: PositiveFloat
-    """Of the longest budget."""
+    """Share of the longest budget used by a trial."""
     budget: PositiveInt
     """Optimizer steps of the longest schedule."""
     steps: PositiveInt
@@ -67,4 +66,4 @@ class TuneRecord(Record):
     untuned: dict[str, str] = Field(default_factory=dict)
     """Arms that keep their rate, and why."""
     later_schedules: tuple[str, ...] = ()
-    """Tuned arms with a later phase that has a schedule of its own, which stays as it is."""
+    """Tuned arms with a later phase whose own schedule is not changed."""

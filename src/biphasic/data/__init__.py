@@ -1,1 +1,1 @@
-"""From text to batches: documents, tokens on disk, rows, and what a step reads."""
+"""From text to batches: documents, tokens on disk, rows, and batches of a step."""

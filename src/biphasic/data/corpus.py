@@ -1,14 +1,14 @@
-"""Tokenised documents on disk: memory-mapped, immutable, identified by their ordered content.
+"""Tokenized documents on disk: memory-mapped, immutable, identified by their ordered content.
 
 Layout of a corpus folder (see docs/formats.md):
 
 - `tokens-00000.bin`, ...: token ids, little-endian uint16 or uint32, documents end to end;
 - `lengths.npy`: int64 [num_documents];
-- `documents.jsonl`: one JSON string a line, the id of each document;
+- `documents.jsonl`: one JSON string per line, the id of each document;
 - `corpus.json`: dtype, counts, tokenizer hash, provenance, content hash;
 - `manifest.json`: SHA-256 of every file.
 
-Documents hold no special tokens: those are added when rows are laid out.
+Documents contain no special tokens: these are added when rows are laid out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from biphasic.files import complete_folder, read_json, verify_folder, write_json
 REMEDY = "delete the folder and build the corpus again"
 DETAILS = "corpus.json"
 TEXTS = "texts"
-"""Folder of a store for what is known of corpora that lie elsewhere."""
+"""Folder of a store for facts about corpora outside it."""
 _LENGTHS = "lengths.npy"
 _FORMAT = "biphasic.corpus/1"
 
@@ -54,7 +54,7 @@ class Corpus:
     Attributes:
         lengths: int64 [num_documents], in tokens.
         content_hash: SHA-256 over the ordered documents' tokens and borders.
-        details: What `corpus.json` says.
+        details: Content of `corpus.json`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Corpus:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents, special tokens excluded."""
+        """Tokens of all documents, without special tokens."""
         return int(self.lengths.sum())
 
     def tokens(self, document: int, start: int, end: int) -> NDArray[np.integer]:
@@ -101,7 +101,7 @@ class Corpus:
         """Yield each shard's file, its tokens, and the lengths of its documents."""
         for index, lengths in enumerate(self._lengths_by_shard()):
             file = self.folder / shard_name(index)
-            # Mapped anew: whoever reads all shards keeps no more than one in memory.
+            # Map each shard again, so at most one is in memory.
             yield file, np.memmap(file, dtype=self.details["dtype"], mode="r"), lengths
 
     def _lengths_by_shard(self) -> list[NDArray[np.int64]]:
@@ -109,18 +109,18 @@ class Corpus:
 
 
 class CorpusWriter:
-    """Puts finished shards together; used within `complete_folder`."""
+    """Assembles finished shards; used within `complete_folder`."""
 
     def __init__(
         self, folder: Path, *, tokenizer_sha256: str, dtype: str, vocab_size: int | None
     ) -> None:
-        """Begin a corpus in an empty folder.
+        """Start a corpus in an empty folder.
 
         Args:
-            folder: Where the files go.
+            folder: Target folder.
             tokenizer_sha256: Hash of the tokenizer that made the tokens.
-            dtype: The type they are stored in.
-            vocab_size: The tokenizer's number of entries; None where nobody noted it.
+            dtype: Storage type of the tokens.
+            vocab_size: The tokenizer's number of entries; None if unknown.
         """
         self._folder, self._dtype = folder, dtype
         self._details: dict[str, Any] = {
@@ -138,12 +138,12 @@ class CorpusWriter:
         """Append documents.
 
         Args:
-            tokens: File of token ids that begins with those of the documents; linked or copied.
-            lengths: int64 [num_documents]; those without a token are left out.
-            names: Line of each document's id; may go on beyond them.
+            tokens: File that starts with the documents' token ids; linked or copied.
+            lengths: int64 [num_documents]; empty documents are skipped.
+            names: Line of each document's id; may continue after them.
         """
         has_tokens = lengths > 0
-        # The names come second, so that none is taken beyond the documents.
+        # The names come second, so none is consumed beyond the documents.
         for is_kept, name in zip(has_tokens.tolist(), names, strict=False):
             if is_kept:
                 self._names.write(name)
@@ -156,10 +156,10 @@ class CorpusWriter:
         self._lengths.append(lengths)
 
     def close(self, *, provenance: dict[str, Any]) -> None:
-        """Write what is known once all documents are there.
+        """Write the remaining files once all documents are added.
 
         Raises:
-            DataError: There is none.
+            DataError: The corpus is empty.
         """
         self._names.close()
         if not self._lengths:
@@ -185,17 +185,17 @@ def assemble_corpus(
     vocab_size: int,
     provenance: dict[str, Any],
 ) -> None:
-    """Make a corpus folder of shards.
+    """Create a corpus folder from shards.
 
     Args:
-        folder: Where the corpus appears once it is complete.
-        shards: Folders of finished shards, and how many of their documents to take; all if None.
+        folder: Target folder; it appears when complete.
+        shards: Folders of finished shards, and how many of their documents to take; None for all.
         tokenizer_sha256: Hash of the tokenizer that made them.
         vocab_size: Its number of entries.
-        provenance: What to remember about the origin; JSON.
+        provenance: Record of the origin; JSON.
 
     Raises:
-        DataError: There is no document with a token.
+        DataError: No document has a token.
     """
     with complete_folder(folder) as partial:
         writer = CorpusWriter(
@@ -222,17 +222,17 @@ def write_corpus(
     provenance: dict[str, Any],
     block_bytes: int = BLOCK_BYTES,
 ) -> None:
-    """Tokenise (id, text) pairs into a corpus folder, in this process.
+    """Tokenize (id, text) pairs into a corpus folder, in this process.
 
     Args:
-        folder: Where the corpus appears once it is complete.
-        documents: In the order that the corpus keeps; those without a token are left out.
+        folder: Target folder; it appears when complete.
+        documents: Documents in order; empty ones are skipped.
         tokenizer: Any tokenizer.
-        provenance: What to remember about the origin; JSON.
-        block_bytes: A shard is closed once it holds this much text.
+        provenance: Record of the origin; JSON.
+        block_bytes: Text per shard, in bytes.
 
     Raises:
-        DataError: There is no document with a token.
+        DataError: No document has a token.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-shards-", dir=folder.parent) as work:
@@ -274,11 +274,11 @@ def _hash_documents(
 
 
 def _place(source: Path, target: Path, *, num_bytes: int) -> None:
-    """Make `target` the first bytes of `source`, without copying where possible."""
+    """Create `target` from the first bytes of `source`, without copying if possible."""
     if source.stat().st_size == num_bytes:
         try:
             os.link(source, target)
-        except OSError:  # another file system, or one without links
+        except OSError:  # another file system, or one without hard links
             shutil.copyfile(source, target)
         return
     np.memmap(source, dtype=np.uint8, mode="r")[:num_bytes].tofile(target)

@@ -1,7 +1,7 @@
 """Packing of sequences into rows of fixed capacity.
 
-A row holds whole sequences side by side; `cu_seqlens` keeps them apart. Nothing here knows about
-corpora, steps or seeds: pieces go in, rows come out.
+A row holds whole sequences side by side, separated by `cu_seqlens`. This module is independent of
+corpora, steps and seeds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from biphasic.errors import DataError
 TokenIds = NDArray[np.int64]
 """Token ids of a sequence, int64 [num_tokens]."""
 Batching = Literal["packed", "padded"]
-"""Several sequences in a row, kept apart by our attention function; or one in a row, padded to the
-longest, behind the attention that a model has of its own."""
+"""Several sequences per row, kept apart by our attention function; or one sequence per row, padded
+to the longest, with the model's own attention."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class PackedBatch:
     Attributes:
         input_ids: int64 [num_rows, row_length].
         position_ids: int64 [num_rows, row_length]; restart at 0 for every sequence.
-        cu_seqlens: int32 [num_segments + 1]; borders over the flattened rows. The padding at the
-            end of a row is a segment of its own, so every token belongs to exactly one.
+        cu_seqlens: int32 [num_segments + 1]; borders in the flattened rows. The padding at the end
+            of a row is a separate segment, so every token belongs to exactly one.
         spans: int64 [num_sequences, 2]; start and end of each sequence in the flattened rows, in
-            the order in which the sequences were given.
+            input order.
     """
 
     input_ids: NDArray[np.int64]
@@ -49,7 +49,7 @@ class PackedBatch:
 
     @property
     def row_length(self) -> int:
-        """Capacity of a row in tokens."""
+        """Length of a row in tokens."""
         return self.input_ids.shape[1]
 
     @property
@@ -59,7 +59,7 @@ class PackedBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Number of real tokens, padding excluded."""
+        """Number of tokens without padding."""
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
 
@@ -68,16 +68,16 @@ def best_fit(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Assign items to bins by best-fit decreasing.
 
-    Longest items first (ties in the order given), each into the fullest bin that still has room,
-    of equally full ones into that which was filled last.
+    Longest items come first (ties in input order), each into the fullest bin with room; of equally
+    full bins, into the one filled last.
 
     Args:
         lengths: int64 [num_items]; each between 1 and `capacity`.
         capacity: Size of a bin.
 
     Returns:
-        The items of one bin after another, as indices into `lengths`; and int64 [num_bins + 1],
-        the borders of the bins among them.
+        Items of all bins in turn, as indices into `lengths`; and int64 [num_bins + 1], the borders
+        of the bins in them.
 
     Raises:
         DataError: An item is longer than a bin.
@@ -97,14 +97,14 @@ def best_fit(
 def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.int64]:
     """Return the bin of each item, largest first; bins are numbered as they are opened.
 
-    Items of one size are placed together: the bin that takes one is then the fullest with room
-    for the next, until it has no room for any.
+    Items of equal size are placed together: a bin that takes one is then the fullest with room for
+    the next, until it has no room.
     """
     visited: list[int] = []
     taken: list[int] = []
     num_bins = 0
     bins_by_room: dict[int, list[int]] = {}
-    rooms: list[int] = []  # the sizes of room that some bin has, sorted
+    rooms: list[int] = []  # distinct remaining capacities of bins, sorted
     for size, count in zip(sizes, counts, strict=True):
         left = count
         while left:
@@ -141,10 +141,10 @@ def lay_out(
     """Write sequences into the rows that a packer assigned them to.
 
     Args:
-        sequences: Token ids of each sequence, special tokens included.
-        rows: For each row the sequences it holds, as indices, in order.
-        row_length: Capacity of a row in tokens.
-        pad_id: Token that fills the end of a row.
+        sequences: Token ids of each sequence, including special tokens.
+        rows: Indices of each row's sequences, in order.
+        row_length: Length of a row in tokens.
+        pad_id: Padding token.
     """
     input_ids = np.full((len(rows), row_length), pad_id, dtype=np.int64)
     position_ids = np.zeros((len(rows), row_length), dtype=np.int64)
@@ -174,7 +174,7 @@ def lay_out(
 def pack_sequences(
     sequences: Sequence[NDArray[np.integer]], *, row_length: int, pad_id: int
 ) -> PackedBatch:
-    """Pack sequences into as few rows as best-fit decreasing finds.
+    """Pack sequences into rows by best-fit decreasing.
 
     Raises:
         DataError: A sequence is longer than a row.

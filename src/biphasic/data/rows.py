@@ -1,12 +1,13 @@
-"""Which rows a step reads: a pure function of corpus, settings, `data_seed` and step.
+"""Rows of each step: a pure function of corpus, settings, `data_seed` and step.
 
-Documents are taken in a seeded order, one epoch after another, in windows of bounded size. Each
-window's documents are cut into chunks where they exceed a row, packed by best fit, and the rows
-put in seeded order. Steps take rows one after another. Where consecutive phases read at another
-`max_seqlen`, the rows of the current window that were not read yet are taken apart and packed
-anew, so every document is still read once per epoch.
+Documents are taken in a seeded order, epoch after epoch, in windows of bounded size. Documents of a
+window that are longer than a row are cut into chunks. Pieces are packed by best fit, and the rows
+are put in seeded order. Steps take rows one after another. If the next phase has another
+`max_seqlen`, the unread rows of the current window are unpacked and packed again, so every document
+is still read once per epoch.
 
-Nothing is remembered between steps but caches: a batch reached by stepping equals one asked for
+Only caches are kept between steps: a batch is the same whether reached by stepping or requested
+directly.
 cold.
 """
 
@@ -28,11 +29,11 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.seeds import permutation, permute, stream
 
 ROW_PLAN_VERSION = 1
-"""Raised by hand whenever the same settings would give other rows."""
+"""Increase by hand whenever the same settings would give different rows."""
 WINDOW_DOCUMENTS = 8192
-"""Documents planned together: enough for 98 % fill, small enough for memory."""
+"""Documents planned together: enough for 98 % fill, few enough for memory."""
 NUM_SPECIAL = 2
-"""BOS and EOS around every piece."""
+"""BOS and EOS of every piece."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,7 +48,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """A stretch of steps that read rows of the same shape."""
+    """Consecutive steps with rows of the same shape."""
 
     max_seqlen: int
     rows_per_step: int
@@ -56,7 +57,7 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """What a step reads.
+    """Rows of a step.
 
     Attributes:
         packed: The rows.
@@ -69,13 +70,13 @@ class RowBatch:
     is_token: NDArray[np.bool_]
 
     def sha256(self) -> bytes:
-        """Hash of tokens and borders: equal for two arms if and only if they read the same."""
+        """Hash of tokens and borders, equal for two arms if and only if they read the same."""
         content = hashlib.sha256(self.packed.input_ids.tobytes())
         content.update(self.packed.cu_seqlens.tobytes())
         return content.digest()
 
     def part(self, start: int, end: int) -> RowBatch:
-        """Return rows `start` to `end` as a batch of their own."""
+        """Return rows `start` to `end` as a separate batch."""
         packed, length = self.packed, self.packed.row_length
         first, last = start * length, end * length
         is_inside = (packed.spans[:, 0] >= first) & (packed.spans[:, 0] < last)
@@ -103,22 +104,20 @@ class RowPlan:
         data_seed: int,
         window_documents: int = WINDOW_DOCUMENTS,
     ) -> None:
-        """Prepare the plan; rows are planned when asked for.
+        """Prepare the plan; rows are planned on demand.
 
         Args:
-            lengths: int64 [num_documents], in tokens, special tokens excluded.
-            shapes: Consecutive stretches of steps; neighbours of the same shape are merged.
+            lengths: int64 [num_documents], in tokens, without special tokens.
+            shapes: Consecutive parts of the run; neighbours of the same shape are merged.
             data_seed: Seed of the order.
-            window_documents: Documents planned together; part of what determines the rows.
+            window_documents: Documents planned together; affects the rows.
 
         Raises:
-            ConfigError: A shape leaves no room for text.
+            ConfigError: A shape has no room for text.
         """
         for shape in shapes:
             if shape.max_seqlen <= NUM_SPECIAL:
-                raise ConfigError(
-                    f"max_seqlen {shape.max_seqlen} leaves no room beside BOS and EOS"
-                )
+                raise ConfigError(f"max_seqlen {shape.max_seqlen} has no room beside BOS and EOS")
         order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)))
         self._shapes: list[_ShapePlan] = []
         for shape in _merge(shapes):
@@ -130,7 +129,7 @@ class RowPlan:
         """Return the pieces of each row that `step` reads.
 
         Raises:
-            DataError: The step is beyond the run.
+            DataError: The step is after the end of the run.
         """
         for plan in self._shapes:
             if step < plan.shape.num_steps:
@@ -139,7 +138,7 @@ class RowPlan:
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
     def max_seqlen(self, step: int) -> int:
-        """Return the capacity of the rows that `step` reads."""
+        """Return the length of the rows that `step` reads."""
         for plan in self._shapes:
             if step < plan.shape.num_steps:
                 return plan.shape.max_seqlen
@@ -153,13 +152,13 @@ _NONE: _Pieces = np.empty((0, 4), dtype=np.int64)
 
 
 class _DocumentOrder:
-    """The endless seeded order of documents: places 0, 1, ... run through epoch after epoch."""
+    """The infinite seeded order of documents: positions 0, 1, ... cover epoch after epoch."""
 
     def __init__(self, lengths: NDArray[np.int64], data_seed: int, window: int) -> None:
         self.lengths, self.data_seed, self.window = lengths, data_seed, window
 
     def pieces(self, first_place: int) -> _Pieces:
-        """Return the whole documents of the window that begins at a place."""
+        """Return the whole documents of the window that starts at a position."""
         places = np.arange(first_place, first_place + self.window)
         epochs, indices = np.divmod(places, len(self.lengths))
         documents = np.empty_like(indices)
@@ -176,8 +175,8 @@ class _Window:
     """The rows of a window of documents.
 
     Attributes:
-        pieces: Those of one row after another, in the order in which rows are read.
-        borders: int64 [num_rows + 1]; of the rows among them.
+        pieces: Pieces of all rows, in reading order.
+        borders: int64 [num_rows + 1]; borders of the rows in `pieces`.
     """
 
     pieces: _Pieces
@@ -187,14 +186,14 @@ class _Window:
         return len(self.borders) - 1
 
     def rows(self, first: int, end: int) -> list[list[Piece]]:
-        """Return a stretch of rows, as far as there are any."""
+        """Return consecutive rows, as far as they exist."""
         borders = self.borders[first : end + 1]
         pieces = [Piece(*piece) for piece in self.pieces[borders[0] : borders[-1]].tolist()]
         return [pieces[start:stop] for start, stop in pairwise((borders - borders[0]).tolist())]
 
 
 class _ShapePlan:
-    """The rows of one shape, in windows of documents; the k-th is `k` windows after the first."""
+    """The rows of one shape, in windows of documents; window k is `k` windows after the first."""
 
     def __init__(
         self, order: _DocumentOrder, shape: BatchShape, previous: _ShapePlan | None
@@ -202,7 +201,7 @@ class _ShapePlan:
         self.shape = shape
         self._order = order
         self._carried, self._first_place = previous.remainder() if previous else (_NONE, 0)
-        self._row_starts = [0]  # of the windows planned so far, and of the one after them
+        self._row_starts = [0]  # first row of each planned window, and of the next one
         self._window = lru_cache(maxsize=2)(self._plan_window)
 
     def rows(self, first: int, count: int) -> list[list[Piece]]:
@@ -216,7 +215,7 @@ class _ShapePlan:
         return found
 
     def remainder(self) -> tuple[_Pieces, int]:
-        """Return the unread pieces of the window that the shape ends in, and the place after it."""
+        """Return the unread pieces of the shape's last window, and the position after it."""
         consumed = self.shape.num_steps * self.shape.rows_per_step
         window = self._window_of(consumed)
         planned = self._window(window)
@@ -250,7 +249,7 @@ class RowReader:
         self._special_ids = special_ids
 
     def batch(self, step: int) -> RowBatch:
-        """Return what `step` reads."""
+        """Return the batch of `step`."""
         return self.lay_out(self._plan.rows(step), max_seqlen=self._plan.max_seqlen(step))
 
     def lay_out(self, rows: Sequence[Sequence[Piece]], *, max_seqlen: int) -> RowBatch:
@@ -290,7 +289,7 @@ def _merge(shapes: Sequence[BatchShape]) -> list[BatchShape]:
 
 
 def _cut(pieces: _Pieces, room: int) -> _Pieces:
-    """Cut pieces into chunks of `room` tokens, the last of each shorter."""
+    """Cut pieces into chunks of `room` tokens; the last chunk of each may be shorter."""
     counts = -((pieces[:, 2] - pieces[:, 3]) // room)
     chunks = np.repeat(pieces, counts, axis=0)
     first = np.repeat(np.cumsum(counts) - counts, counts)
@@ -302,7 +301,7 @@ def _cut(pieces: _Pieces, room: int) -> _Pieces:
 def _permute_bins(
     items: NDArray[np.int64], borders: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Put bins, as `best_fit` returns them, in another order."""
+    """Reorder bins returned by `best_fit`."""
     sizes = np.diff(borders)[order]
     permuted = np.concatenate([[0], np.cumsum(sizes)])
     shifts = np.repeat(borders[order] - permuted[:-1], sizes)
@@ -310,7 +309,7 @@ def _permute_bins(
 
 
 def _join(chunks: _Pieces) -> _Pieces:
-    """Undo `_cut` where neighbouring chunks of a document are both here; sorted."""
+    """Undo `_cut` if neighbouring chunks of a document are both present; the result is sorted."""
     chunks = chunks[np.lexsort(chunks.T[::-1])]
     before, after = chunks[:-1], chunks[1:]
     goes_on = (before[:, :2] == after[:, :2]).all(axis=1) & (before[:, 3] == after[:, 2])

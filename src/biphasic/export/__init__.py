@@ -1,1 +1,1 @@
-"""Encoders for others to use: folders that work without biphasic, cards, the hub."""
+"""Exports encoders: folders that work without biphasic, model cards, upload to the hub."""

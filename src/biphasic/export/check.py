@@ -1,7 +1,7 @@
-"""The last look at an export: loaded by a stranger, it must give what we know it gives.
+"""Final check of an export: loaded without biphasic, it must reproduce the reference outputs.
 
 A fresh, isolated process that cannot import biphasic loads the folder with transformers alone
-(`reload.py`); what it finds is compared here.
+(`reload.py`); this module compares its outputs.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from biphasic.export.reference import PAIR, TEXTS, Reference
 from biphasic.files import read_json, write_json
 
 TOLERANCE = 1e-5
-"""Of hidden states, logits and embeddings: of the largest, or of 1 where all are smaller."""
+"""For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller."""
 _ROUNDING = 1e-3
 _SCRIPT = Path(__file__).with_name("reload.py")
 
 
 @dataclass(frozen=True)
 class Reloaded:
-    """How far an export was found from our own reading.
+    """Differences between an export and the reference.
 
-    Differences are shares of the largest value, or of 1.
+    They are relative to the largest value, or to 1 if all values are smaller.
 
     Attributes:
-        alone: Of hidden states of sequences one by one, without padding.
-        many: Of the same in one padded batch.
-        logits: Of the language-model head; None where there is none.
-        embeddings: Of sentence-transformers' means; None where that was not asked for.
-        transformers: The release that found it.
-        precision: What both computed in.
+        alone: Hidden states of single sequences, without padding.
+        many: Hidden states in one padded batch.
+        logits: Language-model head; None without a head.
+        embeddings: Mean embeddings of sentence-transformers; None if not requested.
+        transformers: Version used for the check.
+        precision: Compute precision of both.
     """
 
     alone: float
@@ -53,7 +53,7 @@ class Reloaded:
 
     @property
     def differences(self) -> dict[str, float]:
-        """By what differs."""
+        """Differences by name."""
         found = {
             "hidden states": self.alone,
             "hidden states in a padded batch": self.many,
@@ -64,20 +64,20 @@ class Reloaded:
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether all are within `TOLERANCE`; NaN is not."""
+        """Return whether all differences are within `TOLERANCE`; NaN is not."""
         return all(largest <= TOLERANCE for largest in self.differences.values())
 
     @property
     def may_be_rounding(self) -> bool:
-        """Tell whether fp32 could round so much in a deep model, or a wide one."""
+        """Return whether fp32 rounding in a deep or wide model could explain the differences."""
         return all(largest <= _ROUNDING for largest in self.differences.values())
 
 
 def refuse_differences(found: Reloaded) -> None:
-    """Refuse an export that gives something else than our own reading.
+    """Raise an error if an export differs from the reference.
 
     Raises:
-        ModelError: Names what differs most.
+        ModelError: It differs; the message names the largest difference.
     """
     if not found.is_ours:
         what, largest = max(
@@ -103,15 +103,15 @@ def check_export(
 
     Args:
         folder: The export.
-        reference: Our own reading of the model.
+        reference: Outputs of the source model.
         tokenizer_roles: Ids of `mask` and `pad`.
-        head: Name of transformers' class with the language-model head; None where it has none.
+        head: Name of the transformers class with the language-model head; None without a head.
         logits: Its logits for `reference.probe`, fp32 [length, vocab_size].
-        has_pooling: Whether sentence-transformers reads the folder.
-        is_double: Compute hidden states in fp64, as the reference was.
+        has_pooling: Whether to load the folder with sentence-transformers too.
+        is_double: Compute hidden states in fp64, like the reference.
 
     Raises:
-        ModelError: The folder cannot be loaded, is causal, or gives other token ids; says what.
+        ModelError: The folder cannot be loaded, is causal, or gives other token ids.
     """
     changed = _change_later_token(reference)
     request = {
@@ -129,7 +129,7 @@ def check_export(
     }
     report, found = _ask(request)
     if report["has_biphasic"]:
-        raise ModelError("the check of the export imported biphasic; it proves nothing")
+        raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
     _require_both_ways(found, reference)
     return Reloaded(
@@ -143,10 +143,10 @@ def check_export(
 
 
 def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run the script in a process of its own.
+    """Run the script in a separate process.
 
     Raises:
-        ModelError: It failed; the last line it wrote says why.
+        ModelError: It failed; the message is its last line of output.
     """
     packages = Path(transformers.__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
@@ -159,7 +159,7 @@ def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
             encoding="utf-8",
             errors="replace",
             check=False,
-            # Where this runs decides about rounding; a GPU may be in use by others.
+            # The device affects rounding, and others may be using a GPU.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
         if done.returncode:
@@ -171,7 +171,7 @@ def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _change_later_token(reference: Reference) -> list[int]:
-    """Return the probe with its last token but one replaced by another of the long sequence."""
+    """Return the probe with its second-to-last token replaced by another one."""
     probe = list(reference.probe)
     others = (token for token in reference.sequences[-1] if token not in probe)
     probe[-2] = next(others)
@@ -193,16 +193,16 @@ def _compare_ids(
                 what = repr(TEXTS[place][:40]) if name == "texts" else f"the {name}"
                 raise ModelError(
                     f"transformers' AutoTokenizer gives other ids for {what} than training "
-                    f"({theirs[:8]}... instead of {ours[:8]}...): it may know this type of model "
-                    "by a tokenizer class of its own, which does not read this tokenizer.json"
+                    f"({theirs[:8]}... instead of {ours[:8]}...): it may have a tokenizer class "
+                    "for this type of model, which does not read this tokenizer.json"
                 )
 
 
 def _require_both_ways(found: dict[str, Tensor], reference: Reference) -> None:
-    """Check that every state before a changed token is another.
+    """Check that a changed token changes every state before it.
 
     Raises:
-        ModelError: Some token does not see those after it.
+        ModelError: The states of some token do not depend on later tokens.
     """
     before = len(reference.probe) - 2
     moved = (found["changed"] - found["alone.0"])[:before].abs().amax(-1)
@@ -218,7 +218,7 @@ def _sequences(found: dict[str, Tensor], way: str) -> list[Tensor]:
 
 
 def _largest(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference as a share of the largest value, or of 1.
+    """Return the largest difference relative to the largest value, or to 1.
 
     Raises:
         ModelError: Shapes differ.

@@ -1,9 +1,9 @@
-"""Names in exported folders; nothing heavy is imported for them."""
+"""Names in exported folders, without heavy imports."""
 
 from __future__ import annotations
 
 CARD = "README.md"
 FILL_IN = "# to fill in"
-"""Behind a field of the card's front matter that records say nothing of."""
+"""Marks fields of the card's front matter that the user has to fill in."""
 STATE_FILES = ("state.json", "optimizer.safetensors", "metrics.jsonl")
-"""What makes a folder a state of ours; none of it is for others."""
+"""Files that only training states have; exports omit them."""

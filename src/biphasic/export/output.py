@@ -1,7 +1,7 @@
-"""Output folders that appear whole or not at all, and never in place of another.
+"""Output folders that are created atomically and never replace another.
 
-A finished folder says in a comment of its model card what it was made from, by a hash. Whoever asks
-for the same again is told that it is done.
+A comment in the model card of a finished folder holds a hash of its inputs. A second export from
+the same inputs finds the folder complete.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse a place where something is already.
+    """Raise an error if a path exists.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: It exists.
     """
     if path.exists() or path.is_symlink():
-        raise ConfigError(f"{path}: already there; choose another folder, or delete it")
+        raise ConfigError(f"{path}: already exists; choose another folder, or delete it")
 
 
 def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
-    """Note in a folder's model card what it was made from, and numbers that its maker returns."""
+    """Record in a folder's model card a hash of its inputs, and numbers for later calls."""
     note = canonical_json({"inputs": _hash(inputs), **results})
     text = (folder / CARD).read_text(encoding="utf-8")
     write_text(folder / CARD, f"{text.rstrip()}\n\n<!-- biphasic {note} -->\n")
 
 
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the note of a folder that was made from the same; None where nothing is.
+    """Return the note of a folder made from the same inputs; None if the folder is absent.
 
     Args:
         path: The folder.
-        inputs: All that decides its content; None while that is not known yet.
+        inputs: Everything that determines its content; None if not known yet.
 
     Raises:
-        ConfigError: Something else is there.
+        ConfigError: The folder holds something else.
     """
     if not (path.exists() or path.is_symlink()):
         return None
@@ -57,14 +57,14 @@ def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, 
         refuse_existing(path)
     elif inputs is not None and note.get("inputs") != _hash(inputs):
         raise ConfigError(
-            f"{path}: already there, and made from another model, text or settings; choose another "
+            f"{path}: already exists, made from another model, text or settings; choose another "
             "folder, or delete it"
         )
     return note
 
 
 def _note(card: Path) -> dict[str, Any] | None:
-    """Return what a card says of its inputs; None where it says nothing that can be read."""
+    """Return the record of inputs in a card; None if there is no readable one."""
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     with suppress(json.JSONDecodeError):
         if found := _NOTE.search(text):
@@ -78,12 +78,12 @@ def _hash(inputs: Mapping[str, Any]) -> str:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` when the block ends well; else it is removed.
+    """Yield an empty folder; rename it to `path` on success, remove it otherwise.
 
-    Unlike `files.complete_folder` it leaves no manifest: people may edit what they export.
+    Unlike `files.complete_folder` it writes no manifest: users may edit their exports.
 
     Raises:
-        ConfigError: Something is at `path` already.
+        ConfigError: `path` exists.
     """
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)

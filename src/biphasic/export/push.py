@@ -1,4 +1,4 @@
-"""Exports to a repository of the hub: first said, then, if asked, sent."""
+"""Uploads exports to a hub repository: first a plan, then the upload if requested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from biphasic.export.names import CARD, FILL_IN, STATE_FILES
 from biphasic.files import expanded
 
 _WEIGHTS = ("*.safetensors", "onnx/*.onnx", "*.onnx")
-# What runs code when it is read has no place in an export of ours.
+# Formats that run code when loaded do not belong in an export.
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 _TO_FILL = ("license", "language")
 _MESSAGE = "Add an encoder exported by biphasic"
@@ -31,15 +31,15 @@ _MESSAGE = "Add an encoder exported by biphasic"
 
 @dataclass(frozen=True)
 class PushPlan:
-    """What would be sent where.
+    """Files and target of an upload.
 
     Attributes:
-        folder: What is sent.
+        folder: Folder to upload.
         repository: Owner and name.
-        revision: Branch; the main one when None.
-        is_private: Whether only its owner is to see it.
-        files: Paths within the folder and their bytes, by name.
-        warnings: What should be put right before, one sentence each.
+        revision: Branch; the main one if None.
+        is_private: Whether the repository is private.
+        files: Paths within the folder and their sizes in bytes, by name.
+        warnings: Problems to fix before the upload, one sentence each.
     """
 
     folder: Path
@@ -51,18 +51,18 @@ class PushPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
+        """Total size of the files."""
         return sum(size for _, size in self.files)
 
 
 def plan_push(
     folder: Path | str, repository: str, *, private: bool = False, revision: str | None = None
 ) -> PushPlan:
-    """Look at what would be sent, without a network.
+    """Plan an upload, without network access.
 
     Raises:
-        ConfigError: The repository's name is none.
-        DataError: The folder is no export: a state of ours, or without a model.
+        ConfigError: The repository's name is invalid.
+        DataError: The folder is not an export: it is a training state, or has no model.
     """
     folder = expanded(folder)
     _check_name(repository)
@@ -70,14 +70,14 @@ def plan_push(
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
     if found := next((name for name in STATE_FILES if (folder / name).exists()), None):
         raise DataError(
-            f"{folder}: a state of training, not an export ({found}); make one of it with "
+            f"{folder}: a training state, not an export ({found}); export it with "
             f"'biphasic export {folder} OUT'"
         )
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         raise DataError(f"{folder}: no weights here (no .safetensors, no .onnx)")
     files = tuple(_files(folder))
     if pickle := next((name for name, _ in files if Path(name).suffix in _PICKLES), None):
-        raise DataError(f"{folder}: {pickle} can run code when it is read; remove it")
+        raise DataError(f"{folder}: {pickle} can run code when loaded; remove it")
     return PushPlan(
         folder=folder,
         repository=repository,
@@ -89,17 +89,17 @@ def plan_push(
 
 
 def push(plan: PushPlan) -> str:
-    """Send it, and return its address.
+    """Upload the files, and return the address.
 
     Raises:
-        ConfigError: No token is there, or a repository that exists is public and was asked to be
-            private.
-        DataError: The hub refuses, or cannot be reached.
+        ConfigError: There is no token, or the repository exists and is public although it should
+            be private.
+        DataError: The hub refuses the upload, or cannot be reached.
     """
     if get_token() is None:
         raise ConfigError(
-            f"push {plan.repository}: no token of the hub; log in with 'hf auth login', or set "
-            "HF_TOKEN to one that may write"
+            f"push {plan.repository}: no hub token; log in with 'hf auth login', or set "
+            "HF_TOKEN to one with write access"
         )
     api = HfApi()
     try:
@@ -107,7 +107,7 @@ def push(plan: PushPlan) -> str:
         if plan.is_private and not api.repo_info(plan.repository).private:
             raise ConfigError(
                 f"push {plan.repository}: this repository exists and is public; make it private "
-                "in its settings, or leave --private away"
+                "in its settings, or omit --private"
             )
         if plan.revision:
             api.create_branch(plan.repository, branch=plan.revision, exist_ok=True)
@@ -116,7 +116,7 @@ def push(plan: PushPlan) -> str:
             folder_path=plan.folder,
             revision=plan.revision,
             commit_message=_MESSAGE,
-            # What was listed, and nothing that appeared since.
+            # Only the planned files, not those created since.
             allow_patterns=[glob.escape(name) for name, _ in plan.files],
         )
     except (OfflineModeIsEnabled, HTTPError, OSError, HFValidationError) as error:
@@ -132,11 +132,11 @@ def _check_name(repository: str) -> None:
     else:
         repository_is_name = repository.count("/") == 1
     if not repository_is_name:
-        raise ConfigError(f"repository '{repository}': write it as OWNER/NAME")
+        raise ConfigError(f"repository '{repository}' must have the form OWNER/NAME")
 
 
 def _files(folder: Path) -> list[tuple[str, int]]:
-    """List what is sent: all but hidden files and those in hidden folders."""
+    """List the files to upload: all except hidden files and hidden folders."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder) for path in paths]
     return [
@@ -149,19 +149,19 @@ def _files(folder: Path) -> list[tuple[str, int]]:
 def _warnings(folder: Path) -> list[str]:
     path = folder / CARD
     if not path.is_file():
-        return [f"there is no {CARD}: nobody will know what this is"]
+        return [f"no {CARD}: users will not know what this is"]
     text = path.read_text(encoding="utf-8", errors="replace")
     front = _front_matter(text)
     if front is None:
-        return [f"{CARD} has no front matter that can be read: the hub will not list it"]
+        return [f"{CARD} has no readable front matter: the hub will not list it"]
     found = [f"{CARD}: '{name}' is not filled in" for name in _TO_FILL if not front.get(name)]
     if "(To fill in.)" in text or "to fill in" in text.replace(FILL_IN, ""):
-        found.append(f"{CARD}: some of it is marked to be filled in")
+        found.append(f"{CARD}: some parts are still to be filled in")
     return found
 
 
 def _front_matter(text: str) -> dict[str, object] | None:
-    """Return the YAML between the first two lines of dashes; None where there is none."""
+    """Return the YAML between the first two lines of dashes; None if there is none."""
     _, opening, rest = text.partition("---\n")
     block, closing, _ = rest.partition("\n---")
     if not opening or not closing or not text.startswith("---\n"):
@@ -174,24 +174,24 @@ def _front_matter(text: str) -> dict[str, object] | None:
 
 
 def _explain(error: Exception, plan: PushPlan) -> NoReturn:
-    """Say in one line what an error of the hub means and what to do.
+    """Raise a one-line error that explains an error of the hub.
 
     Raises:
         DataError: Always.
     """
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):
-        raise DataError(f"{where}: the hub is switched off (HF_HUB_OFFLINE); unset it") from None
+        raise DataError(f"{where}: hub access is disabled (HF_HUB_OFFLINE); unset it") from None
     told = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code if error.response is not None else None
         if status in {401, 403}:
             raise DataError(
-                f"{where}: the hub refuses ({status}); the token may not write there: see 'hf auth "
-                "whoami', and the token's rights in its settings"
+                f"{where}: the hub refuses ({status}); the token may lack write access: see "
+                "'hf auth whoami', and the token's permissions in its settings"
             ) from None
         raise DataError(f"{where}: the hub refuses ({told})") from None
     raise DataError(
-        f"{where}: the hub cannot be reached, or a file cannot be read ({told}); what was sent is "
-        "not shown until all is there, so push again"
+        f"{where}: the hub cannot be reached, or a file cannot be read ({told}); an incomplete "
+        "upload is not visible, so push again"
     ) from None

@@ -1,4 +1,4 @@
-"""What an exported model must give again: our own hidden states, embeddings and token ids."""
+"""Reference outputs that an exported model must reproduce: hidden states, embeddings, token ids."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ TEXTS = (
 PAIR = ("Who reads it?", "An encoder reads it, in both directions.")
 _SHORT, _MIDDLE, _LONG = 5, 23, 48
 _LONGEST = 1024
-"""In tokens: nothing longer is read here, it would take minutes."""
+"""Longest sequence read, in tokens; longer ones would take minutes."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Our own reading of a model.
+    """Outputs of the source model in biphasic.
 
     Attributes:
-        batching: How the model reads sequences here.
+        batching: How the model reads sequences in biphasic.
         hidden_size: Width of its states.
         sequences: Token ids, of several lengths; one is longer than any window of up to 1,015.
-        alone: The final states of each sequence by itself, fp32 [length, hidden_size].
-        many: The same of all in one batch. Where rotary frequencies depend on the longest sequence
-            of a batch (Phi-3's long context), they are others.
-        embedded: Those of `TEXTS` that are short enough to be read in a moment.
+        alone: Final states of each sequence on its own, fp32 [length, hidden_size].
+        many: Final states of all sequences in one batch. They differ from `alone` where rotary
+            frequencies depend on the longest sequence of a batch (Phi-3's long context).
+        embedded: The texts of `TEXTS` that are short enough to embed quickly.
         embeddings: Means of their states, fp32 [num_texts, hidden_size].
         text_ids: Ids of each of `TEXTS`, cut to the longest input.
         pair_ids: Ids of `PAIR`.
         spelt: A text that spells the mask token.
-        spelt_ids: Its ids, as text.
+        spelt_ids: Its ids as plain text.
     """
 
     batching: Batching
@@ -74,15 +74,15 @@ class Reference:
 
 @torch.no_grad()
 def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> Reference:
-    """Read a model as fine-tuning and evaluation do, and probe its attention.
+    """Run a model as fine-tuning and evaluation do, and probe its attention.
 
     Args:
         source: The model.
-        dtype: Precision of the weights to be written, to which they are rounded.
-        is_double: Compute in fp64, so that rounding decides nothing; else in fp32.
+        dtype: Precision of the exported weights; weights are rounded to it.
+        is_double: Compute in fp64, where rounding errors are negligible; otherwise in fp32.
 
     Raises:
-        ModelError: It cannot be an encoder; the layer that stays causal is named.
+        ModelError: It cannot be an encoder; the message names the layer that stays causal.
     """
     model = load_checked_encoder(source.folder)
     round_weights(model, dtype)
@@ -113,7 +113,7 @@ def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> 
 
 @torch.no_grad()
 def round_weights(model: PreTrainedModel, dtype: Dtype) -> None:
-    """Round weights to a precision, in place; they stay fp32."""
+    """Round weights to a precision in place; they stay fp32 tensors."""
     if dtype == "float32":
         return
     for tensor in model.state_dict().values():  # shares memory with the model
@@ -130,7 +130,7 @@ def _part(hidden: Tensor, spans: NDArray[np.int64], number: int) -> Tensor:
 def _sequences(
     tokenizer: TextTokenizer, config: PretrainedConfig, *, limit: int | None
 ) -> list[NDArray[np.int64]]:
-    """Draw token ids between BOS and EOS, in three lengths, the last beyond short windows."""
+    """Draw token ids between BOS and EOS in three lengths, the last longer than short windows."""
     windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "local_attention")]
     beyond = [window + 9 for window in windows if window + 9 <= _LONGEST]
     lengths = [min(length, limit or length) for length in (_SHORT, _MIDDLE, max(_LONG, *beyond, 0))]

@@ -1,11 +1,11 @@
-"""A stranger's view of an exported folder; run as a script, never imported.
+"""Loads an exported folder without biphasic; run as a script, never imported.
 
-It is given a working folder with `request.json`, loads the export with transformers alone, and
-writes what it finds to `found.safetensors` and `found.json` beside the request. biphasic is made
-unimportable first, so that nothing of ours can lend a hand.
+It reads `request.json` in its working folder, loads the export with transformers alone, and writes
+`found.safetensors` and `found.json` there. It first blocks the import of biphasic, so the check
+depends on nothing of ours.
 """
 
-# ruff: noqa: E402 - what must not be imported is barred before anything is
+# ruff: noqa: E402 - blocks an import before all others
 
 import sys
 
@@ -15,7 +15,7 @@ import json
 import os
 from pathlib import Path
 
-# Where packages are installed for one user alone, an isolated interpreter does not find them.
+# An isolated interpreter ignores packages installed for a single user.
 sys.path.extend(part for part in sys.argv[2:] if part not in sys.path)
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -30,7 +30,7 @@ DTYPE = getattr(torch, REQUEST["dtype"])
 
 
 def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and attention mask of sequences, filled up on the right."""
+    """Return ids and attention mask of sequences, padded on the right."""
     longest = max(map(len, sequences))
     ids = [[*sequence, *[pad_id] * (longest - len(sequence))] for sequence in sequences]
     mask = [[1] * len(sequence) + [0] * (longest - len(sequence)) for sequence in sequences]
@@ -39,7 +39,7 @@ def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch
 
 @torch.no_grad()
 def states() -> dict[str, torch.Tensor]:
-    """Return hidden states alone, and in a padded batch; and those after a later token changed."""
+    """Return hidden states alone, in a padded batch, and after a change to a later token."""
     model = transformers.AutoModel.from_pretrained(FOLDER, dtype=DTYPE).eval()
     found = {}
     sequences = REQUEST["sequences"]
@@ -64,15 +64,15 @@ def logits() -> torch.Tensor:
 
 
 def embeddings() -> torch.Tensor:
-    """Return what sentence-transformers makes of the texts."""
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - where it is asked for
+    """Return the embeddings of the texts by sentence-transformers."""
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - only if requested
 
     model = SentenceTransformer(FOLDER, device="cpu", model_kwargs={"dtype": DTYPE})
     return model.encode(REQUEST["embedded"], convert_to_tensor=True)
 
 
 def ids_of_texts() -> dict[str, list[list[int]]]:
-    """Return the ids of texts and of a pair, by everyone's tokenizer."""
+    """Return the ids of texts and of a pair, by `AutoTokenizer`."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
     whole = transformers.AutoTokenizer.from_pretrained(FOLDER, split_special_tokens=True)
     return {
@@ -84,7 +84,7 @@ def ids_of_texts() -> dict[str, list[list[int]]]:
 
 
 def main() -> None:
-    """Answer the request."""
+    """Process the request."""
     ids = ids_of_texts()
     tensors = states()
     if REQUEST["head"]:

@@ -1,4 +1,4 @@
-"""What is exported: a state of ours or any model folder, checked before work begins."""
+"""The model to export: a training state or any model folder, checked before work starts."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _REMEDY = "take another copy of the state, or delete the folder and train again"
 
 @dataclass(frozen=True)
 class Source:
-    """A model to be exported.
+    """A model to export.
 
     Attributes:
-        folder: Where it lies.
-        name: What people call it: a hub id, or its folder's name.
-        identity: A verified state's own, else a hash of the folder's files.
-        tokenizer: With a mask token.
-        limits: What the model can read.
+        folder: Path of the model.
+        name: A hub id, or the folder's name.
+        identity: Identity of a verified state, otherwise a hash of the folder's files.
+        tokenizer: Its tokenizer, which has a mask token.
+        limits: Input limits of the model.
         max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
-        state: `state.json`, of states alone.
+        state: Content of `state.json`; None if the model is not a training state.
     """
 
     folder: Path
@@ -50,21 +50,21 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
 
     Args:
         model: Folder of a state, or of any model in Hugging Face's format; or a hub id.
-        revision: Of a model on the hub.
+        revision: Revision of a model on the hub.
 
     Raises:
         CheckpointError: A state is incomplete or damaged.
-        DataError: There is no such model, it has no weights, its tokenizer has no mask token, or
-            the two do not belong together.
-        ModelError: transformers does not know the model, it cannot be an encoder, or it is larger
-            than memory.
+        DataError: The model does not exist or has no weights, its tokenizer has no mask token, or
+            the two do not match.
+        ModelError: transformers does not support the model, it cannot be an encoder, or it is
+            larger than memory.
     """
     found = fetch_model(model, revision=revision)
     folder = found.folder
     if not any(folder.glob(_WEIGHTS)):
         raise DataError(
-            f"{folder}: no weights here (no model.safetensors); other formats can run code when "
-            "they are read: convert them first"
+            f"{folder}: no weights here (no model.safetensors); convert other formats first, as "
+            "loading them can run code"
         )
     state = _trained_state(found)
     tokenizer = TextTokenizer.load(folder)
@@ -84,7 +84,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
 
 
 def _trained_state(model: LocalModel) -> StateRecord | None:
-    """Return what a state knows of itself; None where the folder is not what its records name."""
+    """Return a state's record; None if the folder's files do not match its records."""
     path = model.folder / "state.json"
     if is_complete(model.folder):
         check_claim(model, remedy=_REMEDY)
@@ -97,15 +97,15 @@ def _check_vocabulary(folder: Path, tokenizer: TextTokenizer, limits: ModelLimit
     if "mask" not in tokenizer.special_tokens:
         raise DataError(
             f"{folder}: the tokenizer has no mask token, which an encoder needs; 'biphasic "
-            f"tokenizer check {folder}' says which to declare, and 'biphasic adapt' trains it"
+            f"tokenizer check {folder}' suggests one to declare, and 'biphasic adapt' trains it"
         )
     if tokenizer.vocab_size > limits.num_embeddings:
         raise DataError(
-            f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, the model rows for "
-            f"{limits.num_embeddings} only; they do not belong together"
+            f"{folder}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but the model has "
+            f"rows for only {limits.num_embeddings}; they do not belong together"
         )
 
 
 def _max_seqlen(folder: Path, limits: ModelLimits) -> int | None:
-    """Return the least of what model and tokenizer state."""
+    """Return the lowest limit that model and tokenizer set."""
     return min(filter(None, (limits.positions, tokenizer_limit(folder))), default=None)

@@ -1,4 +1,4 @@
-"""Exporting a model: read, written, checked by a stranger, and only then in place."""
+"""Exports a model: read, write, check in a separate process, then rename into place."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SIZE = re.compile(r"[1-9]\d*(KB|MB|GB)")
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that there is none of, or whose packages are missing.
+    """Raise an error if a format is unknown or its packages are missing.
 
     Raises:
-        ConfigError: Says which there are, or what to install.
+        ConfigError: It is; the message lists the formats, or names what to install.
     """
     _known("format", format, Format)
     if format == "onnx":
@@ -48,28 +48,28 @@ def export_model(
     revision: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write a model as a folder that works without biphasic, and prove that it does.
+    """Write a model as a folder that works without biphasic, and verify it.
 
-    A fresh process that cannot import biphasic loads what was written; its hidden states, logits,
-    token ids and embeddings must be ours. If they are not, there is no folder.
+    A fresh process that cannot import biphasic loads the result; its hidden states, logits, token
+    ids and embeddings must match ours. Otherwise no folder is created.
 
     Args:
         model: Folder of a state, or of a model in Hugging Face's format; or a hub id.
-        out: The folder to make.
-        format: `hf` for transformers; `sentence-transformers` for that as well, with mean pooling;
-            `onnx` for onnxruntime as well.
+        out: The folder to create.
+        format: `hf` for transformers; `sentence-transformers` adds mean pooling for that library;
+            `onnx` adds a graph for onnxruntime.
         dtype: Precision of the weights.
         max_shard_size: Such as `5GB`; larger weights are split into several files.
-        revision: Of a model on the hub.
-        say: Told what is being done, one sentence at a time.
+        revision: Revision of a model on the hub.
+        say: Receives progress lines.
 
     Returns:
-        The folder. One that was made before from the same model and settings is left as it is.
+        The folder. An existing one made from the same model and settings is kept.
 
     Raises:
         ConfigError: A setting is wrong, or `out` holds something else.
-        DataError: The model is missing, has no weights or no mask token, or its tokenizer belongs
-            to another.
+        DataError: The model is missing, has no weights or no mask token, or its tokenizer does not
+            match.
         CheckpointError: A state is damaged.
         ModelError: The model cannot be an encoder, or the check failed.
 
@@ -111,33 +111,33 @@ def export_model(
 def export_inputs(
     identity: str, *, format: Format, dtype: Dtype = "float32", max_shard_size: str = MAX_SHARD_SIZE
 ) -> dict[str, str]:
-    """Return all that decides what an export holds."""
+    """Return everything that determines an export's content."""
     settings = {"format": format, "dtype": dtype, "max_shard_size": max_shard_size}
     return {"command": "export", "model": identity, **settings}
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """How an export is written: see `export_model`."""
+    """Settings of an export: see `export_model`."""
 
     format: Format
     dtype: Dtype
     max_shard_size: str
 
     def check(self) -> None:
-        """Refuse what cannot be.
+        """Raise an error for invalid settings.
 
         Raises:
-            ConfigError: Names the setting.
+            ConfigError: A setting is invalid; the message names it.
         """
         check_format(self.format)
         _known("dtype", self.dtype, Dtype)
         if not _SIZE.fullmatch(self.max_shard_size):
             raise ConfigError(
-                f"max_shard_size: '{self.max_shard_size}' is no size such as 5GB or 500MB"
+                f"max_shard_size: '{self.max_shard_size}' is not a size such as 5GB or 500MB"
             )
         if self.format == "onnx" and self.dtype != "float32":
-            raise ConfigError(f"dtype: '{self.dtype}' is for weights alone; ONNX is float32 here")
+            raise ConfigError(f"dtype: '{self.dtype}' is not supported for ONNX; use float32")
 
 
 def _known(option: str, value: str, choices: Any) -> None:
@@ -149,7 +149,7 @@ def _known(option: str, value: str, choices: Any) -> None:
 def _write(
     source: Source, folder: Path, name: str, settings: _Settings, say: Callable[[str], None]
 ) -> Export:
-    """Write all files of an export and check them."""
+    """Write and check all files of an export."""
     has_pooling = settings.format != "hf"
     say("reading the model")
     reference = read_reference(source, dtype=settings.dtype)
@@ -170,8 +170,8 @@ def _write(
     export = Export(source, name, settings.format, settings.dtype, written, found)
     write_export_card(folder, export)
     say(
-        f"hidden states as ours to {max(found.alone, found.many):.0e}, by transformers "
-        f"{found.transformers} in a process of its own"
+        f"hidden states match ours to {max(found.alone, found.many):.0e}, in transformers "
+        f"{found.transformers} in a separate process"
     )
     return export
 
@@ -185,10 +185,10 @@ def _check(
     settings: _Settings,
     say: Callable[[str], None],
 ) -> Reloaded:
-    """Compare in fp32; in fp64 where rounding alone may be what differs.
+    """Compare in fp32; if rounding may explain a difference, compare again in fp64.
 
     Raises:
-        ModelError: The export is not what was trained.
+        ModelError: The export differs from the trained model.
     """
     what = {
         "tokenizer_roles": source.tokenizer.special_ids,
@@ -199,7 +199,7 @@ def _check(
     say("checking in a fresh process")
     found = check_export(folder, reference, **what)
     if not found.is_ours and found.may_be_rounding:
-        say("checking again in fp64, as fp32 rounds too much to tell")
+        say("checking again in fp64, as fp32 rounding may explain the difference")
         reference = read_reference(source, dtype=settings.dtype, is_double=True)
         found = check_export(folder, reference, **what, is_double=True)
     refuse_differences(found)

@@ -1,1 +1,1 @@
-"""transformers' own models behind one attention function."""
+"""transformers' models with one attention function."""

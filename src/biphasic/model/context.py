@@ -1,4 +1,4 @@
-"""Longer rows for a model with rotary positions: how many it has, and how fast they turn."""
+"""Extends models with rotary positions to longer rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.forward import first_position
 
 _GLOBAL = "full_attention"
-_BY_LENGTH = ("dynamic", "longrope")  # one set of frequencies for short batches, one for long ones
+_BY_LENGTH = ("dynamic", "longrope")  # different frequencies for short and long batches
 
 
 def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
-    """Refuse rows that hold sequences longer than a model can read the same way in every row.
+    """Raise an error for rows with longer sequences than a model can read consistently.
 
     Raises:
-        ModelError: Its positions end before, or its rotary frequencies depend on the longest
-            sequence of a batch, so that packing a document with a longer one would change it.
+        ModelError: It has too few positions, or its rotary frequencies depend on the longest
+            sequence of a batch, so packing a document with a longer one would change it.
     """
     config = model.config
     limit = getattr(config, "max_position_embeddings", None)
@@ -33,27 +33,27 @@ def check_length(model: PreTrainedModel, max_seqlen: int) -> None:
         original = int(parameters.get("original_max_position_embeddings") or limit or 0)
         if parameters.get("rope_type") in _BY_LENGTH and max_seqlen > original:
             raise ModelError(
-                f"{type(model).__name__} turns all positions of a batch differently as soon as one "
+                f"{type(model).__name__} changes the rotary frequencies of the whole batch if one "
                 f"sequence is longer than {original} tokens (rope type "
-                f"'{parameters['rope_type']}'), so packed documents would change one another; set "
-                f"max_seqlen to {original} at most"
+                f"'{parameters['rope_type']}'), so packed documents would affect each other; set "
+                f"max_seqlen to at most {original}"
             )
 
 
 def extend_config(
     config: PretrainedConfig, *, max_seqlen: int, rope_theta: float | None = None
 ) -> None:
-    """Let a configuration have positions for `max_seqlen` tokens, in place; never for fewer.
+    """Extend a configuration to positions for `max_seqlen` tokens, in place; never shorten it.
 
     Args:
-        config: Of a family with rotary positions.
-        max_seqlen: Longest sequence to come, in tokens.
-        rope_theta: New base of the rotary frequencies; None leaves them. Where a family has one
-            for each type of layer (Gemma 3, ModernBERT), those of layers with full attention
-            change, as windows do not grow with the row.
+        config: Configuration of a family with rotary positions.
+        max_seqlen: Longest sequence, in tokens.
+        rope_theta: New base of the rotary frequencies; None keeps them. If a family has one for
+            each layer type (Gemma 3, ModernBERT), only that of full attention changes, because
+            windows do not grow with the row.
 
     Raises:
-        ModelError: The positions are not rotary, so there are no more than the model has.
+        ModelError: The positions are not rotary, so they cannot be extended.
     """
     parameters = _rope_parameters(config)
     limit = getattr(config, "max_position_embeddings", None) or 0
@@ -61,8 +61,8 @@ def extend_config(
         if max_seqlen <= limit and rope_theta is None:
             return
         raise ModelError(
-            f"a model of type '{config.model_type}' has no rotary positions: it reads {limit} "
-            "tokens at most, and has no rope_theta"
+            f"a model of type '{config.model_type}' has no rotary positions: it reads at most "
+            f"{limit} tokens, and has no rope_theta"
         )
     config.max_position_embeddings = max(limit, max_seqlen)
     if rope_theta is not None:
@@ -73,11 +73,11 @@ def extend_config(
 def extend_context(
     model: PreTrainedModel, *, max_seqlen: int, rope_theta: float | None = None
 ) -> None:
-    """Let a live model read longer rows, in place, as if loaded with `extend_config`'s result.
+    """Extend a loaded model to longer rows in place, as if loaded with `extend_config`'s result.
 
     Raises:
-        ModelError: The model's positions are not rotary and end before, or its frequencies depend
-            on the longest sequence of a batch (`check_length`).
+        ModelError: The model's positions are not rotary and too few, or its frequencies depend on
+            the longest sequence of a batch (`check_length`).
     """
     if not _rope_parameters(model.config):
         if rope_theta is not None:
@@ -93,7 +93,7 @@ def extend_context(
 
 
 def _rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
-    """Return what extension may change: one set, or that of the layers with full attention."""
+    """Return the rope parameters that may change: one set, or that of full-attention layers."""
     parameters = getattr(config, "rope_parameters", None)
     if not parameters:
         return []
@@ -105,5 +105,5 @@ def _rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
 def _rebuilt(rotary: nn.Module, model: PreTrainedModel) -> nn.Module:
     kind = type(rotary)
     if "config" not in inspect.signature(kind).parameters:
-        raise ModelError(f"{type(model).__name__}: {kind.__name__} cannot be built anew")
+        raise ModelError(f"{type(model).__name__}: {kind.__name__} cannot be rebuilt")
     return kind(config=model.config).to(model.device).train(rotary.training)

@@ -1,8 +1,8 @@
 """The language-model head of any family, applied to chosen positions.
 
-Decoders multiply by a matrix; encoders put a small transform before it and a bias behind it; Gemma
-2 caps the logits. What a head does beyond that is found by comparing with the model's own logits,
-and refused: it would be another function that we train.
+Decoders multiply by a matrix; encoders put a small transform before it and a bias after it; Gemma 2
+caps the logits. A head that does anything else is detected by comparison with the model's own
+logits, and refused: we would train another function.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from biphasic.model.loading.reading import probing
 from biphasic.seeds import stream
 
 _PROBE_TOKENS = 6
-_TOLERANCE = 1e-4  # of the largest logit, in fp32
+_TOLERANCE = 1e-4  # relative to the largest logit, in fp32
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelHead:
-    """What turns final states into logits: `cap(transform(states) @ weight.T + bias)`.
+    """Computes logits from final states: `cap(transform(states) @ weight.T + bias)`.
 
     Attributes:
-        weight: [vocab_size, hidden_size]; the input embeddings themselves where they are tied.
+        weight: [vocab_size, hidden_size]; the input embeddings if they are tied.
         bias: [vocab_size], or None.
-        softcap: Largest absolute logit, `softcap * tanh(logit / softcap)`; None where uncapped.
-        transform: From and to [..., hidden_size]; None where states are taken as they are.
+        softcap: Largest absolute logit, `softcap * tanh(logit / softcap)`; None without a cap.
+        transform: From and to [..., hidden_size]; None for the identity.
     """
 
     weight: Tensor
@@ -43,7 +43,7 @@ class LanguageModelHead:
     transform: Callable[[Tensor], Tensor] | None
 
     def transformed(self, states: Tensor) -> Tensor:
-        """Return what the weight is multiplied with."""
+        """Return the input of the product with the weight."""
         return states if self.transform is None else self.transform(states)
 
 
@@ -70,16 +70,16 @@ def check_head(model: PreTrainedModel) -> None:
     """Compare the logits of `language_model_head` with the model's own on a few tokens.
 
     Args:
-        model: In fp32, as loaded: with weights in two precisions only our head can be applied.
+        model: In fp32, as loaded; with mixed precision only our head works.
 
     Raises:
-        ModelError: They differ: the family's head does more (Granite and Cohere scale logits). Or
-            the model has no body of its own, or cannot read packed rows.
+        ModelError: They differ because the family's head does more (Granite and Cohere scale
+            logits), the model has no separate body, or it cannot read packed rows.
     """
     if model.base_model is model:
         raise ModelError(
-            f"{type(model).__name__}: transformers keeps its body and its language-model head in "
-            "one, so this family cannot be trained here"
+            f"{type(model).__name__}: transformers does not separate its body and its "
+            "language-model head, so this family cannot be trained"
         )
     was_training = model.training
     model.eval()
@@ -109,7 +109,7 @@ def _logits(head: LanguageModelHead, states: Tensor) -> Tensor:
 
 
 def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:
-    """Return what a family puts between its body and the product with the vocabulary."""
+    """Return a family's transform between its body and the product with the vocabulary."""
     for name in ("cls.predictions.transform", "head"):  # BERT; ModernBERT
         try:
             return model.get_submodule(name)

@@ -1,4 +1,4 @@
-"""The matrices of models that transformers builds; `shape.py` counts those of presets."""
+"""Matrix sizes of models that transformers builds; `shape.py` covers those of presets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biphasic.model.shape import ModelShape
 
 
 def config_shape(config: PretrainedConfig) -> ModelShape:
-    """Return the shape of a model that is not there: built on the meta device, without memory.
+    """Return the shape of a model without loading it: built on the meta device.
 
     Raises:
         ModelError: transformers has no language-model head for it.
@@ -30,7 +30,7 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
     config = model.config
     body = _matrix_weights(model.base_model, config)
     output = model.get_output_embeddings()
-    # A tied head is a module of its own that shares a weight: it is counted once, here.
+    # A tied head is a separate module that shares a weight: it is counted once, here.
     head = _matrix_weights(model, config) - body
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return ModelShape(
@@ -42,7 +42,7 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
 
 
 def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
-    """Count the entries of the matrices that a token is multiplied with; tables are looked up."""
+    """Count the entries of the matrices a token is multiplied with, without embedding tables."""
     total = 0
     for name, part in module.named_modules():
         parameters = [] if isinstance(part, nn.Embedding) else part.parameters(recurse=False)
@@ -61,7 +61,7 @@ def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
 
 
 def _experts_per_token(config: PretrainedConfig, num_experts: int) -> int:
-    """Return how many experts a router sends each token to; all where none is known to choose."""
+    """Return how many experts a router sends each token to; all if there is no known choice."""
     for name in ("num_experts_per_tok", "moe_topk"):
         if isinstance(count := getattr(config, name, None), int):
             return count
@@ -69,9 +69,9 @@ def _experts_per_token(config: PretrainedConfig, num_experts: int) -> int:
 
 
 def _layer_reaches(config: PretrainedConfig) -> list[int | None]:
-    """Return how many tokens each layer sees on a side of each; None for all.
+    """Return how many tokens each layer attends to on each side; None for all.
 
-    Windows of causal decoders leave out their border, those of others include it
+    Windows of causal decoders exclude their border, those of others include it
     (`directions.py`).
     """
     window = getattr(config, "sliding_window", None)

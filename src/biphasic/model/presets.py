@@ -12,7 +12,7 @@ PresetName = Literal["pico", "nano", "micro", "210m", "610m", "1b"]
 
 
 class Architecture(Config):
-    """Dimensions of a model; all else is shared (`build.architecture_config`)."""
+    """Dimensions of a model; everything else is shared (`build.architecture_config`)."""
 
     num_layers: PositiveInt
     """Transformer layers."""

@@ -1,4 +1,4 @@
-"""The matrices of a model, as far as their cost goes: FLOPs follow from these and the rows."""
+"""Sizes of a model's matrices; with the rows, they determine the FLOPs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from biphasic.model.presets import Architecture
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What an update costs, in weights and widths.
+    """Weights and widths that determine the cost of an update.
 
     Attributes:
-        body: Weights that a token is multiplied with: of experts those that it is sent to, of
-            shared layers as often as they run.
-        head: Weights that every supervised token is multiplied with.
+        body: Weights that each token is multiplied with: only active experts count, and shared
+            layers count each time they run.
+        head: Weights that each supervised token is multiplied with.
         attention_width: Query heads times their dimension, in each layer.
-        reaches: How many tokens a layer sees on a side of each, None for all; and how many layers
-            do so.
+        reaches: Pairs of a reach (how many tokens a layer attends to on each side, None for all)
+            and the number of such layers.
     """
 
     body: int
@@ -29,10 +29,10 @@ class ModelShape:
     reaches: tuple[tuple[int | None, int], ...]
 
     def forward_flops(self, rows: PackedBatch, *, supervised_tokens: int, causal: bool) -> int:
-        """Count the operations of matrix products in one forward pass: two per multiply-add.
+        """Count the operations of matrix products in one forward pass, two per multiply-add.
 
-        Attention is counted by the true lengths of the sequences and the windows of the layers;
-        norms, softmax and look-ups are left out.
+        Attention uses the true lengths of the sequences and the windows of the layers; norms,
+        softmax and look-ups are omitted.
         """
         lengths = (rows.spans[:, 1] - rows.spans[:, 0]).astype(np.int64)
         pairs = sum(count * _pairs(lengths, reach, causal=causal) for reach, count in self.reaches)
@@ -41,7 +41,7 @@ class ModelShape:
 
 
 def architecture_shape(architecture: Architecture, *, vocab_size: int) -> ModelShape:
-    """Return the shape of a preset's model, by arithmetic alone."""
+    """Return the shape of a preset's model, without building it."""
     width = architecture.hidden_size
     key_value_width = width // architecture.num_heads * architecture.num_key_value_heads
     matrices = 2 * width * width + 2 * width * key_value_width
@@ -55,8 +55,8 @@ def architecture_shape(architecture: Architecture, *, vocab_size: int) -> ModelS
 
 
 def _pairs(lengths: np.ndarray, reach: int | None, *, causal: bool) -> int:
-    """Count the pairs of tokens that see each other."""
+    """Count the pairs of tokens that attend to each other."""
     seen = lengths if reach is None else np.minimum(lengths, reach + 1)
-    # The first tokens see ever more before them and themselves, the others `seen` each.
+    # The first tokens attend to ever more earlier ones and themselves, the others to `seen` each.
     before = int((seen * (seen + 1) // 2 + (lengths - seen) * seen).sum())
     return before if causal else 2 * before - int(lengths.sum())

@@ -1,1 +1,1 @@
-"""What a phase trains for: labels, masks, and the summed loss."""
+"""Training objectives: labels, masks, and the summed loss."""

@@ -1,8 +1,8 @@
-"""Several objectives by turns, each for a number of steps.
+"""Several objectives in turn, each for a number of steps.
 
-Reference: Yu et al. 2024 (AntLM), arXiv:2412.03275, section 3: epochs of causal and of masked
-language modelling by turns. The study (arXiv 2507.00994) names it as future work. Turns here are
-counted in steps; an objective that is listed twice has turns twice as long.
+Reference: Yu et al. 2024 (AntLM), arXiv:2412.03275, section 3: alternating epochs of causal and
+masked language modelling. The study (arXiv 2507.00994) names it as future work. Turns are counted
+in steps here; an objective listed twice has turns twice as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.registry import OBJECTIVES
 from biphasic.objectives.supervision import Supervision, Vocabulary
 
-_ASK_FIRST = "whose turn it is depends on the step of the phase: ask `at` first"
+_ASK_FIRST = "the current objective depends on the step of the phase: call `at` first"
 
 if TYPE_CHECKING:
     _InTurn = ObjectiveConfig
@@ -27,14 +27,14 @@ else:
 
 
 class Alternate(ObjectiveConfig):
-    """Objectives by turns."""
+    """Alternating objectives."""
 
     objective: Literal["alternate"]  # type: ignore[assignment]
     every: PositiveInt
-    """Optimizer steps of a turn."""
+    """Optimizer steps per turn."""
     objectives: tuple[_InTurn, ...]
-    """Whose turn it is, in order and over again; any but `alternate`, without settings of phases.
-    A schedule of one of them runs over the whole phase, not over its turns."""
+    """The objectives in order, repeated; any except `alternate`, without phase settings. A schedule
+    of an objective covers the whole phase, not its turns."""
 
     @model_validator(mode="after")
     def _check_objectives(self) -> Self:
@@ -44,19 +44,19 @@ class Alternate(ObjectiveConfig):
 
     @property
     def directions(self) -> frozenset[bool]:
-        """Those of all that have turns."""
+        """Directions of all alternating objectives."""
         return frozenset().union(*(each.directions for each in self.objectives))
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
-        """Return the objective whose turn it is."""
+        """Return the current objective."""
         turn = step // self.every % len(self.objectives)
         return self.objectives[turn].at(step, num_steps=num_steps)
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Refuse turns that never come, and what the objectives themselves refuse.
+        """Raise an error if an objective never gets a turn, or refuses the phase itself.
 
         Raises:
-            ConfigError: The phase ends before the last objective's turn, say.
+            ConfigError: For example, the phase ends before the last objective's turn.
         """
         needed = self.every * (len(self.objectives) - 1) + 1
         if num_steps < needed:
@@ -68,18 +68,18 @@ class Alternate(ObjectiveConfig):
             each.check(num_steps=num_steps, rows_per_step=rows_per_step)
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Refuse a vocabulary that one of the objectives cannot do with."""
+        """Raise an error if an objective does not support the vocabulary."""
         for each in self.objectives:
             each.check_vocabulary(vocabulary)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Never to be asked: a step is determined by the objective whose turn it is alone."""
+        """Not callable: only the current objective determines a step."""
         del mask_seed
         raise RuntimeError(_ASK_FIRST)
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Never to be asked: the objective whose turn it is supervises."""
+        """Not callable: the current objective supervises."""
         del batch, vocabulary, mask_seed
         raise RuntimeError(_ASK_FIRST)

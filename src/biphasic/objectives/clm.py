@@ -26,16 +26,16 @@ class Clm(ObjectiveConfig):
         return frozenset({True})
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return all that decides inputs and labels, given the rows."""
+        """Return everything that determines inputs and labels, given the rows."""
         del mask_seed  # nothing is masked, so arms with other masks share these steps
         return {"name": "clm"}
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Label every token but the last of a sequence with the token after it.
+        """Label every token except the last of a sequence with the next token.
 
-        EOS is predicted, BOS never is, and nothing crosses from one sequence to the next.
+        EOS is predicted, BOS never is, and no label crosses sequences.
         """
         del vocabulary, mask_seed
         rows = batch.packed

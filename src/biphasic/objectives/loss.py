@@ -1,7 +1,7 @@
 """Cross-entropy of the language-model head, summed, on supervised positions only.
 
-`tokens x vocabulary` logits never exist: hidden states are taken in groups, and the gradients of a
-group are computed while its logits are at hand, so the backward pass only scales them.
+The full `tokens x vocabulary` logits are never stored: hidden states are processed in groups, and
+the gradients of a group are computed along with its logits, so the backward pass only scales them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.autograd.function import FunctionCtx
 from biphasic.model.compute.linear import product
 
 GROUP_LOGITS = 1 << 26
-"""Logits held at once: 128 MiB in bf16. Matrix products over few tokens are slow, and each group
-adds to the weight's whole gradient: at 131,072 entries four groups take a quarter of the time that
-groups of 16 tokens do."""
+"""Logits stored at once: 128 MiB in bf16. Matrix products over few tokens are slow, and each group
+adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter of the time of
+groups of 16 tokens."""
 BLOCK_LOGITS = 1 << 18
-"""Logits taken in fp32 at once on a CPU: 1 MiB, which stays in a core's cache."""
+"""Logits processed in fp32 at once on a CPU: 1 MiB, which fits in a core's cache."""
 
 
 def summed_cross_entropy(
@@ -32,7 +32,7 @@ def summed_cross_entropy(
 ) -> Tensor:
     """Return the sum of the cross-entropies of `hidden @ weight.T + bias` against `labels`.
 
-    Gradients are computed for what requires them, and nothing else.
+    Gradients are computed only for inputs that require them.
 
     Args:
         hidden: [num_supervised, hidden_size], in any floating precision.
@@ -40,7 +40,7 @@ def summed_cross_entropy(
         labels: int64 [num_supervised].
         bias: [vocab_size], in the same precision, or None.
         softcap: Logits become `softcap * tanh(logits / softcap)`, as in Gemma 2
-            (arXiv:2408.00118, section 2); None leaves them as they are.
+            (arXiv:2408.00118, section 2); None disables the cap.
 
     Returns:
         A scalar in fp32, in nats. Divide once, by the supervised tokens of the global batch.
@@ -90,7 +90,7 @@ class _GroupedCrossEntropy(torch.autograd.Function):
 
 
 class _Sum:
-    """A parameter's gradient, group by group: summed in fp32, given back as the parameter is."""
+    """A parameter's gradient, summed over groups in fp32, returned in the parameter's precision."""
 
     def __init__(self, parameter: Tensor) -> None:
         self._parameter = parameter
@@ -106,9 +106,9 @@ class _Sum:
 
 
 def _loss_and_delta(logits: Tensor, targets: Tensor, softcap: float | None) -> Tensor:
-    """Sum the losses of some tokens; overwrite their logits by the gradient.
+    """Sum the losses of some tokens, and overwrite their logits with the gradient.
 
-    That is softmax - one-hot, times the slope of the cap where there is one.
+    The gradient is softmax - one-hot, times the slope of the cap if there is one.
     """
     total = torch.zeros((), dtype=torch.float32, device=logits.device)
     on_cpu = logits.device.type == "cpu"
@@ -118,7 +118,7 @@ def _loss_and_delta(logits: Tensor, targets: Tensor, softcap: float | None) -> T
         right = exact.gather(1, target)
         largest = exact.amax(-1, keepdim=True)
         chances = exact.softmax(-1)
-        # The largest logit's chance is 1 / normaliser: one exponential per logit is enough.
+        # The largest logit's probability is 1 / normaliser: one exponential per logit is enough.
         total += (largest - chances.amax(-1, keepdim=True).log() - right).sum()
         delta = chances.scatter_add_(1, target, chances.new_full(target.shape, -1.0))
         block.copy_(delta if slope is None else delta * slope)

@@ -1,4 +1,4 @@
-"""Learning rates: warm-up, stable, linear decay.
+"""Learning-rate schedules: warmup, constant, linear decay.
 
 Reference: Hu et al. 2024, arXiv:2404.06395, section 4 (warmup-stable-decay); the study's decay is
 linear (arXiv 2507.00994, section 2).
@@ -16,9 +16,9 @@ class LearningRateConfig(Config):
     """Warmup-stable-decay."""
 
     peak: PositiveFloat
-    """Learning rate after warm-up."""
+    """Learning rate after warmup."""
     warmup_steps: NonNegativeInt = 0
-    """Linear warm-up, in optimizer steps."""
+    """Linear warmup, in optimizer steps."""
     decay_steps: NonNegativeInt = 0
     """Final linear decay to zero, in optimizer steps."""
 
@@ -26,7 +26,7 @@ class LearningRateConfig(Config):
 def learning_rate(config: LearningRateConfig, step: int, *, total_steps: int) -> float:
     """Return the rate of update `step`, counted from 0.
 
-    Warm-up reaches the peak at its last step; decay would reach zero one step after the last.
+    Warmup reaches the peak at its last step; decay would reach zero one step after the last.
     """
     if step < config.warmup_steps:
         return config.peak * (step + 1) / config.warmup_steps
@@ -37,13 +37,13 @@ def learning_rate(config: LearningRateConfig, step: int, *, total_steps: int) ->
 
 
 def check_learning_rate(config: LearningRateConfig, *, total_steps: int) -> None:
-    """Refuse a schedule that does not fit.
+    """Raise an error for a schedule that does not fit.
 
     Raises:
-        ConfigError: Warm-up and decay together are longer than the run.
+        ConfigError: Warmup and decay together are longer than the run.
     """
     if config.warmup_steps + config.decay_steps > total_steps:
         raise ConfigError(
             f"learning_rate: warmup_steps {config.warmup_steps} + decay_steps "
-            f"{config.decay_steps} exceed the {total_steps} steps they are for; shorten one of them"
+            f"{config.decay_steps} exceed the schedule's {total_steps} steps; shorten one of them"
         )

@@ -1,4 +1,4 @@
-"""Several objectives within a step, each on its share of the rows.
+"""Several objectives per step, each on its share of the rows.
 
 Reference: Charpentier and Samuel 2024 (GPT-BERT), arXiv:2410.24159, section 2: masked next-token
 prediction and causal language modelling, at 15 rows to 1 in their released settings.
@@ -29,9 +29,9 @@ class Mix(ObjectiveConfig):
 
     objective: Literal["mix"]  # type: ignore[assignment]
     objectives: tuple[AnyObjective, ...]
-    """What is mixed, without settings of phases."""
+    """The mixed objectives, without phase settings."""
     shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
-    """Share of each objective in the rows of a step; they sum to 1."""
+    """Share of each objective in the rows of a step; the shares sum to 1."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
@@ -42,47 +42,47 @@ class Mix(ObjectiveConfig):
                 f"shares: {len(self.shares)} given for {len(self.objectives)} objectives"
             )
         if min(self.shares) < _LEAST_SHARE:
-            raise ValueError(f"shares: {min(self.shares):g} is less than a row in a million")
+            raise ValueError(f"shares: {min(self.shares):g} is less than one row in a million")
         if not math.isclose(sum(self.shares), 1, abs_tol=1e-6):
-            raise ValueError(f"shares: they sum to {sum(self.shares):g}, not to 1")
+            raise ValueError(f"shares: the sum is {sum(self.shares):g}, not 1")
         return self
 
     @property
     def directions(self) -> frozenset[bool]:
-        """Those of all that are mixed."""
+        """Directions of all mixed objectives."""
         return frozenset().union(*(each.directions for each in self.objectives))
 
     def at(self, step: int, *, num_steps: int) -> Self:
-        """Return the mixture of the objectives as they are at one step of a phase."""
+        """Return the mixture at one step of a phase."""
         concrete = tuple(each.at(step, num_steps=num_steps) for each in self.objectives)
         return self.model_copy(update={"objectives": concrete})
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Refuse a share that gets no row, and what the objectives themselves refuse.
+        """Raise an error if an objective gets no row, or refuses the phase itself.
 
         Raises:
-            ConfigError: Say, it does; the rows that are needed are named.
+            ConfigError: The phase is invalid; the message states the rows needed.
         """
         for each, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
             each.check(num_steps=num_steps, rows_per_step=rows)
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Refuse a vocabulary that one of the objectives cannot do with."""
+        """Raise an error if an objective does not support the vocabulary."""
         for each in self.objectives:
             each.check_vocabulary(vocabulary)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return all that decides inputs and labels, given the rows."""
+        """Return everything that determines inputs and labels, given the rows."""
         parts = [each.determinants(mask_seed) for each in self.objectives]
         return {"name": "mix", "objectives": parts, "shares": list(self.shares)}
 
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Let each objective supervise its rows: the first ones the first, and so on.
+        """Let each objective supervise its rows: the first objective the first rows, and so on.
 
-        Rows come in seeded order, so no objective gets rows of a kind. An objective to whose rows
-        chance gave no label has no part: it would add nothing to the sum.
+        Rows are in seeded order, so no objective gets a special kind of rows. An objective whose
+        rows by chance have no label is omitted: it would add nothing to the sum.
 
         Raises:
             ConfigError: An objective has no row.
@@ -108,13 +108,13 @@ class Mix(ObjectiveConfig):
             raise ConfigError(
                 f"mix: of {num_rows} rows per step, objectives.{without} "
                 f"({self.objectives[without].objective}, share {self.shares[without]:g}) gets "
-                f"none; set rows_per_step to {needed} or more, or a larger share"
+                f"none; set rows_per_step to {needed} or more, or use a larger share"
             )
         return rows
 
 
 def _rows_needed(num_rows: int, shares: Sequence[float]) -> int:
-    """Return how many rows give each of some shares a row: the least, if it is found soon."""
+    """Return the least number of rows that gives each share a row, if it is found quickly."""
     enough = math.ceil(1 / min(shares))
     # A remainder below 1 / len(shares) gets no row.
     least = max(num_rows, math.floor(1 / (len(shares) * min(shares))))
@@ -123,9 +123,9 @@ def _rows_needed(num_rows: int, shares: Sequence[float]) -> int:
 
 
 def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:
-    """Divide rows by shares that sum to 1, by largest remainder; of equal ones the first gets it.
+    """Divide rows by shares that sum to 1, by largest remainder; ties go to the first.
 
-    Reference: the method of Hamilton, 1792.
+    Reference: Hamilton's method, 1792.
     """
     quotas = [share * num_rows for share in shares]
     rows = [math.floor(quota) for quota in quotas]

@@ -1,7 +1,7 @@
 """Masked language modelling: hide tokens, predict them from both sides.
 
 Reference: Devlin et al. 2019, arXiv:1810.04805, section 3.1. The study (arXiv 2507.00994) selects
-each token independently and replaces all of the selected by the mask token; Devlin's 80/10/10 is
+each token independently and replaces all selected tokens by the mask token; Devlin's 80/10/10 is
 `replacement: bert`.
 """
 
@@ -22,7 +22,7 @@ class Mlm(MaskingConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Mask tokens, each to be predicted where it was.
+        """Mask tokens; each is predicted at its own position.
 
         Raises:
             DataError: No token of the batch was selected, so there is nothing to learn from.

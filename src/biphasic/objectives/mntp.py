@@ -1,10 +1,10 @@
-"""Masked next-token prediction: hide tokens, predict each from the place before it.
+"""Masked next-token prediction: hide tokens, predict each from the position before it.
 
-Reference: BehnamGhader et al. 2024 (LLM2Vec), arXiv:2404.05961, section 2.1. A decoder's state at
-a place has learned to tell the next token, so that a decoder that is opened both ways keeps its
-habit. They adapt with 20 % of tokens selected and `replacement: bert`, Mistral with 80 % and all
-of them hidden (their released settings); the rate here is the study's unless told otherwise, so
-that MLM and MNTP compare at one rate, with the same tokens hidden.
+Reference: BehnamGhader et al. 2024 (LLM2Vec), arXiv:2404.05961, section 2.1. A decoder's state has
+learned to predict the next token, and a decoder made bidirectional keeps doing so. They adapt with
+20 % of tokens selected and `replacement: bert`, Mistral with 80 % and all of them hidden (their
+released settings). The default rate here is the study's, so MLM and MNTP compare at one rate with
+the same tokens hidden.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Mntp(MaskingConfig):
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Mask tokens, each to be predicted one place before it; the first of a text, at BOS.
+        """Mask tokens; each is predicted one position earlier, the first of a text at BOS.
 
         Raises:
             DataError: No token of the batch was selected, so there is nothing to learn from.
         """
         masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
-        # BOS is never masked, so the place before belongs to the same sequence.
+        # BOS is never masked, so the position before belongs to the same sequence.
         return (Supervision(masked.rows, masked.positions - 1, masked.labels, causal=False),)

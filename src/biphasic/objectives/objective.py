@@ -1,4 +1,4 @@
-"""What every objective offers; one file each implements it."""
+"""The interface of objectives; each is implemented in its own file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from biphasic.objectives.supervision import Supervision, Vocabulary
 
 
 class ObjectiveConfig(Config):
-    """What a model is to learn from rows."""
+    """A training objective on rows."""
 
     objective: str
     """Its name."""
@@ -19,48 +19,48 @@ class ObjectiveConfig(Config):
     @property
     @abstractmethod
     def directions(self) -> frozenset[bool]:
-        """The causal flags that it trains under, each of which the model must heed."""
+        """The causal flags that it trains with; the model must support each."""
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
-        """Return the objective as it is at one step of a phase; most never change.
+        """Return the objective at one step of a phase; most never change.
 
         Args:
-            step: Counted from the beginning of the phase.
-            num_steps: Of the phase.
+            step: Step of the phase, from 0.
+            num_steps: Steps of the phase.
         """
         del step, num_steps
         return self
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
-        """Refuse a phase of a size that the objective cannot be trained in; most accept any.
+        """Check that the objective can be trained in a phase of this size; most accept any.
 
         Args:
-            num_steps: Of the phase.
+            num_steps: Steps of the phase.
             rows_per_step: Rows of the global batch.
 
         Raises:
-            ConfigError: It cannot, and what would do.
+            ConfigError: It cannot; the message states what would work.
         """
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Refuse a vocabulary that the objective cannot do with; most accept any.
+        """Check that the objective supports the vocabulary; most support any.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: It does not.
         """
 
     @abstractmethod
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return all that decides inputs and labels of a step, given the rows."""
+        """Return everything that determines inputs and labels of a step, given the rows."""
 
     @abstractmethod
     def supervise(
         self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int
     ) -> tuple[Supervision, ...]:
-        """Make inputs and labels of rows: in one part, or in several that attend differently.
+        """Make inputs and labels of rows, in one part or in several that attend differently.
 
-        The losses of all parts are summed and divided once, by all their labels.
+        The losses of all parts are summed and divided once by the number of all labels.
 
         Raises:
-            DataError: The rows hold nothing to learn from.
+            DataError: The rows contain nothing to learn from.
         """

@@ -1,4 +1,4 @@
-"""What every phase can set, whatever its objective."""
+"""Common settings of every phase, for any objective."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from biphasic.config import Config
 from biphasic.objectives.lr import LearningRateConfig
 
 MOST_STEPS = 10_000_000
-"""Each update is named by a hash; a mistyped number must not keep a planner busy for days."""
+"""Each update gets a hash; a mistyped number should not keep a planner busy for days."""
 MOST_TOKENS = 1 << 20
-"""Longest row; no encoder reads more."""
+"""Maximum row length; no encoder reads more."""
 
 
 class PhaseConfig(Config):
@@ -22,19 +22,19 @@ class PhaseConfig(Config):
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     """Optimizer steps."""
     learning_rate: LearningRateConfig | None = None
-    """Begins a schedule of its own, which lasts until another phase begins one."""
+    """Starts a new schedule, which lasts until another phase starts one."""
     learning_rate_scale: PositiveFloat = 1.0
     """Factor on the schedule during this phase."""
     optimizer_state: Literal["keep", "reset"] = "keep"
-    """Whether the moments of AdamW go on, or begin anew with the phase."""
+    """Whether AdamW's moments are kept, or reset at the start of the phase."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Parameters that stay as they are in this phase, by name; `*` stands for anything."""
+    """Parameters frozen in this phase, by name; `*` matches anything."""
     corpus: Path | None = None
-    """Folder of a finished corpus to read in this phase, made with the same tokenizer; the run's
-    own when not given. A mixture is a corpus: `biphasic corpus build` makes it."""
+    """Folder of a finished corpus for this phase, made with the same tokenizer; by default the
+    run's own. A mixture is a corpus: `biphasic corpus build` makes it."""
     max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
-    """Capacity of a row in this phase, in tokens; the run's when not given."""
+    """Row length in this phase, in tokens; by default the run's."""
     rows_per_step: PositiveInt | None = None
-    """Rows of the global batch in this phase; the run's when not given."""
+    """Rows per global batch in this phase; by default the run's."""
     rope_theta: PositiveFloat | None = None
     """Base of the rotary frequencies from this phase on."""

@@ -1,4 +1,4 @@
-"""Phases: contiguous parts of a run, each with one objective and what every phase can set."""
+"""Phases: contiguous parts of a run, each with one objective and the common settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biphasic.objectives.registry import OBJECTIVES
 
 
 def phase_type(objectives: Sequence[type[ObjectiveConfig]]) -> Any:
-    """Return the type of a phase of any of some objectives, as a field of a record has it."""
+    """Return the type of a phase with any of some objectives, for a record's field."""
     kinds = tuple(
         create_model(f"{each.__name__}Phase", __base__=(PhaseConfig, each), __doc__=each.__doc__)
         for each in objectives

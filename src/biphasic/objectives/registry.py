@@ -1,4 +1,4 @@
-"""The objectives that phases, alternations and mixtures can name. A new one is added here.
+"""The objectives that phases, alternations and mixtures can use. Add new ones here.
 
 See docs/objectives.md.
 """

@@ -1,4 +1,4 @@
-"""What an objective makes of rows: the inputs to show and the tokens to predict."""
+"""Inputs and labels that an objective makes from rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from biphasic.objectives.masking.words import Spellings, spellings_of
 
 @dataclass(frozen=True)
 class Supervision:
-    """Rows as the model sees them, and the labels of one objective.
+    """Input rows and the labels of one objective.
 
     Attributes:
-        rows: What the model sees.
-        positions: int64 [num_supervised]; where it predicts, in the flattened rows, ascending.
-        labels: int64 [num_supervised]; what is right there.
-        causal: Whether a token sees only those before it.
+        rows: Input of the model.
+        positions: int64 [num_supervised]; predicted positions in the flattened rows, ascending.
+        labels: int64 [num_supervised]; their labels.
+        causal: Whether a token attends only to those before it.
     """
 
     rows: PackedBatch
@@ -32,10 +32,10 @@ class Supervision:
     causal: bool
 
     def split(self, rows_per_part: int | None) -> tuple[Supervision, ...]:
-        """Divide the rows into parts of at most so many, in order; None leaves them together.
+        """Divide the rows, in order, into parts of at most this many; None keeps them together.
 
-        Parts have as equal a size as can be. One without labels is left out: it would add nothing
-        to the sum of losses. No sequence lies in two rows, so nothing else changes.
+        Parts are as equal in size as possible. Parts without labels are omitted, as they add
+        nothing to the sum of losses. No sequence spans two rows, so nothing else changes.
         """
         if rows_per_part is None or self.rows.num_rows <= rows_per_part:
             return (self,)
@@ -45,7 +45,7 @@ class Supervision:
         return tuple(part for part in parts if len(part.labels))
 
     def part(self, start: int, end: int) -> Supervision:
-        """Return rows `start` to `end` with their labels, of which there may be none."""
+        """Return rows `start` to `end` with their labels, possibly none."""
         first, last = start * self.rows.row_length, end * self.rows.row_length
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
         return Supervision(
@@ -69,13 +69,13 @@ def _rows(packed: PackedBatch, start: int, end: int) -> PackedBatch:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What objectives know of the tokenizer.
+    """The tokenizer's properties that objectives need.
 
     Attributes:
-        size: One more than the highest id.
+        size: Highest id plus one.
         mask_id: The mask token.
         special_ids: Tokens that no text contains.
-        tokenizer: Whence words are known; without it, tokens can be masked one by one alone.
+        tokenizer: Used to find words; without it, only single tokens can be masked.
     """
 
     size: int
@@ -85,11 +85,11 @@ class Vocabulary:
 
     @cached_property
     def spellings(self) -> Spellings:
-        """What each token stands for in text; found out when first asked for.
+        """The text of each token; computed on first use.
 
         Raises:
-            ConfigError: The tokenizer does not show where words begin, or there is none.
+            ConfigError: The tokenizer does not mark word starts, or there is none.
         """
         if self.tokenizer is None:
-            raise ConfigError("selection: words and spans need the tokenizer, which is not known")
+            raise ConfigError("selection: words and spans need the tokenizer, which is unknown")
         return spellings_of(self.tokenizer)

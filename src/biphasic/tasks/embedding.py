@@ -47,16 +47,16 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
-    """How a model turns texts into vectors.
+    """How a model embeds texts.
 
     Attributes:
-        folder: Where model and tokenizer are.
-        max_seqlen: Longest input in tokens; longer ones are cut.
-        prefix: Put before every text.
-        is_lower_case: Whether texts are read in lower case.
-        is_normalized: Whether vectors have length 1.
+        folder: Folder of model and tokenizer.
+        max_seqlen: Maximum input length in tokens; longer inputs are cut.
+        prefix: Prepended to every text.
+        is_lower_case: Whether texts are lower-cased.
+        is_normalized: Whether vectors are normalized to length 1.
         begin: Tokens before every text.
-        end: Tokens behind it.
+        end: Tokens after every text.
     """
 
     folder: Path
@@ -70,13 +70,13 @@ class EmbeddingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a person may set; None leaves it to the model.
+    """User settings; None uses the model's.
 
     Attributes:
-        max_seqlen: Longest input in tokens.
-        prefix: Put before every text.
-        prompt: The name of a prompt of the model's, instead.
-        normalize: Give vectors length 1, whatever the model does.
+        max_seqlen: Maximum input length in tokens.
+        prefix: Prepended to every text.
+        prompt: Name of one of the model's prompts, used instead of `prefix`.
+        normalize: Normalize vectors to length 1.
     """
 
     max_seqlen: int | None = None
@@ -86,11 +86,11 @@ class Choices:
 
 
 def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
-    """Find a model on disk or on the hub, with what sentence-transformers keeps beside it.
+    """Find a model on disk or on the hub, with its sentence-transformers files.
 
     Raises:
         ConfigError: A revision was given for a folder.
-        DataError: There is no such model, or the hub cannot be reached.
+        DataError: The model does not exist, or the hub cannot be reached.
         ModelError: It has no weights as safetensors.
     """
     folder, commit = locate_model(model, revision=revision)
@@ -99,14 +99,14 @@ def fetch_embedding_model(model: str, *, revision: str | None = None) -> Path:
         try:
             snapshot_download(model, revision=commit, allow_patterns=patterns)
         except (HTTPError, OSError) as error:
-            raise DataError(f"model {model}: cannot be fetched as a whole ({error})") from None
+            raise DataError(f"model {model}: cannot be fetched completely ({error})") from None
     return folder
 
 
 def never_saw_both_ways(folder: Path) -> bool:
-    """Tell whether a model is a plain decoder: no export, no state, no embedding model.
+    """Return whether a model is a plain decoder: not an export, a state or an embedding model.
 
-    It embeds all the same, seeing both ways as it never learnt to.
+    It can embed texts, but with bidirectional attention that it was never trained for.
     """
     if (folder / MODULES).is_file() or (folder / "state.json").is_file():
         return False
@@ -115,18 +115,18 @@ def never_saw_both_ways(folder: Path) -> bool:
 
 
 def embedding_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
-    """Find out how a model embeds, and refuse what cannot be computed here.
+    """Read how a model embeds; raise an error if that is unsupported.
 
-    A folder with `modules.json` is read as sentence-transformers reads it; any other has its states
-    averaged, special tokens included, as in fine-tuning.
+    A folder with `modules.json` is read as by sentence-transformers. Otherwise states are averaged,
+    special tokens included, as in fine-tuning.
 
     Raises:
         ConfigError: A choice does not fit the model.
         DataError: A file is damaged.
-        ModelError: It pools in another way than by the mean.
+        ModelError: Its pooling is not the mean.
     """
     if choices.prefix is not None and choices.prompt is not None:
-        raise ConfigError("--prefix and --prompt both say what goes before a text; give one")
+        raise ConfigError("--prefix and --prompt both set the text before each input; give one")
     with reading(folder, ModelFilesError):
         return _settings(folder, choices)
 
@@ -136,7 +136,7 @@ def _settings(folder: Path, choices: Choices) -> EmbeddingSettings:
         return _sentence_settings(folder, choices)
     if choices.prompt is not None:
         raise ConfigError(
-            f"--prompt {choices.prompt}: {folder} has no prompts; give the text with --prefix"
+            f"--prompt {choices.prompt}: {folder} has no prompts; set the text with --prefix"
         )
     tokenizer = TextTokenizer.load(folder)
     limits = model_limits(folder)
@@ -157,25 +157,25 @@ def _sentence_settings(folder: Path, choices: Choices) -> EmbeddingSettings:
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(
             f"{folder}: its modules are {', '.join(names)}; only Transformer, Pooling by the mean "
-            "and Normalize can be computed here: use sentence-transformers"
+            "and Normalize are supported: use sentence-transformers"
         )
     body = folder / modules[0]["path"]
     pooling = read_json_object(folder / modules[1]["path"] / "config.json")
     if (modes := _pooling_modes(pooling)) != ["mean"]:
         raise ModelError(
-            f"{folder}: it pools by '{' and '.join(modes)}'; only the mean can be computed here: "
+            f"{folder}: it pools by '{' and '.join(modes)}'; only the mean is supported: "
             "use sentence-transformers"
         )
     config = read_config(body)
     if is_decoder(config) and not is_open(config):
         raise ModelError(
             f"{folder}: sentence-transformers runs this decoder from left to right (its "
-            "config.json does not say is_causal: false), which is not done here"
+            "config.json does not set is_causal: false), which is not supported"
         )
     prefix = _prefix(folder, choices)
     if prefix and pooling.get("include_prompt") is False:
         raise ModelError(
-            f"{folder}: it leaves the prompt out of the mean, which is not done here: use "
+            f"{folder}: it excludes the prompt from the mean, which is not supported: use "
             "sentence-transformers"
         )
     stated = read_json_object(body / _READING) if (body / _READING).is_file() else {}
@@ -215,10 +215,10 @@ def _prefix(folder: Path, choices: Choices) -> str:
 
 
 def _framing(folder: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens that a tokenizer puts before and behind every text."""
+    """Return the tokens that a tokenizer adds before and after every text."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise DataError(f"{folder}: no tokenizer.json; only fast tokenizers can be used")
+        raise DataError(f"{folder}: no tokenizer.json; only fast tokenizers are supported")
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -245,10 +245,10 @@ class Embedder:
     """A loaded model that embeds texts.
 
     Attributes:
-        settings: How.
+        settings: Embedding settings.
         tokenizer: Its tokenizer.
         encoder: Its body.
-        batch_tokens: Most tokens of a batch; None for what the device is good at.
+        batch_tokens: Maximum tokens of a batch; None for the device's default.
     """
 
     settings: EmbeddingSettings
@@ -258,7 +258,7 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Numbers of a vector."""
+        """Dimensions of a vector."""
         return self.encoder.model.config.hidden_size
 
     @torch.inference_mode()
@@ -270,7 +270,7 @@ class Embedder:
         """
         sequences, num_cut = self._sequences(texts)
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        # A tokenizer without special tokens makes nothing of an empty text.
+        # A tokenizer without special tokens gives no tokens for an empty text.
         filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
         if filled:
             chosen = [sequences[index] for index in filled]
@@ -305,14 +305,14 @@ def load_embedder(
     batch_tokens: int | None = None,
     watch: Callable[[int, int], None] = lambda *_: None,
 ) -> Embedder:
-    """Load a model to embed with.
+    """Load a model for embedding.
 
     Args:
-        settings: How.
-        precision: What it computes in; vectors are in float32 either way.
-        batch_tokens: Most tokens of a batch; by default 4,096, on a GPU 65,536.
-        watch: Told after each batch how many of the texts given to `embed` are read, and of how
-            many.
+        settings: Embedding settings.
+        precision: Compute precision; vectors are always float32.
+        batch_tokens: Maximum tokens of a batch; by default 4,096, on a GPU 65,536.
+        watch: Called after each batch with the number of texts read and the total of the `embed`
+            call.
 
     Raises:
         ModelError: The model cannot be an encoder.

@@ -1,4 +1,4 @@
-"""Files of texts to files of vectors, in windows, so that memory does not grow with the input."""
+"""Encodes files of texts to files of vectors, in windows of bounded memory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from biphasic.tasks.formats.rows import Row
 from biphasic.training.memory import tune_allocator
 
 SUFFIXES = (".npy", ".parquet")
-# Texts that are sorted by length together; no more of them are in memory at once.
+# Texts sorted by length together: the maximum held in memory.
 _WINDOW_TEXTS = 16_384
 _WINDOW_CHARACTERS = 16 * 2**20
 _DTYPE = "<f4"
 
 Report = Callable[[int, int | None], None]
-"""Called with the texts done, and the texts in all where that is known."""
+"""Called with the number of texts done and the total, if known."""
 _Write = Callable[[Sequence[str], NDArray[np.float32]], None]
 
 
 @dataclass(frozen=True)
 class EncodingSummary:
-    """What was encoded.
+    """Counts and time of an encoding.
 
     Attributes:
         num_texts: Texts read.
-        num_cut: Those that were longer than the limit.
-        num_empty: Those without any text.
-        seconds: Time it took, loading the model apart.
+        num_cut: Truncated texts.
+        num_empty: Empty texts.
+        seconds: Duration, without loading the model.
     """
 
     num_texts: int
@@ -60,24 +60,23 @@ def encode_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> EncodingSummary:
-    """Write a vector for each text of an input, in its order.
+    """Write a vector for each text of an input, in order.
 
-    All of the input is checked before the model is loaded, unless it is a stream.
+    The whole input is checked before the model is loaded, unless it is a stream.
 
     Args:
-        settings: How the model embeds.
+        settings: Embedding settings of the model.
         source: The input.
         out: `.npy`, float32 [num_texts, width]; or `.parquet` with `id` and `embedding`.
-        field: Column or key that is the text.
-        precision: What the model computes in.
-        batch_tokens: Most tokens of a batch.
-        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
-            CPU, when None.
-        report: Told how far it is.
+        field: Column or key of the text.
+        precision: Compute precision.
+        batch_tokens: Maximum tokens of a batch.
+        device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, or the CPU if there is none.
+        report: Progress callback.
 
     Raises:
-        ConfigError: There is no such device.
-        DataError: A row has no text, or there is none.
+        ConfigError: The device does not exist.
+        DataError: A row has no text, or the input is empty.
         ModelError: The model cannot be an encoder.
     """
     chosen = parse_device(device)
@@ -147,7 +146,7 @@ def _parquet_writer(path: Path, width: int) -> Iterator[_Write]:
 
 @contextmanager
 def _npy_writer(path: Path, width: int) -> Iterator[_Write]:
-    """Append rows, and put their number into the header at the end: numpy leaves room for it."""
+    """Append rows, and write their number into the header at the end: numpy leaves room for it."""
     with path.open("w+b") as stream:
         num_rows = 0
 

@@ -1,4 +1,4 @@
-"""Token sequences of a task, and rows of them through a model."""
+"""Token sequences of a task, and running rows of them through a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from biphasic.tasks.records import TaskInfo
 from biphasic.tasks.scores import SplitScores
 from biphasic.training.memory import release_excess
 
-# Rows of training are as long as the batch's longest sequence, rounded up to this many tokens.
+# Training rows are as long as the batch's longest sequence, rounded up to this many tokens.
 _ROW_MULTIPLE = 16
 _EVALUATION_TOKENS = 4096
 
@@ -29,12 +29,12 @@ class EncodedTask(Protocol):
     """A task as token sequences, with its loss and its evaluation.
 
     Attributes:
-        info: What the task is.
-        num_outputs: Width of the linear head; 0 where there is none.
+        info: Description of the task.
+        num_outputs: Width of the linear head; 0 without a head.
         num_train: Training examples, of which an optimizer step takes `batch_size`.
-        pad_id: Token that fills rows.
-        num_truncated: For each split the sequences that were cut.
-        trained_sequences: The sequences that training reads.
+        pad_id: Padding token.
+        num_truncated: Truncated sequences by split.
+        trained_sequences: The sequences used in training.
     """
 
     @property
@@ -66,14 +66,14 @@ class EncodedTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model that reads sequences in both directions, packed or padded as it was loaded for."""
+    """A bidirectional model on sequences, packed or padded as it was loaded."""
 
     model: PreTrainedModel
     pad_id: int
 
     @property
     def device(self) -> torch.device:
-        """Where the model's weights are."""
+        """Device of the model's weights."""
         return self.model.device
 
     def states(
@@ -83,11 +83,11 @@ class Encoder:
 
         Args:
             sequences: One or more.
-            row_multiple: Packed rows hold the longest sequence, rounded up to so many tokens.
+            row_multiple: Packed rows hold the longest sequence, rounded up to this many tokens.
 
         Returns:
             Hidden states in fp32, [num_tokens, hidden_size], and the start and end of each
-            sequence among them, int64 [num_sequences, 2].
+            sequence in them, int64 [num_sequences, 2].
         """
         if batching_of(self.model) == "padded":
             hidden, spans = padded_states(self.model, sequences, pad_id=self.pad_id)
@@ -102,15 +102,15 @@ class Encoder:
     ) -> Iterator[tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]]:
         """Run any number of sequences through the model, longest first.
 
-        Sorted by length, the sequences of a batch are nearly equal, so rows hold little padding if
-        they are no longer than the longest.
+        Sorted by length, the sequences of a batch are nearly equal, so rows as long as the longest
+        hold little padding.
 
         Args:
             sequences: Any number.
-            batch_tokens: Most tokens of a batch; a longer sequence is a batch of its own.
+            batch_tokens: Maximum tokens of a batch; a longer sequence is a batch of its own.
 
         Yields:
-            Which sequences these are, and their states and spans as in `states`.
+            The indices of the sequences, and their states and spans as in `states`.
 
         Raises:
             TrainingError: A state is not finite.
@@ -144,10 +144,10 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class WatchedEncoder(Encoder):
-    """An encoder that tells how many of the sequences that it was given it has read."""
+    """An encoder that reports how many of its input sequences it has read."""
 
     watch: Callable[[int, int], None]
-    """Called after each batch with the sequences read and the sequences in all."""
+    """Called after each batch with the sequences read and the total."""
 
     def batches(
         self, sequences: Sequence[TokenIds], *, batch_tokens: int | None = None
@@ -163,8 +163,8 @@ class WatchedEncoder(Encoder):
 def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
     """Average the states of each sequence, special tokens included.
 
-    A product with a dense averaging matrix: one fixed order of summation on every device, where
-    scattered additions would have none.
+    Implemented as a product with a dense averaging matrix, which has a fixed order of summation on
+    every device; scattered additions do not.
     """
     weights = np.zeros((len(spans), hidden.shape[0]), dtype=np.float32)
     for row, (start, end) in zip(weights, spans.tolist(), strict=True):
@@ -173,7 +173,7 @@ def mean_pool(hidden: Tensor, spans: NDArray[np.int64]) -> Tensor:
 
 
 def token_ids(sequences: Sequence[TokenIds]) -> TokenIds:
-    """Return the tokens of sequences, each once, in ascending order."""
+    """Return the distinct tokens of sequences, in ascending order."""
     return np.flatnonzero(np.bincount(np.concatenate(sequences)))
 
 
@@ -188,7 +188,7 @@ def new_head(hidden_size: int, num_outputs: int, *, generator: torch.Generator) 
 
 
 def frame(ids: Sequence[int], tokenizer: TextTokenizer, *, max_seqlen: int) -> TokenIds:
-    """Put ids between BOS and EOS, cut so that all fit."""
+    """Put ids between BOS and EOS, cut to fit."""
     return np.array([tokenizer.bos_id, *ids[: max_seqlen - 2], tokenizer.eos_id], dtype=np.int64)
 
 

@@ -1,6 +1,6 @@
-"""Fine-tuning: one model, one task, one learning rate, one seed, to scores per example.
+"""Fine-tuning: one model, one task, one learning rate, one seed; yields scores per example.
 
-Zero-shot tasks go the same way, with no steps to take.
+Zero-shot tasks use the same path with zero steps.
 """
 
 from __future__ import annotations
@@ -57,16 +57,15 @@ Status = Literal["finished", "diverged"]
 
 @dataclass(frozen=True, slots=True)
 class FinetuneRun:
-    """All that determines a fine-tuning, beside the model it begins with.
+    """Everything that determines a fine-tuning besides the initial model.
 
     Attributes:
-        task: What is trained on.
-        learning_rate: The peak; without meaning where the task is zero-shot.
-        seed: Seed of head, order and dropout; without meaning where the task is zero-shot.
+        task: The task to train on.
+        learning_rate: The peak; meaningless for a zero-shot task.
+        seed: Seed of head, order and dropout; meaningless for a zero-shot task.
         protocol: All other constants.
-        evaluations: The tasks to score, each of which knows its own documents and lengths. Others
-            than `task` itself are retrieval, after fine-tuning on retrieval. Without any it is
-            `task` alone.
+        evaluations: The tasks to score; defaults to `task`. Other tasks must be retrieval tasks,
+            scored after fine-tuning on retrieval.
     """
 
     task: EncodedTask
@@ -83,18 +82,18 @@ class FinetuneRun:
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
-    """What came of a run on one of the tasks it was scored on.
+    """Result of a run on one of its scored tasks.
 
     Attributes:
         task: The task that was scored.
-        trained_on: Name of the task that was trained on, where it is another one.
+        trained_on: Name of the task trained on, if it is another one.
         learning_rate: The peak.
         seed: The seed.
-        status: Whether loss, gradients and states remained finite.
-        steps: Optimizer steps that were taken.
-        scores: Scores by split; None where the run diverged.
-        seconds: Time for the training and for the scoring of this task.
-        num_truncated: What the length limit took from the scored task; its encoding names it.
+        status: Whether loss, gradients and states stayed finite.
+        steps: Optimizer steps taken.
+        scores: Scores by split; None if the run diverged.
+        seconds: Duration of training plus that of scoring this task.
+        num_truncated: Truncation counts of the scored task, named by its encoding.
     """
 
     task: TaskInfo
@@ -110,14 +109,14 @@ class FinetuneResult:
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A model as a run has left it; what is here changes as soon as the next run begins.
+    """The model after a run; the next run overwrites it.
 
     Attributes:
-        run: What was run.
-        results: What came of it, for each scored task.
-        weights: All tensors of the body by name, as training keeps them: in fp32, but for the
+        run: The run.
+        results: Its results, one per scored task.
+        weights: All tensors of the body by name, as kept in training: in fp32, except with
             precision `paper`.
-        head: Likewise those of the head; none where the task has no head.
+        head: All tensors of the head; empty if the task has no head.
     """
 
     run: FinetuneRun
@@ -127,9 +126,9 @@ class TrainedModel:
 
 
 Report = Callable[[FinetuneRun, int, int, float], None]
-"""Called after each step with the run, the steps taken, the steps in all and the loss."""
+"""Called after each step with the run, the steps taken, the total steps and the loss."""
 Keep = Callable[[TrainedModel], None]
-"""Called after each run with the model as it then is."""
+"""Called after each run with the trained model."""
 
 
 def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> EncodedTask:
@@ -150,19 +149,19 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
 
 
 class Finetuner:
-    """One loaded model, fine-tuned again and again from the weights it was loaded with.
+    """One loaded model, fine-tuned repeatedly from its initial weights.
 
-    The weights are put back after every run, so a run's result does not depend on those before it.
+    The weights are restored after every run, so a result does not depend on earlier runs.
     """
 
     def __init__(self, model: PreTrainedModel, *, precision: FinetunePrecision) -> None:
-        """Take a model over: it computes in `precision` from then on.
+        """Take ownership of a model and compute in `precision` from now on.
 
         Raises:
             ModelError: The model's weights are not in fp32.
         """
         if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
-            raise ModelError("fine-tuning begins from weights in fp32; load the model anew")
+            raise ModelError("fine-tuning starts from weights in fp32; load the model again")
         self.precision: FinetunePrecision = precision
         self._model = model
         self._body = set_precision(model, precision)
@@ -173,14 +172,14 @@ class Finetuner:
     def run(
         self, run: FinetuneRun, *, progress: Report | None = None, keep: Keep | None = None
     ) -> tuple[FinetuneResult, ...]:
-        """Fine-tune by the protocol and score the last step on each of the run's tasks.
+        """Fine-tune by the protocol, then score the final weights on each of the run's tasks.
 
-        A loss, gradient or state that is not finite ends the run as diverged; that is a result
-        too, for every task. The result on a task does not depend on the others.
+        A non-finite loss, gradient or state ends the run as diverged, which is a valid result for
+        every task. The result on a task does not depend on the others.
 
         Raises:
-            ConfigError: The run wants another precision, has nothing to train on, or is to be
-                scored on a task that does not go with what it is trained on.
+            ConfigError: The run needs another precision, has nothing to train on, or scores a task
+                that does not fit the training task.
         """
         self._check(run)
         started = time.perf_counter()
@@ -199,24 +198,24 @@ class Finetuner:
         trained = run.task.info
         if run.protocol.precision != self.precision:
             raise ConfigError(
-                f"precision: the run wants {run.protocol.precision}, but the model was prepared "
+                f"precision: the run needs {run.protocol.precision}, but the model was prepared "
                 f"for {self.precision}; group runs by precision"
             )
         if run.protocol.batching != batching_of(self._model):
             raise ConfigError(
-                f"batching: the run wants {run.protocol.batching} sequences, but the model was "
+                f"batching: the run needs {run.protocol.batching} sequences, but the model was "
                 f"loaded for {batching_of(self._model)} ones; group runs by batching"
             )
         if not run.task.num_train and trained.kind != ZERO_SHOT:
             raise ConfigError(
                 f"task '{trained.name}': no training split; fine-tune on another task and score "
-                "this one afterwards, or let it be of kind 'zs' (no fine-tuning)"
+                "this one afterwards, or use kind 'zs' (no fine-tuning)"
             )
         for task in run.scored:
             if task.info != trained and (task.info.kind, trained.kind) != ("ir", "ir"):
                 raise ConfigError(
                     f"task '{task.info.name}' ({task.info.kind}) cannot be scored after "
-                    f"fine-tuning on '{trained.name}' ({trained.kind}); retrieval alone can be, "
+                    f"fine-tuning on '{trained.name}' ({trained.kind}); only retrieval can be, "
                     "after retrieval"
                 )
 
@@ -252,15 +251,15 @@ class Finetuner:
     def _train(
         self, encoder: Encoder, head: nn.Module, run: FinetuneRun, progress: Report | None
     ) -> tuple[int, bool]:
-        """Take the steps; return how many were taken, and whether all was finite."""
+        """Run the optimizer steps; return their number, and whether everything stayed finite."""
         if not run.protocol.num_steps(run.task.num_train):  # zero-shot
             return 0, True
         embedding = self._model.get_input_embeddings()
-        # Without fp32 weights behind them decays are lost in rounding, step by step.
+        # Without fp32 weights, per-step decay would be lost in rounding.
         if self.precision == "paper" or not isinstance(embedding, nn.Embedding):
             optimizer = _new_optimizer(self._body, head, run.protocol)
             return _take_steps(encoder, head, optimizer, run, progress)
-        # Padding is read too, whatever the model makes of it.
+        # Padding is read as well, so its embedding row counts.
         trained = token_ids([*run.task.trained_sequences, np.array([run.task.pad_id])])
         with short_table(embedding, self._body, trained) as table:
             optimizer = _new_optimizer(table.weights, head, run.protocol)
@@ -283,7 +282,7 @@ def finetune_group(
     progress: Report | None = None,
     keep: Keep | None = None,
 ) -> Iterator[tuple[FinetuneResult, ...]]:
-    """Fine-tune a model once for each run, all from the weights it has now; see `Finetuner`."""
+    """Fine-tune a model once per run, each time from its current weights; see `Finetuner`."""
     if runs:
         finetuner = Finetuner(model, precision=runs[0].protocol.precision)
         for run in runs:
@@ -295,7 +294,7 @@ def batch_indices(
 ) -> NDArray[np.int64]:
     """Return the training examples of a step: a pure function of its arguments.
 
-    Every example comes once in an epoch; an epoch's last batch may be smaller.
+    Every example occurs once per epoch; the last batch of an epoch may be smaller.
     """
     epoch, batch = divmod(step, -(-num_train // batch_size))
     order = _epoch_order(num_train, finetune_seed, epoch)
@@ -341,7 +340,7 @@ def _take_steps(
         optimizer.weights.gather_gradients()
         try:
             optimizer.step(learning_rate(schedule, step, total_steps=num_steps))
-        except TrainingError:  # a gradient that is not finite
+        except TrainingError:  # a non-finite gradient
             return step, False
         if not torch.isfinite(loss):
             return step + 1, False
@@ -362,7 +361,7 @@ def _score(encoder: Encoder, head: nn.Module, task: EncodedTask) -> dict[str, Sp
 
 @contextmanager
 def _seeded(finetune_seed: int) -> Iterator[None]:
-    """Seed what draws from torch's own generator (dropout), and leave the generator as it was."""
+    """Seed torch's global generator (used by dropout), and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("finetune-dropout", finetune_seed))
         yield

@@ -1,4 +1,4 @@
-"""Fine-tuned models as folders: what `head.json` says, and how such a folder is read."""
+"""Fine-tuned models as folders: the contents of `head.json`, and loading."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ Form = Literal[
     "sentence-transformers",
     "separate-head",
 ]
-"""What others load a folder as: one of transformers' classes with the same function, an encoder for
-sentences, or an encoder whose head stands beside it in `head.safetensors`."""
+"""How other libraries load a folder: with a transformers class of the same function, as an encoder
+for sentences, or as an encoder with a separate head in `head.safetensors`."""
 
 
 class HeadWeights(Record):
-    """Where the linear head is: its weight [num_outputs, hidden_size], its bias [num_outputs]."""
+    """Names of the linear head's weight [num_outputs, hidden_size] and bias [num_outputs]."""
 
     file: str
     weight: str
     bias: str
     num_outputs: PositiveInt
-    """Rows that are the head's; the tensors may have more."""
+    """Rows that belong to the head; the tensors may have more."""
 
 
 class HeadRecord(Record):
-    """`head.json`: what a fine-tuned model does, and how it was made."""
+    """`head.json`: the task of a fine-tuned model, and how it was trained."""
 
     format: Literal["biphasic.head/1"]
     kind: Kind
@@ -57,7 +57,7 @@ class HeadRecord(Record):
     title: str
     metric: str
     model: str
-    """What was fine-tuned, as it was named."""
+    """The model that was fine-tuned, as the user named it."""
     model_identity: str
     learning_rate: float
     seed: int
@@ -67,25 +67,25 @@ class HeadRecord(Record):
     protocol: dict[str, Any]
     """Constants of fine-tuning and encoding; `max_seqlen` is the longest input in tokens."""
     head: HeadWeights | None = None
-    """None where there is none: retrieval compares pooled states."""
+    """None if the model has no head: retrieval compares pooled states."""
     labels: tuple[str, ...] = ()
     """`sc`, `ml` and `tc`: names of the outputs."""
     fields: tuple[str, ...] = ()
-    """`sc`, `ml` and `sr`: what an example has, as the template names it."""
+    """`sc`, `ml` and `sr`: fields of an example, named as in the template."""
     template: str | None = None
-    """`sc`, `ml` and `sr`: how these become one text; None where the one field is the text."""
+    """`sc`, `ml` and `sr`: joins the fields into one text; None if the single field is the text."""
     query_template: str | None = None
-    """`ir` and `zs`: how a query is written, over {text}."""
+    """`ir` and `zs`: template of a query, over {text}."""
     document_template: str | None = None
-    """`ir` and `zs`: how a document is written, over {title} and {text}."""
+    """`ir` and `zs`: template of a document, over {title} and {text}."""
     mean: float = 0.0
-    """`sr`: an output of 0 stands for this value."""
+    """`sr`: value of an output of 0."""
     deviation: float = 1.0
-    """`sr`: an output of 1 stands for so much more."""
+    """`sr`: value difference per unit of output."""
     may_abstain: bool = False
     """`qa`: whether the model may answer that there is no answer."""
     max_answer_tokens: PositiveInt = 1
-    """`qa`: longest answer."""
+    """`qa`: longest answer, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class FinetunedModel:
     """A fine-tuned model, ready to predict.
 
     Attributes:
-        record: What it does.
+        record: Contents of `head.json`.
         protocol: How its inputs are encoded.
         tokenizer: Its tokenizer.
         encoder: Its body.
@@ -108,10 +108,10 @@ class FinetunedModel:
 
 
 def read_head(folder: Path) -> HeadRecord:
-    """Read what a folder says of its model, without loading that.
+    """Read a folder's `head.json` without loading the model.
 
     Raises:
-        DataError: It is no folder of a fine-tuned model.
+        DataError: It is not a fine-tuned model's folder.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
@@ -122,19 +122,19 @@ def read_head(folder: Path) -> HeadRecord:
         )
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != HEAD_FORMAT:
-        raise DataError(f"{path}: not in the format {HEAD_FORMAT}; fine-tune anew")
+        raise DataError(f"{path}: not in the format {HEAD_FORMAT}; fine-tune again")
     return parse_record(HeadRecord, raw, where=str(path))
 
 
 def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
-    """Load a fine-tuned model as it was scored: the same batching, the same precision.
+    """Load a fine-tuned model with the batching and precision it was scored with.
 
     Args:
-        folder: As `biphasic finetune` writes it.
-        precision: What to compute in instead.
+        folder: Written by `biphasic finetune`.
+        precision: Overrides the precision.
 
     Raises:
-        DataError: It is no folder of a fine-tuned model.
+        DataError: It is not a fine-tuned model's folder.
         ModelError: Its weights are missing or damaged.
     """
     record = read_head(folder)

@@ -1,4 +1,4 @@
-"""A fine-tuned model on files of texts."""
+"""Predictions of a fine-tuned model on files of texts."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from biphasic.tasks.formats.rows import Row
 from biphasic.tasks.predictors import example_of, predictor_of
 from biphasic.training.memory import tune_allocator
 
-# Examples that are sorted by length together; no more of them are in memory at once.
+# Examples sorted by length together: the maximum held in memory.
 _WINDOW = 65_536
 _FIELDS = {"tc": ("text",), "qa": ("question", "context")}
 
 Report = Callable[[int, int | None], None]
-"""Called with the examples done, and the examples in all where that is known."""
+"""Called with the number of examples done and the total, if known."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was predicted.
+    """Counts of a prediction run.
 
     Attributes:
         num_examples: Examples read.
-        num_cut: Those of which the length limit took something.
-        num_empty: Those without any text.
-        max_seqlen: The limit, in tokens.
+        num_cut: Truncated examples.
+        num_empty: Empty examples.
+        max_seqlen: The length limit, in tokens.
     """
 
     num_examples: int
@@ -48,17 +48,17 @@ class Summary:
 
 
 class TextColumns:
-    """Which columns of an input hold the fields of a task; chosen by its first row."""
+    """The input columns of a task's fields; chosen by the first row."""
 
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
         """Choose columns for a model.
 
         Args:
-            record: The model's.
-            given: A column for each field, in the fields' order; the usual names when empty.
+            record: The model's record.
+            given: One column per field, in the fields' order; the usual names if empty.
 
         Raises:
-            DataError: Too many or too few are given.
+            DataError: The number of columns is wrong.
         """
         self.fields = record.fields or _FIELDS[record.kind]
         self._may_have_tokens = record.kind == "tc" and not given
@@ -70,7 +70,7 @@ class TextColumns:
         self._chosen = dict(zip(self.fields, given, strict=True)) if given else {}
 
     def renamed(self, row: Row) -> Row:
-        """Return a row with the task's fields under their own names, and its id.
+        """Return a row with its id and the task's fields under their own names.
 
         Raises:
             DataError: A column is missing.
@@ -84,7 +84,7 @@ class TextColumns:
         return replace(row, value={**value, **_own_id(row)})
 
     def is_empty(self, row: Row) -> bool:
-        """Tell whether none of a row's fields holds any text."""
+        """Return whether all of a row's fields are empty."""
         value = self.renamed(row).value
         texts = [value.get(field) for field in self.fields if field in value]
         return bool(texts) and not any(isinstance(text, str) and text.strip() for text in texts)
@@ -120,27 +120,26 @@ def predict_file(
     device: str | None = None,
     report: Report | None = None,
 ) -> Summary:
-    """Predict on every example of an input, in its order; a row for each.
+    """Predict on every example of an input, in order, one output row each.
 
-    All of the input is checked before the model is loaded, unless it is a stream.
+    The whole input is checked before the model is loaded, unless it is a stream.
 
     Args:
-        folder: A fine-tuned model, as `biphasic finetune` writes it.
+        folder: A fine-tuned model, written by `biphasic finetune`.
         source: The input.
         out: `.jsonl`, `.csv` or `.parquet`; standard output when None.
-        columns: Which hold the text, or the two texts, or question and context.
-        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
-            CPU, when None.
-        report: Told how far it is.
+        columns: TextColumns of the text, the two texts, or question and context.
+        device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, or the CPU if there is none.
+        report: Progress callback.
 
     Raises:
-        ConfigError: There is no such device.
-        DataError: The folder holds no fine-tuned model that predicts, or a row cannot be used.
+        ConfigError: The device does not exist.
+        DataError: The folder holds no fine-tuned model that predicts, or a row is unusable.
     """
     wanted = parse_device(device)
     record = read_head(folder)
     if record.kind in {"ir", "zs"}:
-        raise DataError(f"{folder}: for retrieval, nothing to predict; use 'biphasic encode'")
+        raise DataError(f"{folder}: a retrieval model predicts nothing; use 'biphasic encode'")
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
@@ -171,7 +170,7 @@ def predict_file(
 
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
-    """Return the id of a row, and what is predicted on."""
+    """Return the id and the example of a row."""
     renamed = columns.renamed(row)
     return renamed.id(), example_of(renamed, record)
 

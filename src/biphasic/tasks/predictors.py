@@ -1,4 +1,4 @@
-"""From examples to predictions, by kind of task: the same computation that scored the model."""
+"""Predictions on examples, by kind of task, with the computation that scored the model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PAIR = ("text_a", "text_b")
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model makes of some examples.
+    """Predictions on some examples.
 
     Attributes:
-        rows: A prediction for each, its values by column.
-        num_cut: Examples of which the length limit took something.
+        rows: One prediction per example, its values by column.
+        num_cut: Number of truncated examples.
     """
 
     rows: list[dict[str, Any]]
@@ -45,19 +45,19 @@ class Predictor(Protocol):
     """Predictions of one kind of task.
 
     Attributes:
-        columns: Types of what a prediction has, by name.
+        columns: Types of a prediction's values, by name.
     """
 
     @property
     def columns(self) -> dict[str, pa.DataType]: ...  # noqa: D102 - see the class
 
     def predict(self, encoder: Encoder, examples: Sequence[Any]) -> Predicted:
-        """Predict on examples, one or more."""
+        """Predict on one or more examples."""
         ...
 
 
 def predictor_of(finetuned: FinetunedModel) -> Predictor:
-    """Return what predicts with a model of any kind but retrieval."""
+    """Return the predictor of a model of any kind except retrieval."""
     kinds: dict[str, Callable[[FinetunedModel], Predictor]] = {
         "sc": Classes,
         "ml": LabelSets,
@@ -69,11 +69,11 @@ def predictor_of(finetuned: FinetunedModel) -> Predictor:
 
 
 def example_of(row: Row, record: HeadRecord) -> Any:
-    """Return what a model predicts on.
+    """Return the example that a row holds.
 
     Args:
         row: With the task's fields under their own names.
-        record: The model's.
+        record: The model's record.
 
     Raises:
         DataError: The row cannot be used.
@@ -102,7 +102,7 @@ def _words(row: Row) -> Words:
 
 @dataclass(frozen=True)
 class Classes:
-    """Sequence classification: a label, and the probability of each."""
+    """Sequence classification: a label and the probability of each label."""
 
     finetuned: FinetunedModel
 
@@ -112,7 +112,7 @@ class Classes:
         return {"label": pa.string(), "probabilities": _shares(self.finetuned)}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
-        """Predict the label of texts."""
+        """Predict the labels of texts."""
         logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         labels = self.finetuned.record.labels
         rows = [
@@ -129,7 +129,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class LabelSets:
-    """Multi-label classification: the labels that hold, and the probability of each."""
+    """Multi-label classification: the labels that apply and the probability of each label."""
 
     finetuned: FinetunedModel
 
@@ -139,7 +139,7 @@ class LabelSets:
         return {"labels": pa.list_(pa.string()), "probabilities": _shares(self.finetuned)}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
-        """Predict the labels of texts."""
+        """Predict the label sets of texts."""
         logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         names = self.finetuned.record.labels
         rows = [
@@ -168,7 +168,7 @@ class Values:
         return {"score": pa.float64()}
 
     def predict(self, encoder: Encoder, examples: Sequence[str]) -> Predicted:
-        """Predict the number of texts."""
+        """Predict the numbers of texts."""
         outputs, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         record = self.finetuned.record
         values = outputs[:, 0].astype(np.float64) * record.deviation + record.mean
@@ -181,8 +181,8 @@ class Words:
 
     Attributes:
         words: The words.
-        starts: Where each begins in the text, in characters.
-        text: The text; None where the words were given as they are.
+        starts: Start of each word in the text, in characters.
+        text: The text; None if the words were given.
     """
 
     words: tuple[str, ...]
@@ -192,13 +192,13 @@ class Words:
 
 @dataclass(frozen=True)
 class Entities:
-    """Token classification: entities, and for words that were given as they are also their tags."""
+    """Token classification: entities, and also tags if the words were given."""
 
     finetuned: FinetunedModel
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
-        """Entities with borders in characters (in words where these were given), and tags."""
+        """Entities with borders in characters (in words if these were given), and tags."""
         entity = pa.struct(
             [
                 ("type", pa.string()),
@@ -253,9 +253,9 @@ def _place(example: Words, first: int, last: int) -> dict[str, Any]:
 
 
 def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
-    """Return first and last word of each entity, strictly as they are scored.
+    """Return first and last word of each entity, with the strict rule used in scoring.
 
-    An entity begins with `B-`; an `I-` that does not go on with an entity of its type is none.
+    An entity starts with `B-`; an `I-` that does not continue an entity of its type is ignored.
     """
     borders: list[tuple[int, int]] = []
     for place, tag in enumerate(tags):
@@ -268,7 +268,7 @@ def entity_borders(tags: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def split_words(text: str) -> Words:
-    """Cut a text into words: runs of letters, marks and digits; any other sign is one by itself."""
+    """Split a text into words: runs of letters, marks and digits; each other sign is a word."""
     words: list[str] = []
     starts: list[int] = []
     place = 0
@@ -289,7 +289,7 @@ def _is_of_word(sign: str) -> bool:
 
 @dataclass(frozen=True)
 class Answers:
-    """Question answering: the answer and where it stands, or none where the model may abstain."""
+    """Question answering: the answer and its position, or none if the model abstains."""
 
     finetuned: FinetunedModel
 
@@ -323,7 +323,7 @@ class Answers:
     def _row(self, span: Span, context: str) -> dict[str, Any]:
         may_abstain = self.finetuned.record.may_abstain
         answer = span.text(context, may_abstain=may_abstain)
-        # Without a token of context there is nothing that could have a score.
+        # Without a context token there is nothing to score.
         row = {
             "answer": answer,
             "start": None,
@@ -352,6 +352,6 @@ def _pooled_outputs(
 
 
 def _softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return probabilities, in double precision so that they add up to one."""
+    """Return probabilities, in double precision so their sum is one."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)

@@ -8,15 +8,15 @@ from typing import Literal
 
 Kind = Literal["sc", "ml", "sr", "tc", "qa", "ir", "zs"]
 """Sequence classification, multi-label classification, sequence regression, token classification,
-question answering, retrieval, and zero-shot retrieval: without fine-tuning."""
+question answering, retrieval, and zero-shot retrieval."""
 KINDS: tuple[Kind, ...] = ("sc", "ml", "sr", "tc", "qa", "ir", "zs")
 TEXT_KINDS: tuple[Kind, ...] = ("sc", "ml", "sr")
-"""Those that learn from the mean state of a text or a pair."""
+"""Kinds that learn from the mean state of a text or a pair."""
 LABEL_KINDS: tuple[Kind, ...] = ("sc", "ml", "tc")
-"""Those whose outputs have names."""
+"""Kinds with named outputs."""
 SPLITS = ("train", "validation", "test")
 _RETRIEVAL = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
-# The first metric of each kind is its primary one unless a task names another.
+# The first metric of each kind is the default primary metric.
 METRICS_BY_KIND = {
     "sc": ("accuracy", "macro_f1", "matthews"),
     "ml": ("micro_f1", "macro_f1", "subset_accuracy"),
@@ -30,17 +30,17 @@ METRICS_BY_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """What a task is called, how it is scored, and which bytes it was read from.
+    """Name, metric and source hash of a task.
 
     Attributes:
-        name: As reports call it.
-        kind: What is learnt.
+        name: Name in reports.
+        kind: Kind of task.
         title: Longer name.
-        metric: The metric that decides.
-        sha256: Hash of all that the examples were read from.
-        trained_on: Name of the task whose training split stands in for its own, or None.
-        overlaps: How many examples of a later split also stand in an earlier one, by
-            `"train/test"` and the like; pairs of splits without any are left out.
+        metric: The primary metric.
+        sha256: Hash of everything the examples were read from.
+        trained_on: Task whose training split replaces this task's own, or None.
+        overlaps: Number of examples of a later split that also occur in an earlier one, by
+            `"train/test"` and the like; pairs of splits without overlap are omitted.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class LabelledText:
-    """A text, or a pair already written as one text, and its label."""
+    """A text, or a pair already joined into one text, and its label."""
 
     id: str
     text: str
@@ -63,7 +63,7 @@ class LabelledText:
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelText:
-    """A text, or a pair already written as one text, and its labels: any number, each once."""
+    """A text, or a pair already joined into one text, and its distinct labels, possibly none."""
 
     id: str
     text: str
@@ -72,7 +72,7 @@ class MultiLabelText:
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """A text, or a pair already written as one text, and the number to predict."""
+    """A text, or a pair already joined into one text, and the number to predict."""
 
     id: str
     text: str
@@ -81,7 +81,7 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Words and their BIO2 tags, as numbers into the task's labels."""
+    """Words and their BIO2 tags, as indices into the task's labels."""
 
     id: str
     words: tuple[str, ...]
@@ -90,7 +90,7 @@ class TaggedSentence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A text that stands in the context at `start`, in characters."""
+    """A text that occurs in the context at `start`, in characters."""
 
     text: str
     start: int
@@ -98,7 +98,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context; without answers it is unanswerable."""
+    """A question about a context; unanswerable if it has no answers."""
 
     id: str
     question: str
@@ -121,7 +121,7 @@ class ClassificationTask:
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelTask:
-    """Multi-label classification: for each text all labels that hold, which may be none."""
+    """Multi-label classification: each text has any number of labels, possibly none."""
 
     info: TaskInfo
     labels: tuple[str, ...]
@@ -174,11 +174,11 @@ class RetrievalTask:
     """Retrieval, fine-tuned (`ir`) or zero-shot (`zs`).
 
     Attributes:
-        info: What the task is.
-        corpus: Documents by id, as the model reads them: titles and prompts written in.
+        info: Description of the task.
+        corpus: Documents by id, as the model reads them, with titles and prompts.
         queries: Queries by id, as the model reads them.
-        qrels: For each split the judgements by query. There is no `train` where the task is
-            zero-shot or trained on another one.
+        qrels: Judgements by split and query. There is no `train` if the task is zero-shot or is
+            trained on another task.
     """
 
     info: TaskInfo
@@ -202,7 +202,7 @@ Task = (
 
 
 def epoch_length(task: Task) -> int:
-    """Return what one epoch of training reads: examples, or pairs of a query and a document."""
+    """Return the length of a training epoch: examples, or query-document pairs."""
     if not isinstance(task, RetrievalTask):
         return task.num_examples("train")
     judged = task.qrels.get("train", {}).values()

@@ -1,4 +1,4 @@
-"""Results of fine-tunings on disk: metrics as JSON, the score of every example as Parquet."""
+"""Fine-tuning results on disk: metrics as JSON, per-example scores as Parquet."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NOTHING = SplitScores({}, (), np.empty(0))
 
 
 def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: str) -> None:
-    """Write a run's folder, complete or not at all: `result.json` and `scores.parquet`.
+    """Write a run's folder atomically: `result.json` and `scores.parquet`.
 
-    Rows of `scores.parquet` are examples: `split`, `id`, `score`, and columns of the task's kind.
+    A row of `scores.parquet` is an example: `split`, `id`, `score`, and columns of the task's kind.
 
     Args:
         folder: The folder to write, named by the run's identity.
-        result: What came of the run.
+        result: The run's result.
         run_id: The run's identity.
         state: Identity of the state that was fine-tuned.
     """
@@ -76,6 +76,6 @@ def _split_table(split: str, scores: SplitScores) -> pa.Table:
 
 
 def _array(column: Column) -> pa.Array:
-    # Arrow would not know what lists hold that are all empty.
+    # Arrow cannot infer the item type if all lists are empty.
     has_lists = len(column) > 0 and isinstance(column[0], list)
     return pa.array(column, pa.list_(pa.string()) if has_lists else None)

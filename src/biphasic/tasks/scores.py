@@ -1,4 +1,4 @@
-"""What an evaluation yields: metrics over a split, and a score for every example of it."""
+"""Results of an evaluation: metrics over a split, and a score for every example."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Column = (
 
 @dataclass(frozen=True, slots=True)
 class SplitScores:
-    """What a model scored on one split.
+    """Scores of a model on one split.
 
     Attributes:
         metrics: Metrics over the whole split, by name.
-        ids: The examples, in the order of the split.
-        scores: One score per example, the kind's own; the better the higher.
-        columns: What else is known of each example, by name: from it a metric over any of the
-            examples can be computed again.
+        ids: The examples, in split order.
+        scores: One score per example, defined by the kind; higher is better.
+        columns: Further values of each example, by name, sufficient to recompute a metric over any
+            subset of examples.
         by_type: Token classification: precision, recall, F1 and support of each entity type.
     """
 

@@ -1,4 +1,4 @@
-"""From a task as people name it to a complete task folder, made once per store."""
+"""Turns a task name or path into a complete task folder, made once per store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from biphasic.tasks.published.catalog import PUBLISHED, published_origin, write_
 from biphasic.tasks.records import KINDS, SPLITS, Kind, RetrievalTask, Task
 
 SOURCES_VERSION = 1
-"""Raised by hand whenever the same files would give another folder."""
+"""Increase by hand whenever the same files would give a different folder."""
 
 _ACCEPTED = (
     f"KIND:FOLDER with KIND one of {', '.join(KINDS)}, a task file (.yaml), or a task folder with "
@@ -46,13 +46,13 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class _Making:
-    """How a task folder is made, and all that decides what will be in it."""
+    """How to make a task folder, and everything that determines its content."""
 
     name: str
     determinants: dict[str, Any]
     write: Callable[[Path], None]
     choices: tuple[str, ...] = ()
-    """What was left to chance, for people."""
+    """Random choices, human-readable."""
 
 
 def prepare_task(
@@ -65,25 +65,25 @@ def prepare_task(
     scratch: Path | None = None,
     say: Callable[[str], None],
 ) -> Path:
-    """Make the folder of a task, or find it made.
+    """Return the folder of a task; create it if the store lacks it.
 
     Args:
         source: `KIND:FOLDER` with files in the field's formats, a task file (`.yaml`), a task
             folder with its `task.json`, the name of a published dataset, or `zs:` and the name of
             a published retrieval dataset. See docs/tasks.md.
-        store: Content store; the folder is in `tasks/` below it.
-        copies: Folder with local copies of published datasets.
-        revision: Of a published dataset.
-        paper: Published datasets as the reference study has them, mistakes included.
-        scratch: Stands in for a store that cannot be written; that is only looked into.
-        say: Told what was made, and which examples stand in two splits.
+        store: Content store; the folder is in its `tasks/`.
+        copies: Folder of local copies of published datasets.
+        revision: Revision of a published dataset.
+        paper: Read published datasets exactly as in the reference study, mistakes included.
+        scratch: Written instead of a read-only store; the store is then only searched.
+        say: Receives progress lines: what was made, and overlaps between splits.
 
     Raises:
-        DataError: Data are missing or cannot be used, or there is no folder `copies`.
+        DataError: Data are missing or unusable, or the folder `copies` does not exist.
         ConfigError: The source is none of these, or a setting is wrong.
     """
     if copies is not None and not copies.is_dir():
-        raise DataError(f"{copies}: no such folder; task '{source}' names it as copies")
+        raise DataError(f"{copies}: no such folder (local copies for task '{source}')")
     kind, rest = split_source(source)
     name = rest if kind == "zs" else source
     if name in PUBLISHED:
@@ -99,7 +99,7 @@ def prepare_task(
 
 
 def split_source(source: str) -> tuple[Kind | None, str]:
-    """Split `KIND:PATH`; without one of the kinds before its first colon, all is path or name."""
+    """Split `KIND:PATH`; without a kind before the first colon, it is all path or name."""
     kind, colon, rest = source.partition(":")
     return (cast(Kind, kind), rest) if colon and kind in KINDS else (None, source)
 
@@ -115,7 +115,7 @@ def _own(source: str) -> _Making:
         return _task_folder(path)
     known = nearest(source, PUBLISHED)
     if path.exists():
-        raise ConfigError(f"of which kind? Write {_ACCEPTED}", about=f"task '{source}'")
+        raise ConfigError(f"no kind of task given; write {_ACCEPTED}", about=f"task '{source}'")
     raise ConfigError(f"unknown task '{source}'{known}; or write {_ACCEPTED}")
 
 
@@ -128,7 +128,7 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
     if not path.is_dir():
         remedy = "name a task file without the kind" if path.is_file() else "no such folder"
         if str(path) in PUBLISHED:
-            remedy = f"for the published dataset write '{path}'"
+            remedy = f"for the published dataset, write '{path}'"
         raise DataError(remedy, about=f"task '{source}'")
     name = path.resolve().name
     file = TaskFile(kind=kind, name=f"{name}-zs" if kind == "zs" else name, folder=path)
@@ -136,7 +136,7 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
 
 
 def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
-    """Make a task of a person's own files."""
+    """Make a task from the user's files."""
     files = own_files(file, where=where)
     paths = {"folder", *SPLITS, "corpus", "queries"}
     origin = {
@@ -171,13 +171,13 @@ def _counts(content: TaskContent) -> dict[str, int]:
 
 
 def _task_folder(path: Path) -> _Making:
-    """Take a task folder as it is, so that the task keeps its identity."""
+    """Use a task folder unchanged, which keeps the task's identity."""
     description = read_description(path)
     return _copy(path, description, source="task folder")
 
 
 def _zero_shot(path: Path) -> _Making:
-    """Take a folder of fine-tuned retrieval without its training, and without its prompts."""
+    """Use a folder of fine-tuned retrieval without its training split and prompts."""
     trained = read_description(path)
     if trained.kind not in RETRIEVAL_KINDS:
         raise ConfigError(
@@ -226,7 +226,7 @@ def _published(
 def _make(
     making: _Making, store: Path, scratch: Path | None, *, say: Callable[[str], None]
 ) -> Path:
-    """Write a task folder under the digest of all that decides its content, unless it is there."""
+    """Write a task folder under the digest of everything that determines it, unless it exists."""
     key = digest({"version": SOURCES_VERSION, "name": making.name, **making.determinants})[:32]
     if scratch is not None:
         if is_complete(store / "tasks" / key):
@@ -242,7 +242,7 @@ def _make(
         try:
             task = load_task(folder)
         except DataError:
-            # Nothing that cannot be read may look finished.
+            # Read it before it counts as complete.
             shutil.rmtree(folder)
             raise
     _report(task, making.choices, say=say)
@@ -250,14 +250,14 @@ def _make(
 
 
 def _report(task: Task, choices: tuple[str, ...], *, say: Callable[[str], None]) -> None:
-    """Say what a task holds, and which of its examples stand in two splits."""
+    """Print a task's sizes and the overlaps between its splits."""
     name = task.info.name
     unit = "queries" if isinstance(task, RetrievalTask) else "examples"
     counts = {split: task.num_examples(split) for split in SPLITS}
-    told = (f"{split} {count:,}" for split, count in counts.items() if count)
-    say(f"task {name}: {unit}: {', '.join(told)}")
+    sizes = (f"{split} {count:,}" for split, count in counts.items() if count)
+    say(f"task {name}: {unit}: {', '.join(sizes)}")
     for choice in choices:
         say(f"{name}: {choice}")
     for pair, count in task.info.overlaps.items():
         earlier, later = pair.split("/")
-        say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also stand in {earlier}")
+        say(f"{name}: {count:,} of {counts[later]:,} {later} {unit} also occur in {earlier}")

@@ -1,1 +1,1 @@
-"""From a recipe to a state: optimizer, schedule, loop, checkpoints and ledger."""
+"""Trains states from recipes: optimizer, schedule, loop, checkpoints and ledger."""

@@ -1,4 +1,4 @@
-"""What a recipe stands on: corpora, tokenizer, and the finished model that it may begin with."""
+"""The data of a recipe: corpora, tokenizer, and the finished model that it may start from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TrainingData:
     """Everything outside a recipe that determines its states.
 
     Attributes:
-        corpus: Text to train on.
-        heldout: Text to watch losses on.
-        tokenizer: Of both.
-        pretrained: The finished model that the recipe begins with; None for a new one.
+        corpus: Training text.
+        heldout: Held-out text.
+        tokenizer: Tokenizer of both.
+        pretrained: The finished model that the recipe starts from; None for a new one.
         corpora: Text of single phases, by folder.
     """
 
@@ -33,7 +33,7 @@ class TrainingData:
 
     @property
     def fingerprint(self) -> DataFingerprint:
-        """What identities know of it."""
+        """The fields that identities depend on."""
         return DataFingerprint(
             corpus_hash=self.corpus.content_hash,
             tokenizer_sha256=self.tokenizer.sha256,
@@ -44,16 +44,16 @@ class TrainingData:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What objectives know of the tokenizer."""
+        """The tokenizer's properties that objectives need."""
         return vocabulary_of(self.tokenizer)
 
     def corpus_of(self, folder: Path | None) -> Corpus:
-        """Return a phase's corpus; None stands for the run's own."""
+        """Return a phase's corpus; None means the run's own."""
         return self.corpus if folder is None else self.corpora[folder]
 
 
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
-    """Return what objectives know of a tokenizer.
+    """Return the properties of a tokenizer that objectives need.
 
     Raises:
         DataError: It has no mask token.

@@ -1,4 +1,4 @@
-"""What training cost: documents, tokens, supervised tokens and FLOPs, by phase."""
+"""Training costs by phase: documents, tokens, supervised tokens and FLOPs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class PhaseCost:
     """Cost of one phase so far.
 
     Attributes:
-        phase: Its number.
-        objective: Its objective's name.
+        phase: Its index.
+        objective: Name of its objective.
         steps: Optimizer updates.
-        documents: Documents begun, chunks of long ones counted once.
-        tokens: Tokens read, special tokens included and padding excluded.
-        supervised_tokens: Tokens that were predicted.
+        documents: Documents started; chunks of a long one count once.
+        tokens: Tokens read, including special tokens and excluding padding.
+        supervised_tokens: Tokens predicted.
         flops: Model FLOPs (`step_flops`).
     """
 
@@ -37,10 +37,10 @@ class PhaseCost:
 
 
 class Ledger:
-    """Costs of all phases that a run has begun, in order."""
+    """Costs of all phases that a run has started, in order."""
 
     def __init__(self, entries: Sequence[LedgerEntry] = ()) -> None:
-        """Continue from entries of a record."""
+        """Continue from the entries of a record."""
         self.phases = [PhaseCost(**entry.model_dump()) for entry in entries]
 
     def add(
@@ -62,7 +62,7 @@ class Ledger:
         return sum(cost.tokens for cost in self.phases)
 
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Return what is recorded of each phase."""
+        """Return one entry per phase."""
         return tuple(LedgerEntry(**asdict(cost)) for cost in self.phases)
 
 
@@ -71,16 +71,16 @@ def step_flops(
 ) -> int:
     """Count the floating-point operations of matrix products in one update.
 
-    Two per multiply-add; backward twice forward; attention by the true lengths of the documents
-    and the windows of the layers, halved where it is causal; the head on supervised tokens only.
-    Norms, softmax and the optimizer are left out, as is usual (Kaplan et al. 2020,
-    arXiv:2001.08361, section 2.1). What is frozen is counted as if it were not.
+    A multiply-add counts as two operations, and the backward pass as two forward passes. Attention
+    uses the true lengths of documents and the layers' windows, halved if it is causal; the head
+    counts supervised tokens only. Norms, softmax and the optimizer are omitted, as is usual (Kaplan
+    et al. 2020, arXiv:2001.08361, section 2.1). Frozen parameters count like trained ones.
 
     Args:
-        shape: Of the model (`model_shape`, `config_shape`, `architecture_shape`).
-        rows: What the model reads; one part of a batch, where parts attend differently.
+        shape: Shape of the model (`model_shape`, `config_shape`, `architecture_shape`).
+        rows: Rows that the model reads; one part of a batch if parts attend differently.
         supervised_tokens: Tokens of these rows that are predicted.
-        causal: Whether tokens see only those before them.
+        causal: Whether tokens attend only to those before them.
     """
     forward = shape.forward_flops(rows, supervised_tokens=supervised_tokens, causal=causal)
     return _FORWARD_AND_BACKWARD * forward

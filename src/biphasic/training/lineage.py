@@ -1,8 +1,8 @@
 """Lineages: a recipe's expansion step by step, and the identities of its states.
 
-The identity of the state after step *s* is the hash of its step-by-step expansion up to *s*, never
-of the settings as written: recipes that agree up to *s* share that state, whatever their length,
-decay or later phases.
+The identity of the state after step *s* is the hash of the recipe's step-by-step expansion up to
+*s*, not of the settings as written. Recipes that agree up to *s* share that state, whatever their
+length, decay or later phases.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from biphasic.training.recipe import Recipe
 from biphasic.training.timeline import PlacedPhase, check_phases
 
 NUMERICS_VERSION = 2
-"""Stands for our code: raised by hand whenever the same recipe would give other weights."""
+"""Version of our numerics: increase by hand whenever the same recipe gives different weights."""
 
 
 @dataclass(frozen=True)
 class DataFingerprint:
-    """The data a recipe stands on: content hashes, and what the model must know of them."""
+    """Content hashes of a recipe's data, and the properties that affect the model."""
 
     corpus_hash: str
     tokenizer_sha256: str
     vocab_size: int
     pretrained: str | None = None
-    """Of the finished model that the recipe begins with."""
+    """Hash of the finished model that the recipe starts from."""
     corpora: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the corpora of single phases, by folder."""
 
     def hash_of(self, corpus: Path | None) -> str:
-        """Return the content hash of a phase's corpus; None stands for the run's own."""
+        """Return the content hash of a phase's corpus; None means the run's own."""
         return self.corpus_hash if corpus is None else self.corpora[str(corpus)]
 
 
 @dataclass(frozen=True)
 class StepSpec:
-    """All that determines one update, given the state before it.
+    """Everything that determines one update, given the state before it.
 
-    Fields without a default are always hashed. A field that is added later must have a default
-    that means "as before"; it is hashed only where it differs, so old identities stay.
+    Fields without a default are always hashed. A field added later must have a default that keeps
+    the old behaviour; it is hashed only if it differs, which keeps old identities.
     """
 
     objective: dict[str, Any]
@@ -75,7 +75,7 @@ class StepSpec:
 def step_spec(
     placed: PlacedPhase, step: int, recipe: Recipe, fingerprint: DataFingerprint
 ) -> StepSpec:
-    """Return all that determines one update of a recipe on its data."""
+    """Return everything that determines one update of a recipe on its data."""
     return StepSpec(
         objective=placed.objective(step).determinants(recipe.seeds.mask_seed),
         learning_rate=placed.learning_rate(step),
@@ -94,7 +94,7 @@ def step_spec(
 
 
 class Lineage:
-    """Identities of the states that a recipe passes through on given data."""
+    """Identities of the states that a recipe reaches on given data."""
 
     def __init__(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
         """Check the recipe and prepare its expansion.

@@ -32,7 +32,7 @@ from biphasic.training.timeline import PlacedPhase
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the watcher of a run is told of each update, once its loss has been read back."""
+    """Report of an update, sent after its loss has been read back."""
 
     step: int
     end: int
@@ -43,14 +43,14 @@ class StepReport:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What changes no number of a finished state, but for rounding: cadence, views, computation.
+    """Settings that change no number of a finished state, except by rounding.
 
     Attributes:
-        checkpoint_every: Updates between checkpoints; 0 writes only the last state.
-        heldout_every: Updates between held-out evaluations; 0 evaluates only the last state.
+        checkpoint_every: Updates between checkpoints; 0 saves only the final state.
+        heldout_every: Updates between held-out evaluations; 0 evaluates only the final state.
         tensorboard: Folder for event files; None writes none.
-        report: Called for each update, in order, when its loss has been read back.
-        should_stop: Asked after each update; yes saves the state that the run is in, and stops.
+        report: Called for each update, in order, after its loss has been read back.
+        should_stop: Called after each update; if true, the run saves a checkpoint and stops.
         compute: How a step is computed.
     """
 
@@ -62,15 +62,15 @@ class RunOptions:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
     def saves_after(self, step: int) -> bool:
-        """Tell whether a checkpoint is due."""
+        """Return whether a checkpoint is due."""
         return bool(self.checkpoint_every) and step % self.checkpoint_every == 0
 
     def watches_after(self, step: int) -> bool:
-        """Tell whether a held-out evaluation is due."""
+        """Return whether a held-out evaluation is due."""
         return bool(self.heldout_every) and step % self.heldout_every == 0
 
     def stops(self) -> bool:
-        """Tell whether the run is to stop."""
+        """Return whether the run should stop."""
         return self.should_stop is not None and self.should_stop()
 
 
@@ -86,31 +86,31 @@ def train_segment(
 ) -> Path:
     """Train from the state after `start` updates to the state after `end`, and save it.
 
-    An interrupted segment goes on from its latest checkpoint; interrupted or not, the resulting
-    weights are the same to the last bit on a CPU. So they are for any number of ranks, but for the
-    rounding of sums taken in another order.
+    An interrupted segment resumes from its latest checkpoint. On a CPU the resulting weights are
+    bitwise the same as without the interruption. They are the same for any number of ranks, except
+    for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except for what only the first one uses:
-    `tensorboard`, `report` and `should_stop`.
+    All ranks call this with the same arguments, except `tensorboard`, `report` and `should_stop`,
+    which only the first rank uses.
 
     Args:
         lineage: The recipe on its data.
-        data: The data themselves.
+        data: The recipe's data.
         store: Folder whose `states/` holds states by identity.
         start: 0, or a step whose state is in the store.
         end: A later step, or 0 for the untrained model.
-        options: Cadence, views and computation.
+        options: Cadence, views and compute settings.
         ranks: The ranks that train together, as many as `options.compute.processes`.
 
     Returns:
         The folder of the state after `end` updates.
 
     Raises:
-        TrainingError: Loss or gradient are not finite; or a rank has been lost.
-        StoppedError: `should_stop` said so.
+        TrainingError: Loss or gradient is not finite, or a rank was lost.
+        StoppedError: `should_stop` returned true.
         CheckpointError: A state that this run needs is damaged.
         ConfigError: `max_tokens_per_pass` is less than a row, or `processes` more than the rows.
-        ModelError: The model breaks the attention contract, or cannot be computed as wanted.
+        ModelError: The model breaks the attention contract, or does not support a compute setting.
     """
     recipe = lineage.recipe
     _check_processes(recipe, options.compute, ranks)
@@ -154,20 +154,20 @@ def train_segment(
                     options.report(_report(each, end=end))
             if stops and run.step < end:
                 run.log.close()
-                raise StoppedError(f"stopped after {run.step} steps; it goes on from there")
+                raise StoppedError(f"stopped after {run.step} steps; run again to resume")
     run.watch(heldout)
     run.save(target)
     run.log.close()
     if ranks.is_first:
         progress.clear()
-    ranks.barrier()  # no rank says that the state is there before it is
+    ranks.barrier()  # no rank reports the state before it exists
     return target
 
 
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
-    """Make one update: loss summed and divided once, gradient, weights, records.
+    """Run one update: loss summed and divided once, gradient, weights, records.
 
-    Nothing here waits for the device.
+    It does not wait for the device.
     """
     rate = phase.learning_rate(run.step)
     loss = _backward(run, given)
@@ -194,7 +194,7 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
-    """Gather the gradients of the mean loss over all labels of all ranks; return that loss."""
+    """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
     for each in given.passes:
         if each is given.passes[-1]:
@@ -236,8 +236,8 @@ def _check_processes(recipe: Recipe, compute: ComputeConfig, ranks: ProcessGroup
     compute.check_rows(recipe.placed_phases)
     if compute.processes != ranks.dp_world_size:
         raise ConfigError(
-            f"compute.processes: {compute.processes} are to train together, but this process is "
-            f"one of {ranks.dp_world_size}; biphasic.execution.ranks starts as many"
+            f"compute.processes is {compute.processes}, but this process is "
+            f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
         )
 
 

@@ -1,10 +1,10 @@
 """Keep freed tensor memory in the process, within a bound.
 
-Why: by default glibc maps every large tensor afresh and unmaps it when freed, so training pays
-page faults for each operation. Where faults are dear the same step ran at 1,500-1,900 tokens/s as
-it is and at 8,900 with freed memory kept, but kept memory alone grew to 16 GB in half an hour of
-changing batch shapes. Hence two halves: :func:`tune_allocator` keeps, :func:`release_excess`
-bounds.
+By default glibc maps every large tensor afresh and unmaps it when freed, so training causes page
+faults in each operation. Where page faults are expensive, the same step ran at 1,500-1,900 tokens/s
+by default and at 8,900 with freed memory kept. But kept memory alone grew to 16 GB in half an hour
+of changing batch shapes. :func:`tune_allocator` therefore keeps freed memory, and
+:func:`release_excess` bounds it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _INT_MAX = 2**31 - 1
 _OTHER_ALLOCATORS = ("jemalloc", "mimalloc", "tbbmalloc", "tcmalloc")
 
 DEFAULT_FLOOR_BYTES = 2 * 2**30
-"""Private memory that is never worth giving back: below it nothing is released."""
+"""Private memory below which nothing is released."""
 
 SETTLING_CALLS = 16
-"""Calls after a release during which the process shows how much it needs."""
+"""Calls after a release during which the memory need is measured."""
 
 HEADROOM = 1.5
-"""Memory allowed, as a multiple of the need."""
+"""Allowed memory, as a multiple of the need."""
 
 
 @dataclass(frozen=True)
 class AllocatorReport:
-    """What :func:`tune_allocator` changed, for the provenance of a run."""
+    """Changes made by :func:`tune_allocator`, recorded with a run."""
 
     allocator: str
     settings: tuple[str, ...]
@@ -45,23 +45,23 @@ class AllocatorReport:
 
 @cache
 def tune_allocator() -> AllocatorReport | None:
-    """Tell glibc to serve large tensors from its heap and to keep what is freed.
+    """Make glibc serve large tensors from its heap and keep freed memory.
 
-    Call it once at process start, before the first large tensor; further calls change nothing.
+    Call it once at process start, before the first large tensor; later calls change nothing.
 
     Returns:
-        What was set, or None where nothing was: another C library than glibc, or an allocator
-        that somebody preloaded on purpose.
+        The settings, or None if nothing was set because of another C library than glibc or a
+        preloaded allocator.
     """
     version = _glibc_version()
     if version is None or _preloaded_allocator():
         return None
     wanted = {
-        # Not M_MMAP_THRESHOLD: before glibc 2.35 that refuses values above 32 MiB.
+        # Not M_MMAP_THRESHOLD: glibc before 2.35 refuses values above 32 MiB.
         "M_MMAP_MAX": (_M_MMAP_MAX, 0),
         "M_TRIM_THRESHOLD": (_M_TRIM_THRESHOLD, _INT_MAX),
-        # Aligned allocation leaves crumbs beside each tensor; out of the fast bins they merge
-        # with their neighbours, else they split the heap ever finer.
+        # Aligned allocation leaves small fragments beside each tensor. Outside the fast bins they
+        # merge with their neighbours; otherwise they split the heap ever finer.
         "M_MXFAST": (_M_MXFAST, 0),
     }
     libc = ctypes.CDLL(None)
@@ -72,26 +72,25 @@ def tune_allocator() -> AllocatorReport | None:
 
 
 def release_excess() -> int:
-    """Give memory back to the system if this process holds far more than it uses.
+    """Return memory to the system if this process holds far more than it uses.
 
     Call it after every training step: it costs microseconds unless it releases. It does nothing
-    before :func:`tune_allocator` and where that returned None. Values never change.
+    before :func:`tune_allocator`, or if that returned None. Values never change.
 
     Returns:
-        Bytes given back, mostly 0.
+        Bytes released, usually 0.
     """
     bound = _process_bound()
     return 0 if bound is None else bound.check()
 
 
 class ResidentBound:
-    """Releases memory when it exceeds both a floor and 1.5 times the seen need.
+    """Releases memory when it exceeds both a floor and 1.5 times the measured need.
 
-    A fixed bound would release at every step once the work itself needs more than that, and then
-    be slower than no tuning at all. So the need is measured: it is the most memory seen in the
-    first calls after a release, when little unused memory can have gathered. Releases are
-    therefore at least ``settling_calls`` calls apart, and memory stays near the larger of the floor
-    and ``HEADROOM`` times the need.
+    A fixed bound below the real need would release at every step and be slower than no tuning. The
+    need is therefore measured: the most memory seen in the first calls after a release, when little
+    unused memory has accumulated. Releases are at least ``settling_calls`` calls apart, and memory
+    stays near the larger of the floor and ``HEADROOM`` times the need.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class ResidentBound:
         return max(self._floor_bytes, int(HEADROOM * self._need_bytes))
 
     def check(self) -> int:
-        """Release if over the limit; returns the bytes given back."""
+        """Release memory if over the limit; return the bytes released."""
         held = self._read_bytes()
         if self._calls_to_settle > 0:
             self._calls_to_settle -= 1
@@ -134,7 +133,7 @@ class ResidentBound:
 def private_bytes() -> int:
     """Resident memory of this process without file-backed pages such as libraries and corpora.
 
-    Linux only, where /proc says it without a library.
+    Linux only, where /proc reports it without a library.
     """
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     resident_pages, shared_pages = int(fields[1]), int(fields[2])
@@ -154,7 +153,7 @@ def _glibc_version() -> str | None:
         return None
     try:
         return os.confstr("CS_GNU_LIBC_VERSION")
-    except (ValueError, OSError):  # musl knows no such name
+    except (ValueError, OSError):  # musl does not have this name
         return None
 
 

@@ -16,21 +16,21 @@ from biphasic.objectives.phases import Phase
 from biphasic.training.timeline import PlacedPhase, place_phases
 
 Precision = Literal["bf16", "fp32"]
-"""What a model computes in; its weights are kept in fp32."""
+"""Compute precision; weights are kept in fp32."""
 FinetunePrecision = Literal["bf16", "fp32", "paper"]
-"""`paper`: bf16 without fp32 weights behind it."""
+"""`paper`: bf16 without fp32 master weights."""
 
 
 class PretrainedModel(Config):
-    """A finished model to go on from: any decoder or encoder that transformers loads."""
+    """A finished model to start from: any decoder or encoder that transformers loads."""
 
     pretrained: Annotated[str, Field(min_length=1)]
-    """Its folder, or its id on the hub. States of earlier runs are folders too."""
+    """Its folder, or its id on the hub. Folders of earlier states work too."""
     revision: str | None = None
-    """Branch, tag or commit on the hub; the newest when not given."""
+    """Branch, tag or commit on the hub; by default the newest."""
 
     def anchored(self, folder: Path) -> PretrainedModel:
-        """Return the model with a relative path read from a folder, where there is one."""
+        """Return the model with a relative path resolved against a folder, if it exists there."""
         local = folder / expanded(self.pretrained)
         return self.model_copy(update={"pretrained": str(local)}) if is_folder(local) else self
 
@@ -43,14 +43,14 @@ class OptimizerConfig(Config):
     beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-5
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay of matrices and embeddings; norms and biases are not decayed."""
     clip_norm: PositiveFloat = 1.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
     def determinants(self) -> dict[str, Any]:
-        """Return what is hashed: spelled out, so that a new default changes no identity."""
+        """Return what is hashed, with explicit values: a new default changes no identity."""
         return {
             "name": "adamw",
             "beta1": self.beta1,
@@ -69,32 +69,32 @@ class Seeds(Config):
     data_seed: NonNegativeInt = 0
     """Order of documents and rows."""
     mask_seed: NonNegativeInt = 0
-    """Which tokens are masked."""
+    """Selection of masked tokens."""
 
 
 class Recipe(Config):
-    """One training run, from random weights or from a finished model."""
+    """One training run, from random weights or a finished model."""
 
     model: PresetName | Architecture | PretrainedModel
     """A preset's name, dimensions, or a finished model."""
     phases: tuple[Phase, ...] = ()
-    """Objectives in order; none leaves the model as it begins."""
+    """Phases in order; without any, the model stays in its initial state."""
     learning_rate: LearningRateConfig
-    """Schedule over all phases together, until one begins a schedule of its own."""
+    """Schedule over all phases, until one starts its own schedule."""
     max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
-    """Capacity of a row, and longest sequence of a new model, in tokens."""
+    """Maximum length of a row, and of a new model's sequences, in tokens."""
     rows_per_step: PositiveInt = 8
-    """Rows of the global batch."""
+    """Rows per global batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW's constants."""
     precision: Precision = "bf16"
-    """Of the computation; weights are kept in fp32 either way."""
+    """Compute precision; weights are always kept in fp32."""
     seeds: Seeds = Seeds()
-    """One per stream."""
+    """One seed per stream of random numbers."""
 
     @property
     def architecture(self) -> Architecture | None:
-        """Dimensions of a new model; None where a finished one goes on."""
+        """Dimensions of a new model; None for a finished model."""
         if isinstance(self.model, str):
             return PRESETS[self.model]
         return self.model if isinstance(self.model, Architecture) else None
@@ -106,7 +106,7 @@ class Recipe(Config):
 
     @property
     def placed_phases(self) -> tuple[PlacedPhase, ...]:
-        """The phases, with all that comes before each accounted for."""
+        """The phases with their positions in the run."""
         return place_phases(
             self.phases,
             self.learning_rate,
@@ -115,11 +115,11 @@ class Recipe(Config):
         )
 
     def phase_at(self, step: int) -> PlacedPhase:
-        """Return the phase that update `step` belongs to."""
+        """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
 
     def anchored(self, folder: Path) -> Recipe:
-        """Return the recipe with relative paths read from a folder: the recipe file's."""
+        """Return the recipe with relative paths resolved against the recipe file's folder."""
         update: dict[str, Any] = {"phases": anchored_phases(self.phases, folder)}
         if isinstance(self.model, PretrainedModel):
             update["model"] = self.model.anchored(folder)
@@ -127,7 +127,7 @@ class Recipe(Config):
 
 
 def anchored_phases(phases: tuple[Phase, ...], folder: Path) -> tuple[Phase, ...]:
-    """Return phases with the paths of their corpora read from a folder."""
+    """Return phases with the paths of their corpora resolved against a folder."""
     return tuple(
         phase.model_copy(update={"corpus": folder / expanded(phase.corpus)})
         if phase.corpus

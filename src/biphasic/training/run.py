@@ -73,20 +73,20 @@ class Run:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """What objectives know of the tokenizer."""
+        """The tokenizer's properties that objectives need."""
         return self.data.vocabulary
 
     @cached_property
     def shape(self) -> ModelShape:
-        """What the model's FLOPs follow from."""
+        """The model's shape, for its FLOPs."""
         return model_shape(self.model)
 
     def enter(self, phase: PlacedPhase) -> None:
-        """Make ready for a phase, at its first update or at a later one.
+        """Prepare for a phase, at its first or any later update.
 
         Raises:
-            ConfigError: A pattern of frozen parameters fits none, or fits all.
-            ModelError: The model cannot read rows as long.
+            ConfigError: A pattern of frozen parameters matches none or all of them.
+            ModelError: The model cannot read rows this long.
         """
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
         freeze(self.model, phase.phase.freeze)
@@ -95,10 +95,10 @@ class Run:
             self.optimizer.forget()
 
     def record(self, steps: Sequence[MeasuredStep]) -> None:
-        """Write down updates that have been read back, as far as they are finite.
+        """Record updates that have been read back, up to the first non-finite one.
 
         Raises:
-            DivergedError: One is not; the first of these steps is named.
+            DivergedError: One is not finite; the message names the first such step.
         """
         for each in steps:
             each.refuse_fault()
@@ -106,9 +106,9 @@ class Run:
             self.log.write(each.record)
 
     def watch(self, heldout: HeldoutLoss) -> None:
-        """Record the held-out losses; the same code computes them for every run.
+        """Record the held-out losses, with the same code in every run.
 
-        The first rank does, while the others wait where it is next needed.
+        The first rank computes them, while the others wait where the result is next needed.
 
         Raises:
             DivergedError: One is not finite.
@@ -123,10 +123,10 @@ class Run:
         self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
 
     def save(self, folder: Path) -> None:
-        """Write the state that the run is in; the first rank does.
+        """Write the current state from the first rank.
 
         Raises:
-            TrainingError: Ranks have come to different weights.
+            TrainingError: Weights differ between ranks.
         """
         self.require_agreement()
         if not self.ranks.is_first:
@@ -153,15 +153,15 @@ class Run:
             record=record,
             metrics=self.log.text(),
         )
-        # Where it was loaded from is nobody's business, and would differ after a resume.
+        # The path it was loaded from is private, and would differ after a resume.
         config = {**self.model.config.to_dict(), "_name_or_path": ""}
         save_state(folder, snapshot, config=config, tokenizer=self.data.tokenizer)
 
     def require_agreement(self) -> None:
-        """Check that all ranks have the same weights, to the last bit.
+        """Check that all ranks have bitwise the same weights.
 
         Raises:
-            TrainingError: They have not.
+            TrainingError: They differ.
         """
         if not self.ranks.is_alone:
             weights = checksum(self.optimizer.weights.masters.values())
@@ -182,16 +182,16 @@ def resume_or_start(
     compute: ComputeConfig,
     ranks: ProcessGroup,
 ) -> Run:
-    """Load the latest checkpoint of a segment, or the state it starts from, or begin anew.
+    """Load the latest checkpoint of a segment or its start state, or initialize a new run.
 
-    All ranks load what the first one finds.
+    All ranks load what the first rank found.
 
     Raises:
-        CheckpointError: What is to be loaded is missing or damaged.
-        ConfigError: Some phase freezes what the model does not have, or all that it has.
-        ModelError: The model cannot be loaded, not be computed as wanted, or not read the rows of
-            some phase; or it breaks the attention contract in the direction of one.
-        TrainingError: Ranks begin with different weights.
+        CheckpointError: A checkpoint or state is missing or damaged.
+        ConfigError: A phase's frozen parameters match none or all of the model's.
+        ModelError: The model cannot be loaded, does not support a compute setting or the rows of
+            a phase, or breaks the attention contract in a phase's direction.
+        TrainingError: Ranks start with different weights.
     """
     recipe, identities = lineage.recipe, lineage.identities
     latest = _latest_step(progress, ranks)
@@ -207,7 +207,7 @@ def resume_or_start(
     _check_phases(model, recipe)
     _check_directions(on_compute_device(model), recipe)
     weights = set_precision(model, recipe.precision)
-    if recipe.precision != "fp32":  # other kernels serve it
+    if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     if snapshot is not None:
@@ -238,14 +238,14 @@ def resume_or_start(
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:
-    """Return the step of the newest checkpoint, as the first rank sees the store."""
+    """Return the step of the newest checkpoint that the first rank finds in the store."""
     seen = progress.latest_step()
     step = ranks.from_first(-1 if seen is None else seen)
     return None if step < 0 else step
 
 
 def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
-    """Refuse now what a later phase would stop at, after all the work before it."""
+    """Raise errors of later phases now, before any work."""
     names = dict(model.named_parameters())
     for placed in recipe.placed_phases:
         try:
@@ -257,13 +257,13 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
 
 
 def _check_directions(model: PreTrainedModel, recipe: Recipe) -> None:
-    """Probe the attention of all phases before the first: none is to end a run in the middle."""
+    """Probe the attention of all phases first, as an error should not end a run midway."""
     for causal in sorted({way for phase in recipe.phases for way in phase.directions}):
         check_contract(model, causal=causal)
 
 
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
-    """Return the model that a recipe begins with, in fp32.
+    """Return the initial model of a recipe, in fp32.
 
     Raises:
         CheckpointError: The finished model has changed since the run was planned.
@@ -278,9 +278,9 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
         )
         return new_model(config, init_seed=recipe.seeds.init_seed)
     if data.pretrained is None:
-        raise ModelError("the recipe begins with a finished model, but none was opened for it")
+        raise ModelError("the recipe starts from a finished model, but none was opened for it")
     folder = data.pretrained.folder
-    if data.pretrained.revision is None:  # what the hub's cache holds of a commit stays as it is
+    if data.pretrained.revision is None:  # the hub's cache of a commit never changes
         check_model(folder, data.pretrained.identity, remedy="run the command again")
     return load_pretrained(folder, num_embeddings=data.tokenizer.vocab_size)
 

@@ -1,9 +1,9 @@
-"""States on disk: what training is after a step. Complete or invisible.
+"""States on disk: the result of training after a step, written atomically.
 
 Layout of a state folder (see docs/formats.md): `model.safetensors` (fp32 weights, under
 transformers' names), `optimizer.safetensors`, `config.json`, the tokenizer's files,
-`metrics.jsonl`, `state.json`, and the manifest that is written last. transformers loads the folder
-as it is.
+`metrics.jsonl`, `state.json`, and the manifest, which is written last. transformers can load the
+folder directly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Snapshot:
     Attributes:
         weights: fp32 weights by name.
         moments: The optimizer's tensors by name; empty before the first update.
-        record: What `state.json` holds.
+        record: Content of `state.json`.
         metrics: Content of `metrics.jsonl`.
     """
 
@@ -58,7 +58,7 @@ class Snapshot:
 def save_state(
     folder: Path, snapshot: Snapshot, *, config: dict[str, Any], tokenizer: TextTokenizer
 ) -> None:
-    """Write a state; it appears whole or not at all."""
+    """Write a state atomically."""
     with complete_folder(folder, identity=snapshot.record.identity) as partial:
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(snapshot.weights, partial / "model.safetensors", {"format": "pt"})
@@ -75,7 +75,7 @@ def save_tensors(
     """Write tensors by name.
 
     Raises:
-        OSError: The file cannot be written; the disk is full, say.
+        OSError: The file cannot be written, for example because the disk is full.
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - plans check states without torch
 
@@ -83,7 +83,7 @@ def save_tensors(
     try:
         save_file(contiguous, path, metadata)
     except SafetensorError as error:
-        # It tells what the system refused in its text alone.
+        # The error number is only in its text.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -91,7 +91,7 @@ def save_tensors(
 
 
 def load_state(folder: Path, *, identity: str) -> Snapshot:
-    """Read a state and check every byte of it.
+    """Read a state and verify its hashes.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
@@ -108,10 +108,10 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
 
 
 def read_state_record(folder: Path) -> StateRecord:
-    """Read what a state says of itself.
+    """Read a state's record.
 
     Raises:
-        CheckpointError: `state.json` is missing or damaged. The file alone cannot be made again.
+        CheckpointError: `state.json` is missing or damaged. It cannot be recreated on its own.
     """
     path, remedy = folder / "state.json", f"delete the folder {folder} and run again"
     raw = read_json(path, remedy=remedy, error=CheckpointError)
@@ -121,13 +121,13 @@ def read_state_record(folder: Path) -> StateRecord:
 def verify_state(
     folder: Path, *, identity: str, remedy: str = _REMEDY, hashes: bool = True
 ) -> None:
-    """Check every byte of a state, and that it is the one.
+    """Verify a state's files and identity.
 
     Args:
-        folder: Of the state.
-        identity: Of the state that it should hold.
-        remedy: What to do where it does not; ends the message.
-        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+        folder: Folder of the state.
+        identity: Expected identity.
+        remedy: End of the error message: how to fix the problem.
+        hashes: Verify hashes. Otherwise only missing files and wrong sizes are detected.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
@@ -139,10 +139,10 @@ def verify_state(
 
 
 class Checkpoints:
-    """Checkpoints within a segment: the latest is kept until the segment's state is there."""
+    """Checkpoints within a segment; the latest is kept until the segment's state exists."""
 
     def __init__(self, folder: Path) -> None:
-        """Stand for the checkpoints in `folder`."""
+        """Manage the checkpoints in `folder`."""
         self._folder = folder
 
     @classmethod
@@ -151,7 +151,7 @@ class Checkpoints:
         return cls(store / "progress" / f"{identity}-from-{start}")
 
     def remove_partials(self) -> None:
-        """Delete what an interrupted run left half-written; only for the segment's own run."""
+        """Delete incomplete files of an interrupted run; call only from the segment's own run."""
         remove_partials(self._folder)
 
     def latest_step(self) -> int | None:
@@ -164,7 +164,7 @@ class Checkpoints:
         return max(steps, default=None)
 
     def path(self, step: int) -> Path:
-        """Return where the checkpoint of a step lives."""
+        """Return the folder of the checkpoint of a step."""
         return self._folder / f"step-{step:08d}"
 
     def drop_before(self, step: int) -> None:
@@ -174,12 +174,12 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def clear(self) -> None:
-        """Delete all: the segment is finished."""
+        """Delete all checkpoints of the finished segment."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def metrics_lines(text: str) -> list[str]:
-    """Split the content of `metrics.jsonl`, checking that every line is whole."""
+    """Split the content of `metrics.jsonl`, and check that every line is complete."""
     lines = text.splitlines()
     for line in lines:
         json.loads(line)

@@ -1,4 +1,4 @@
-"""Where each phase lies in a run, and what holds during it."""
+"""Positions of the phases in a run, and the settings of each."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from biphasic.objectives.phases import Phase
 
 @dataclass(frozen=True)
 class PlacedPhase:
-    """A phase, with all that comes before it accounted for.
+    """A phase with its position in the run.
 
     Attributes:
-        index: Its number.
+        index: Its index.
         phase: Its settings.
-        start: Updates before it.
-        batches: Shape of the rows it reads.
-        longest: Longest rows so far, in tokens: what the model must have positions for.
-        rope_theta: Base of the rotary frequencies; None where no phase has changed it yet.
-        schedule: Of the learning rate.
-        schedule_start: Update with which the schedule begins.
-        schedule_end: Update before which it ends.
+        start: Number of updates before it.
+        batches: Shape of its rows.
+        longest: Longest rows so far, in tokens; the model needs as many positions.
+        rope_theta: Base of the rotary frequencies; None if no phase has changed it yet.
+        schedule: The learning-rate schedule.
+        schedule_start: First update of the schedule.
+        schedule_end: Update at which it ends (exclusive).
     """
 
     index: int
@@ -41,12 +41,12 @@ class PlacedPhase:
 
     @property
     def end(self) -> int:
-        """Updates after it."""
+        """Index of the update after its last one."""
         return self.start + self.phase.steps
 
     @property
     def corpus(self) -> Path | None:
-        """Folder of the corpus it reads; None for the run's own."""
+        """Folder of its corpus; None for the run's own."""
         return self.phase.corpus
 
     def learning_rate(self, step: int) -> float:
@@ -56,11 +56,11 @@ class PlacedPhase:
         return self.phase.learning_rate_scale * rate
 
     def objective(self, step: int) -> ObjectiveConfig:
-        """Return what update `step` of the run trains for."""
+        """Return the objective of update `step` of the run."""
         return self.phase.at(step - self.start, num_steps=self.phase.steps)
 
     def resets_optimizer(self, step: int) -> bool:
-        """Tell whether AdamW forgets its moments before update `step`."""
+        """Return whether AdamW's moments are reset before update `step`."""
         return step == self.start and self.phase.optimizer_state == "reset"
 
 
@@ -71,13 +71,13 @@ def place_phases(
     max_seqlen: int,
     rows_per_step: int,
 ) -> tuple[PlacedPhase, ...]:
-    """Lay phases end to end.
+    """Place phases one after another.
 
     Args:
         phases: In order.
-        learning_rate: Schedule until a phase begins one of its own.
-        max_seqlen: Capacity of a row where a phase sets none.
-        rows_per_step: Rows of the global batch where a phase sets none.
+        learning_rate: Schedule until a phase starts its own.
+        max_seqlen: Row length if a phase sets none.
+        rows_per_step: Rows per global batch if a phase sets none.
     """
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
     restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]
@@ -108,10 +108,10 @@ def place_phases(
 
 
 def check_phases(placed: Sequence[PlacedPhase]) -> None:
-    """Refuse phases that cannot be as they are set, whatever the data.
+    """Raise an error if a phase's settings are invalid for any data.
 
     Raises:
-        ConfigError: A schedule does not fit the steps it lasts for, or an objective its phase.
+        ConfigError: A schedule does not fit its steps, or an objective its phase.
     """
     for each in placed:
         try:

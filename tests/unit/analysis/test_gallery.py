@@ -70,7 +70,7 @@ def test_a_figure_that_is_left_out_this_time_goes(tmp_path):
 def test_an_unknown_format_is_named():
     assert chosen_formats(None) == frozenset(FORMATS)
     assert chosen_formats(["md"]) == {"md"}
-    with pytest.raises(ConfigError, match="--format gif: unknown; one of md"):
+    with pytest.raises(ConfigError, match="--format gif: unknown; choose from md"):
         chosen_formats(["md", "gif"])
 
 

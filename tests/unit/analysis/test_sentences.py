@@ -50,7 +50,7 @@ def test_a_family_and_an_undecided_difference_are_told():
 @pytest.mark.parametrize(
     ("by_model", "reason"),
     [
-        ({"a": [1.0], "b": [0.5]}, "without two seeds of each"),
+        ({"a": [1.0], "b": [0.5]}, "with fewer than two seeds of each"),
         ({"a": [1.0, 2.0], "b": [0.0, 1.0]}, "every seed gives the same difference"),
     ],
 )
@@ -62,7 +62,7 @@ def test_what_cannot_be_judged_says_why(by_model, reason):
 
 def test_five_seeds_have_a_floor_and_six_do_not():
     assert floor_sentence(compare(FIVE)) == (
-        "No exact test over 5 pairs can give p below 0.0625, so none decides anything here."
+        "No exact test over 5 pairs can give p below 0.0625, so they cannot decide anything here."
     )
     six = {"a": [*FIVE["a"], 6.0], "b": [0.0] * 6}
     assert floor_sentence(compare(six)) == (
@@ -95,7 +95,7 @@ def test_examples_are_told_or_why_not():
     found = compare(by_model, reader=example_reader(matrices))
     assert "Over 3 seeds and 50 test examples together, 95 % interval:" in examples_sentence(found)
     assert examples_sentence(compare(by_model)) == (
-        "Not known over test examples: there are no scores of single examples."
+        "Unknown over test examples: there are no scores of single examples."
     )
 
 
@@ -106,7 +106,7 @@ def test_doubt_over_examples_is_told():
     rows["a"][0, 12] = 1
     by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
     sentence = comparison_sentence(compare(by_model, reader=example_reader(rows)))
-    assert "clear over seeds, but other test examples could turn it round" in sentence
+    assert "clear over seeds, but other test examples could reverse it" in sentence
 
 
 def test_coverage_is_told_for_either_convention():
@@ -151,7 +151,7 @@ def test_sources_and_numbers():
         "Test examples: 0.50 points (2 models)."
     )
     assert (
-        source_sentence(SpreadSource("test examples", None, "x")) == "Test examples: not known (x)."
+        source_sentence(SpreadSource("test examples", None, "x")) == "Test examples: unknown (x)."
     )
     assert number(-0.001) == "0.00"
 

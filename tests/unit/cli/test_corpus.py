@@ -64,9 +64,9 @@ def test_build_tells_what_it_made(text, build):
     assert err.splitlines() == [
         "mask token <|mask|> (id 3): the tokenizer declares <|mask|> as its mask token",
         "tokenising",
-        "putting the corpora together",
-        f"warning: documents held out: {len(heldout)}. Held-out losses will say little of other "
-        "text; raise heldout_fraction, or give more text",
+        "assembling the corpora",
+        f"warning: documents held out: {len(heldout)}. Held-out losses will be unreliable; "
+        "raise heldout_fraction, or add more text",
     ]
     assert build("one") == (
         "\n".join([*lines[:2], "built before; nothing to do", lines[3], ""]),

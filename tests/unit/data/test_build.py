@@ -198,7 +198,7 @@ def fail_at(name, function):
 def test_what_no_build_made_is_not_touched(tmp_path, files, configure):
     (tmp_path / "c/train").mkdir(parents=True)
     (tmp_path / "c/train/mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="train: already there, and of no build"):
+    with pytest.raises(ConfigError, match="train: already exists, not from a build"):
         build(configure(files / "big.jsonl"), tmp_path / "c")
     assert (tmp_path / "c/train/mine.txt").is_file()
 
@@ -337,7 +337,7 @@ def test_a_source_too_small_for_its_share_says_what_would_fit(tmp_path, files, c
         build(configure(*sources, max_tokens=2 * tokens + 20), tmp_path / "c")
     message = str(caught.value)
     assert message == (
-        f"small.jsonl: has {tokens:,} tokens, and its share of max_tokens is {tokens + 10:,}; "
+        f"small.jsonl: has {tokens:,} tokens, but its share of max_tokens is {tokens + 10:,}; "
         f"max_tokens {2 * tokens} would fit"
     )
     build(configure(*sources, max_tokens=2 * tokens), tmp_path / "c")
@@ -435,7 +435,7 @@ def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokeniz
     settings["mask_token"] = "a"  # noqa: S105
     (spoilt / "tokenizer_config.json").write_text(json.dumps(settings))
     config = configure(files / "big.jsonl", tokenizer=str(spoilt))
-    with pytest.raises(DataError, match="holds the mask token"):
+    with pytest.raises(DataError, match="contains the mask token"):
         build(config, tmp_path / "c")
     # Nothing that is complete is left of it.
     assert not (tmp_path / "c/built.json").exists()
@@ -482,7 +482,7 @@ def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):
     (tmp_path / "texts/a.txt").write_text("the array of rows")
     for source in (tmp_path / "texts", f"hf:{tmp_path / 'texts'}"):
         for folder in (tmp_path / "texts", tmp_path / "texts/.out"):
-            with pytest.raises(ConfigError, match=r"lies in the source .*texts; choose"):
+            with pytest.raises(ConfigError, match=r"inside the source .*texts; choose"):
                 build(configure(source), folder)
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["a.txt"]
 

@@ -69,7 +69,7 @@ def test_strings_stand_for_sources():
         ({"libraries": []}, "libraries"),
         (
             {"libraries": ["scipy"], "sources": ["a.txt"]},
-            "'libraries' chooses among builtin:pydocs, which is no source here",
+            "'libraries' applies to builtin:pydocs, which is not a source here",
         ),
         (
             {"min_characters": 6, "max_characters": 5},

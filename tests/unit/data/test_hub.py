@@ -158,7 +158,7 @@ def test_a_slice_of_a_split(copies):
         ("multi", {}, "split train: several configs; choose one of v1, v2"),
         ("multi", {"config": "v3"}, "no config 'v3'"),
         ("multi", {"config": "v2", "split": "validation"}, "no split 'validation' (known: train)"),
-        ("code", {}, "needs code of its own to be read, which the datasets library no longer runs"),
+        ("code", {}, "needs custom code to be read, which the datasets library no longer runs"),
         ("empty", {}, "doesn't contain any data files"),
         ("broken", {}, "arquet"),
     ],
@@ -338,7 +338,7 @@ class Refusing(BaseHTTPRequestHandler):
     ("answers", "revision", "message"),
     [
         ((404, "RepoNotFound"), None, "hf:a/b: not on the hub, or private; check the name"),
-        ((403, "GatedRepo"), None, "hf:a/b: ask for access on its page of the hub"),
+        ((403, "GatedRepo"), None, "hf:a/b: request access on its hub page"),
         ((404, "RevisionNotFound"), "v9", "hf:a/b at revision 'v9': the hub has no such revision"),
         ((500, None), None, "hf:a/b: the hub refuses to answer; try again later"),
     ],
@@ -370,7 +370,7 @@ def test_a_hub_that_is_switched_off_is_one_line(monkeypatch, caplog, revision):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     told = refusal(open_hub, "a/b", revision=revision, streaming=True)
     assert told.startswith("hf:a/b")
-    assert "the hub is switched off (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, or" in told
+    assert "hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, or" in told
     assert not caplog.records
 
 

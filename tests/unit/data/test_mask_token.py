@@ -70,7 +70,7 @@ def test_a_mask_token_with_another_role_is_none(role):
     tokenizer = TextTokenizer(made, tokens)
     choice = choose_mask_token(tokenizer)
     assert (choice.token, choice.token_id) == ("<unused0>", FIRST)
-    assert choice.reason.startswith(f"the declared <mask> is the {role} token as well; the vocab")
+    assert choice.reason.startswith(f"the declared <mask> is also the {role} token; the vocab")
     assert with_mask_token(tokenizer, choice).mask_id == FIRST
 
 
@@ -139,7 +139,7 @@ def test_a_reserved_entry_that_serves_another_role_is_not_taken():
 def test_a_mask_token_that_nothing_declares_goes_before_reserved_ones(name):
     choice = choose_mask_token(byte_level("<unused0>", name))
     assert (choice.token, choice.token_id, choice.is_new) == (name, FIRST + 1, False)
-    assert "although nothing declares it" in choice.reason
+    assert "although it is not declared" in choice.reason
 
 
 def test_a_candidate_that_text_can_spell_is_passed_over():
@@ -229,8 +229,8 @@ def test_a_corpus_with_the_mask_token_is_refused(tmp_path, block_bytes):
         for given_as in (corpus, corpus.folder):
             with pytest.raises(DataError) as refused:
                 refuse_if_present(given_as, mask_id)
-            assert f"{corpus.folder}: document 'doc {document}' holds" in str(refused.value)
-            assert "leave out documents that spell it" in str(refused.value)
+            assert f"{corpus.folder}: document 'doc {document}' contains" in str(refused.value)
+            assert "remove documents that spell it" in str(refused.value)
     for absent in (0, 10, 299):
         refuse_if_present(corpus, absent)
 
@@ -249,7 +249,7 @@ def test_the_whole_way_a_reserved_token_s_spelling_stays_out_of_a_corpus(tmp_pat
     choice = choose_mask_token(tokenizer)
     text = json.dumps({"token": choice.token})
     write_corpus(tmp_path / "before", [("a", text)], tokenizer, provenance={})
-    with pytest.raises(DataError, match="document 'a' holds the mask token"):
+    with pytest.raises(DataError, match="document 'a' contains the mask token"):
         refuse_if_present(tmp_path / "before", choice.token_id)
     masked = with_mask_token(tokenizer, choice)
     write_corpus(tmp_path / "after", [("a", text)], masked, provenance={})
@@ -267,5 +267,5 @@ def test_special_tokens_that_text_spells_are_counted(tmp_path):
 
 def test_the_message_names_document_and_remedy():
     told = holds_mask("a/b.txt", 7)
-    assert "document 'a/b.txt' holds the mask token (id 7)" in told
-    assert told.endswith("or take another tokenizer")
+    assert "document 'a/b.txt' contains the mask token (id 7)" in told
+    assert told.endswith("or use another tokenizer")

@@ -79,7 +79,7 @@ def test_different_types_are_refused(tmp_path, parts, tokenizer):
 
 
 def test_the_same_corpus_twice_is_refused(tmp_path, parts):
-    with pytest.raises(DataError, match="the same documents; give them once"):
+    with pytest.raises(DataError, match="the same documents; give only one"):
         merge_corpora([parts[0], parts[1], parts[0]], tmp_path / "merged")
 
 
@@ -88,12 +88,12 @@ def test_the_same_again_is_done(tmp_path, parts):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()}
     merge_corpora(parts, tmp_path / "merged")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()} == before
-    with pytest.raises(ConfigError, match="merged: already there"):
+    with pytest.raises(ConfigError, match="merged: already exists"):
         merge_corpora(parts[::-1], tmp_path / "merged")
 
 
 def test_what_is_there_stays(tmp_path, parts):
-    with pytest.raises(ConfigError, match="second: already there"):
+    with pytest.raises(ConfigError, match="second: already exists"):
         merge_corpora(parts, parts[1])
 
 

@@ -213,7 +213,7 @@ def test_a_batch_may_straddle_windows():
 
 
 def test_no_room_for_text_is_refused():
-    with pytest.raises(ConfigError, match="max_seqlen 2 leaves no room beside BOS and EOS"):
+    with pytest.raises(ConfigError, match="max_seqlen 2 has no room beside BOS and EOS"):
         RowPlan(LENGTHS, [BatchShape(2, 1, 1)], data_seed=0)
 
 

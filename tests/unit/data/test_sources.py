@@ -72,9 +72,9 @@ def test_all_that_a_hub_source_can_say():
         ("hf:a/b?name=x&name=y", "give 'name' one value"),
         ("hf:a/b?name=", "give 'name' one value"),
         ("hf:a/b?name", "give 'name' one value"),
-        ("hf:a/b?streaming=no", "streaming is true or false, not 'no'"),
-        ("hf:?name=x", "write it as hf:OWNER/NAME"),
-        ("hf:", "write it as hf:OWNER/NAME"),
+        ("hf:a/b?streaming=no", "streaming must be true or false, not 'no'"),
+        ("hf:?name=x", "the form is hf:OWNER/NAME"),
+        ("hf:", "the form is hf:OWNER/NAME"),
         ("builtin:pydoc", "unknown source 'builtin:pydoc' (did you mean 'builtin:pydocs'?)"),
         ("", "source is empty"),
         (" ", "source is empty"),
@@ -142,7 +142,7 @@ def test_a_folder_in_the_hub_s_layout(copies):
 @pytest.mark.parametrize("streaming", ["true", "false"])
 def test_a_hub_column_that_is_no_text_is_named_with_its_row(copies, streaming):
     text = f"hf:acme/tiny?streaming={streaming}"
-    message = r"hf:acme/tiny, split train, row 0: 'id' holds no text but a value of type int"
+    message = r"hf:acme/tiny, split train, row 0: 'id' is not text but a value of type int"
     with pytest.raises(DataError, match=message):
         list(read_documents(source(f"{text}&column=id"), copies=copies))
     with pytest.raises(DataError, match=r"no column 'txt' \(did you mean 'text'\?\)"):

@@ -122,11 +122,11 @@ def test_nothing_of_a_folder_vanishes(tmp_path):
     linked = tmp_path / "in/linked"
     linked.symlink_to(tmp_path / "elsewhere")
     told = refusal(tmp_path / "in")
-    assert told == f"{linked}: a linked folder; give it as a source of its own"
+    assert told == f"{linked}: a linked folder; list it as a separate source"
     linked.unlink()
     dangling = tmp_path / "in/e.txt"
     dangling.symlink_to(tmp_path / "none")
-    assert refusal(tmp_path / "in").startswith(f"{dangling}: no readable file (a link to nothing?)")
+    assert refusal(tmp_path / "in").startswith(f"{dangling}: not readable (a broken link?)")
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
@@ -225,15 +225,15 @@ def test_lines_do_not_depend_on_how_bytes_arrive(tmp_path_factory, compress, rea
     [
         ('{"txt": "a", "id": 1}', "no column 'text' (did you mean 'txt'?); there are id, txt"),
         ("{}", "no column 'text'; there are none"),
-        ('{"text": 3}', "'text' holds no text but a value of type int"),
-        ('{"text": ["a"]}', "'text' holds no text but a value of type list"),
+        ('{"text": 3}', "'text' is not text but a value of type int"),
+        ('{"text": ["a"]}', "'text' is not text but a value of type list"),
         ('{"text": "a"', "not JSON"),
         ('{"text": "a"} {"text": "b"}', "not JSON (Extra data"),
-        ('["a"]', "expected one JSON object a line"),
-        ('"a"', "expected one JSON object a line"),
+        ('["a"]', "expected one JSON object per line"),
+        ('"a"', "expected one JSON object per line"),
         (b'{"text": "\xff"}', "not UTF-8 (byte 10)"),
-        (r'{"text": "a\ud800"}', "'text' holds half of a surrogate pair (character 1)"),
-        (r'{"text": "a", "id": "\uDC00"}', "'id' holds half of a surrogate pair (character 0)"),
+        (r'{"text": "a\ud800"}', "'text' holds an unpaired surrogate (character 1)"),
+        (r'{"text": "a", "id": "\uDC00"}', "'id' holds an unpaired surrogate (character 0)"),
         ("[" * 100_000, "not JSON"),
         ('{"text": "a", "n": ' + "1" * 5000 + "}", "not JSON (Exceeds the limit"),
     ],
@@ -255,9 +255,9 @@ def test_a_whole_surrogate_pair_is_text(tmp_path):
     ("columns", "message"),
     [
         ({"txt": ["a"], "id": ["b"]}, "no column 'text' (did you mean 'txt'?); there are id, txt"),
-        ({"text": [1]}, "'text' holds no text but values of type int64"),
-        ({"text": [["a"]]}, "'text' holds no text but values of type list<element: string>"),
-        ({"text": [b"a"]}, "'text' holds no text but values of type binary"),
+        ({"text": [1]}, "'text' is not text but values of type int64"),
+        ({"text": [["a"]]}, "'text' is not text but values of type list<element: string>"),
+        ({"text": [b"a"]}, "'text' is not text but values of type binary"),
     ],
 )
 def test_parquet_without_text_is_refused(tmp_path, columns, message):
@@ -309,7 +309,7 @@ def test_what_precedes_damage_has_been_read(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1junkPAR1", b"no parquet at all"])
 def test_damaged_parquet_is_named(tmp_path, content):
     (tmp_path / "a.parquet").write_bytes(content)
-    assert f"{tmp_path / 'a.parquet'}: damaged, or no Parquet file" in refusal(tmp_path)
+    assert f"{tmp_path / 'a.parquet'}: damaged, or not a Parquet file" in refusal(tmp_path)
 
 
 def test_a_damaged_page_of_parquet_is_named(tmp_path):
@@ -317,7 +317,7 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path):
     content = bytearray(path.read_bytes())
     content[4:60] = bytes(56)
     path.write_bytes(content)
-    assert f"{path}: damaged, or no Parquet file" in refusal(path)
+    assert f"{path}: damaged, or not a Parquet file" in refusal(path)
 
 
 def test_what_cannot_be_read_is_refused_with_what_can(tmp_path):
@@ -362,7 +362,7 @@ def test_what_unpacks_to_far_more_than_text_does_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(lines, "_MOST_RATIO", 500)
     path = tmp_path / ("a.jsonl.gz" if compress is gzip.compress else "a.jsonl.zst")
     path.write_bytes(compress(b"\n" * (1 << 22)))
-    assert refusal(path).startswith(f"{path}: unpacks to more than 500 times its size")
+    assert refusal(path).startswith(f"{path}: decompresses to more than 500 times its size")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
@@ -376,7 +376,7 @@ def test_lines_are_bounded(tmp_path, monkeypatch, suffix):
 def test_a_plain_file_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_MOST_WHOLE_BYTES", 3)
     assert read(write(tmp_path / "a.txt", "abc"))[0].text == "abc"
-    assert "divide it" in refusal(write(tmp_path / "b.txt", "abcd"))
+    assert "split it" in refusal(write(tmp_path / "b.txt", "abcd"))
 
 
 @pytest.mark.parametrize("rows_per_group", [10, 1000])

@@ -424,7 +424,7 @@ def test_switched_off_and_not_in_the_cache_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(DataError) as refused:
         load_tokenizer("a/b")
-    assert str(refused.value).startswith("a/b: the hub is switched off (HF_HUB_OFFLINE")
+    assert str(refused.value).startswith("a/b: hub access is disabled (HF_HUB_OFFLINE")
     assert "\n" not in str(refused.value)
 
 
@@ -450,14 +450,14 @@ def test_a_path_is_never_a_hub_id(tmp_path):
 
 
 def test_a_folder_has_no_revisions(folder):
-    with pytest.raises(DataError, match="a folder has no revisions; leave 'v1' away"):
+    with pytest.raises(DataError, match="a folder has no revisions; omit 'v1'"):
         load_tokenizer(folder, revision="v1")
 
 
 @pytest.mark.parametrize("token", [{"x": 1}, ["</s>"], 3, {"content": 3}], ids=str)
 def test_a_declaration_that_is_no_token_is_named(folder, token):
     change(folder, "tokenizer_config.json", eos_token=token)
-    with pytest.raises(DataError, match=r"'eos_token' is declared as .*, which is no token"):
+    with pytest.raises(DataError, match=r"'eos_token' is declared as .*, which is not a token"):
         TextTokenizer.load(folder)
 
 

@@ -84,7 +84,7 @@ class TestState:
 
     def test_untrained(self, make_state: Make, card_of: Card) -> None:
         card = card_of(make_state(step=0, ledger=[], heldout={}))
-        assert "Nothing was trained" in card
+        assert "It was not trained further" in card
         assert "Held-out" not in card
         assert front_matter(card)["pipeline_tag"] == "feature-extraction"
 
@@ -165,12 +165,12 @@ class TestCorpus:
     def test_elsewhere(self, state: Path, add_corpus: Add, card_of: Card) -> None:
         add_corpus(content_hash="f" * 64)
         card = card_of(state)
-        assert "not recorded here. (To fill in.)" in card
+        assert "not recorded. (To fill in.)" in card
         assert "hf:some/text" not in card
 
     def test_damaged(self, state: Path, add_corpus: Add, card_of: Card) -> None:
         add_corpus(provenance=None)
-        assert "not recorded here. (To fill in.)" in card_of(state)
+        assert "not recorded. (To fill in.)" in card_of(state)
 
 
 class TestScores:

@@ -179,8 +179,8 @@ def test_a_multi_label_model_says_so(one_thread, make):
     config = json.loads((made.folder / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"
     card = (made.folder / "README.md").read_text(encoding="utf-8")
-    assert "gives a text any of 3 labels" in card
-    assert "A label holds where its output is above 0" in card
+    assert "assigns any of 3 labels to a text" in card
+    assert "A label applies if its output is above 0" in card
 
 
 def _outputs(made, texts):
@@ -293,7 +293,7 @@ def test_the_same_again_is_done(make, monkeypatch):
 def test_nothing_is_overwritten_and_nothing_begun(make, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(ConfigError, match="already there"):
+    with pytest.raises(ConfigError, match="already exists"):
         finetune(tmp_path / "model", "sst2", out)
     with pytest.raises(DataError, match="no such folder, and not a hub id"):
         finetune(tmp_path / "a model", "sst2", tmp_path / "new", root=tmp_path)

@@ -38,7 +38,7 @@ def test_never_replaces(kind: str, tmp_path: Path) -> None:
         out.write_text("precious")
     else:
         out.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="already there"), new_folder(out):
+    with pytest.raises(ConfigError, match="already exists"), new_folder(out):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -50,7 +50,7 @@ def test_what_appeared_meanwhile_stays(tmp_path: Path) -> None:
         with new_folder(out):
             out.mkdir()
 
-    with pytest.raises(ConfigError, match="already there"):
+    with pytest.raises(ConfigError, match="already exists"):
         race()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -75,7 +75,7 @@ def test_what_was_made_from_the_same_is_found(made: Path, tmp_path: Path) -> Non
 
 
 def test_what_was_made_from_something_else_is_refused(made: Path) -> None:
-    with pytest.raises(ConfigError, match="out: already there, and made from another model, text"):
+    with pytest.raises(ConfigError, match="out: already exists, made from another model, text"):
         find_made(made, {"model": "b"})
 
 
@@ -84,5 +84,5 @@ def test_what_says_nothing_of_its_making_is_refused(tmp_path: Path, card: str | 
     (tmp_path / "out").mkdir()
     if card:
         (tmp_path / "out/README.md").write_text(card)
-    with pytest.raises(ConfigError, match="out: already there; choose another folder"):
+    with pytest.raises(ConfigError, match="out: already exists; choose another folder"):
         find_made(tmp_path / "out")

@@ -86,12 +86,12 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("card", "words"),
         [
-            (None, "there is no README.md"),
-            ("# Mine\n", "no front matter"),
-            ("---\n: [\n---\n", "no front matter that can be read"),
+            (None, "no README.md"),
+            ("# Mine\n", "no readable front matter"),
+            ("---\n: [\n---\n", "no readable front matter"),
             ("---\nlanguage: en\nlicense:  # to fill in\n---\n", "'license' is not filled in"),
             ("---\nlicense: mit\n---\n", "'language' is not filled in"),
-            (CARD + "Data: (To fill in.)", "some of it is marked to be filled in"),
+            (CARD + "Data: (To fill in.)", "some parts are still to be filled in"),
         ],
     )
     def test_warnings(self, card: str | None, words: str, export: Path) -> None:
@@ -104,7 +104,7 @@ class TestPlan:
     @pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "metrics.jsonl"])
     def test_states_stay(self, name: str, export: Path) -> None:
         (export / name).write_text("{}")
-        with pytest.raises(DataError, match="a state of training, not an export"):
+        with pytest.raises(DataError, match="a training state, not an export"):
             plan_push(export, "me/mine")
 
     @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
@@ -120,7 +120,7 @@ class TestPlan:
 
     @pytest.mark.parametrize("name", ["mine", "me/mine/again", "me/my mine", "me/", "-x/y"])
     def test_names(self, name: str, export: Path) -> None:
-        with pytest.raises(ConfigError, match="write it as OWNER/NAME"):
+        with pytest.raises(ConfigError, match="must have the form OWNER/NAME"):
             plan_push(export, name)
 
 
@@ -152,15 +152,15 @@ class TestPush:
 
     def test_no_token(self, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pushing, "get_token", lambda: None)
-        with pytest.raises(ConfigError, match="no token of the hub; log in with 'hf auth login'"):
+        with pytest.raises(ConfigError, match="no hub token; log in with 'hf auth login'"):
             push(plan_push(export, "me/mine"))
 
     @pytest.mark.parametrize(
         ("error", "words"),
         [
-            (OfflineModeIsEnabled("offline"), "switched off"),
+            (OfflineModeIsEnabled("offline"), "access is disabled"),
             (ConnectionError("no route\nto host"), "cannot be reached.*no route to host"),
-            ("401", "refuses .401.; the token may not write"),
+            ("401", "refuses .401.; the token may lack write access"),
             ("500", "the hub refuses"),
         ],
     )

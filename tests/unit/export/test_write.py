@@ -80,7 +80,7 @@ class TestState:
     """A state of ours, as sentence-transformers and transformers read it."""
 
     def test_was_checked_elsewhere(self, made: tuple[Path, Path, list[str]]) -> None:
-        assert "in a process of its own" in made[2][-1]
+        assert "in a separate process" in made[2][-1]
         assert "embeddings" in (made[1] / "README.md").read_text().rpartition("Checked when")[2]
 
     def test_holds_nothing_of_ours(self, made: tuple[Path, Path, list[str]]) -> None:
@@ -272,8 +272,8 @@ class TestBadInput:
         [
             ({"format": "hff"}, r"format: unknown value 'hff' \(did you mean 'hf'\?\)"),
             ({"dtype": "float16"}, "dtype: unknown value 'float16'"),
-            ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is no size"),
-            ({"format": "onnx", "dtype": "bfloat16"}, "ONNX is float32"),
+            ({"max_shard_size": "lots"}, "max_shard_size: 'lots' is not a size"),
+            ({"format": "onnx", "dtype": "bfloat16"}, "not supported for ONNX"),
         ],
     )
     def test_setting(
@@ -296,7 +296,7 @@ class TestBadInput:
     def test_output_exists(self, state: Path, tmp_path: Path) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "file").write_text("precious")
-        with pytest.raises(ConfigError, match="out: already there"):
+        with pytest.raises(ConfigError, match="out: already exists"):
             export_model(state, tmp_path / "out")
         assert (tmp_path / "out" / "file").read_text() == "precious"
 
@@ -320,7 +320,7 @@ class TestBadInput:
         self, make_family: Callable[..., Path], tmp_path: Path
     ) -> None:
         folder = make_family("qwen3", vocab_size=200)
-        words = "ids up to 319, the model rows for 200 only; they do not belong together"
+        words = "ids up to 319, but the model has rows for only 200; they do not belong together"
         self.refuse(folder, tmp_path / "out", DataError, words)
 
     def test_weights_of_other_shapes(

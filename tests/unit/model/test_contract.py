@@ -127,7 +127,7 @@ def test_a_layer_that_sees_later_tokens(
     model: PreTrainedModel, change_layer: Callable[[Change], None]
 ) -> None:
     change_layer(other_direction)
-    with pytest.raises(ModelError, match=r"layer layers\.1: sees later tokens"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: attends to later tokens"):
         check_contract(model, causal=True)
 
 
@@ -136,7 +136,7 @@ def test_a_layer_that_leaks_across_documents(
     causal: bool, model: PreTrainedModel, change_layer: Callable[[Change], None]
 ) -> None:
     change_layer(whole_rows)
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
         check_contract(model, causal=causal)
 
 
@@ -144,7 +144,7 @@ def test_a_layer_that_sees_the_padding(
     model: PreTrainedModel, change_layer: Callable[[Change], None]
 ) -> None:
     change_layer(last_with_padding)
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see the padding"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to the padding"):
         check_contract(model, causal=False)
 
 
@@ -153,7 +153,7 @@ def test_a_layer_that_mixes_without_attention(causal: bool, model: PreTrainedMod
     """No mask keeps the mean over a row within a document."""
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend"):
         check_contract(model, causal=causal)
 
 
@@ -161,14 +161,16 @@ def test_a_layer_that_leaks_from_later_documents_alone(model: PreTrainedModel) -
     """What follows a token is added to it: nothing flows from the first document to the second."""
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output.flip(1).cumsum(1).flip(1))
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
         check_contract(model, causal=False)
 
 
 def test_a_body_that_mixes_in_the_padding(model: PreTrainedModel) -> None:
     """Outside of every layer: the probe of the whole model finds it."""
     model.base_model.norm.register_forward_hook(lambda _m, _i, output: output * output.shape[1])
-    with pytest.raises(ModelError, match="EuroBertForMaskedLM: padding changes hidden states"):
+    with pytest.raises(
+        ModelError, match="EuroBertForMaskedLM: padding or other documents of a row change"
+    ):
         check_contract(model, causal=False)
 
 
@@ -245,5 +247,5 @@ def test_a_layer_behind_its_own_attention_that_sees_the_padding(padded: Padded) 
     model = padded(transformers.BertConfig(**SMALL, num_hidden_layers=2))
     layer = model.encoder.layer[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(1, keepdim=True))
-    with pytest.raises(ModelError, match=r"layer encoder\.layer\.1: tokens see the padding"):
+    with pytest.raises(ModelError, match=r"layer encoder\.layer\.1: tokens attend to the padding"):
         check_contract(model, causal=False)

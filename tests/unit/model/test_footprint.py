@@ -121,7 +121,7 @@ def test_training_has_to_fit_into_the_gpu(
 
 
 def test_a_folder_without_weights_or_with_a_damaged_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no weights as safetensors are here"):
+    with pytest.raises(ModelError, match="no safetensors weights"):
         stored_parameters(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"12345678 not tensors")
     with pytest.raises(ModelError, match=r"model\.safetensors: cannot be loaded"):

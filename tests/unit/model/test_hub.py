@@ -123,11 +123,11 @@ def flip(name: str) -> Callable[[Path], None]:
         ),
         (
             lambda folder: change(folder, "manifest.json", files={}),
-            r"config\.json: not of state fff",
+            r"config\.json: not part of state fff",
         ),
         (
             lambda folder: (folder / "model-00001-of-00001.safetensors").touch(),
-            r"model-00001-of-00001\.safetensors: not of state fff",
+            r"model-00001-of-00001\.safetensors: not part of state fff",
         ),
     ],
     ids=["weights", "record", "no-record", "no-manifest", "two-names", "empty-manifest", "added"],
@@ -225,8 +225,8 @@ def pickle_alone(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "reason"),
     [
-        (remove("config.json"), DataError, "has no config.json"),
-        (pickle_alone, ModelError, "has no weights as safetensors"),
+        (remove("config.json"), DataError, "no config.json"),
+        (pickle_alone, ModelError, "no weights as safetensors"),
     ],
 )
 def test_a_repository_without_a_usable_model_is_refused(
@@ -240,8 +240,8 @@ def test_a_repository_without_a_usable_model_is_refused(
 @pytest.mark.parametrize(
     ("name", "revision", "reason"),
     [
-        ("owner/other", None, "model owner/other: no such folder, and the hub is switched off"),
-        ("owner/name", "v2", "model owner/name at revision 'v2': .* the hub is switched off"),
+        ("owner/other", None, "model owner/other: no such folder, and hub access is disabled"),
+        ("owner/name", "v2", "model owner/name at revision 'v2': .* hub access is disabled"),
         ("./runs/nothing", None, "no such folder, and not a hub id"),
         ("../owner", None, "no such folder, and not a hub id"),
         ("a/b/c", None, "no such folder, and not a hub id"),
@@ -267,7 +267,7 @@ def test_a_hub_out_of_reach_is_told_from_a_wrong_name(
 
 
 def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"revision 'v1': only models of the hub have one"):
+    with pytest.raises(ConfigError, match=r"revision 'v1': only hub models have one"):
         fetch_model(model_folder, revision="v1")
     with pytest.raises(DataError, match=r"no model here \(no config\.json\)"):
         fetch_model(tmp_path)

@@ -272,7 +272,7 @@ def test_quantised_weights_are_refused(
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name] = (100 * tensors[name]).to(dtype)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"{name} is stored as \w+: quantised weights cannot"):
+    with pytest.raises(ModelError, match=rf"{name} is stored as \w+: quantized weights are not"):
         load(folder)
 
 
@@ -296,7 +296,7 @@ def test_nothing_is_printed(
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (transformers.T5Config(d_model=16, num_layers=1), "type 't5' is not one stack of layers"),
+        (transformers.T5Config(d_model=16, num_layers=1), "'t5' is not a single stack of layers"),
         (transformers.Gemma3Config(), "type 'gemma3' reads more than text"),
     ],
     ids=["encoder-decoder", "images"],

@@ -107,7 +107,7 @@ def test_chunks_are_refused() -> None:
 def test_what_counts_over_rows_is_read_padded(tmp_path: Path) -> None:
     """ESM scales the embeddings of a row by its share of mask tokens."""
     folder = save(esm_config(), tmp_path)
-    with pytest.raises(ModelError, match="EsmModel: padding changes hidden states, or other"):
+    with pytest.raises(ModelError, match="EsmModel: padding or other documents of a row change"):
         check_contract(load_encoder(folder), causal=False)
     assert batching_of(load_checked_encoder(folder)) == "padded"
 
@@ -130,7 +130,7 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path: Path) -> None:
 
 def test_both_ways_are_named_where_neither_is_right(tmp_path: Path) -> None:
     config = transformers.StableLmConfig(**GROUPED)
-    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* of its own"):
+    with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* uses its own"):
         load_checked_encoder(save(config, tmp_path))
 
 
@@ -205,7 +205,7 @@ def test_states_with_an_axis_more_hide_no_leak(causal: bool) -> None:
     model = gemma3n()
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(2, keepdim=True))
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens see other documents"):
+    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
         check_contract(model, causal=causal)
 
 
@@ -218,7 +218,7 @@ UNREADABLE = {
         transformers.Llama4TextConfig(
             **GROUPED, intermediate_size_mlp=48, num_local_experts=4, head_dim=8
         ),
-        "Llama4ForCausalLM: transformers keeps its body and its language-model head in one",
+        "Llama4ForCausalLM: transformers does not separate its body and its language-model head",
     ),
     "lfm2": (
         transformers.Lfm2Config(

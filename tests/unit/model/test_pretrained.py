@@ -126,12 +126,12 @@ class TestRefusals:
     def test_layers_that_the_configuration_does_not_have(self, save: Save) -> None:
         folder = save("qwen3")
         self.rewrite(folder, num_hidden_layers=2, layer_types=None)
-        self.check(folder, r"has no place for 11 weights, first model\.layers\.2\.")
+        self.check(folder, r"does not use 11 weights, first model\.layers\.2\.")
 
     def test_biases_that_the_configuration_does_not_have(self, save: Save) -> None:
         folder = save("qwen3", attention_bias=True)
         self.rewrite(folder, attention_bias=False)
-        self.check(folder, r"has no place for 12 weights, first model\.layers\.0\.self_attn\.k_")
+        self.check(folder, r"does not use 12 weights, first model\.layers\.0\.self_attn\.k_")
 
     def test_a_missing_file_of_several(self, save: Save) -> None:
         folder = save("llama")

@@ -52,9 +52,9 @@ def test_a_turn_is_determined_as_if_it_were_spelled_out():
     assert turn.determinants(3) == plain.determinants(3)
     one, other = (supervise(each, BATCH, VOCABULARY, mask_seed=3) for each in (turn, plain))
     assert np.array_equal(one.positions, other.positions)
-    with pytest.raises(RuntimeError, match="ask `at` first"):
+    with pytest.raises(RuntimeError, match="call `at` first"):
         phase.determinants(0)
-    with pytest.raises(RuntimeError, match="ask `at` first"):
+    with pytest.raises(RuntimeError, match="call `at` first"):
         phase.supervise(BATCH, VOCABULARY, mask_seed=0)
 
 
@@ -142,7 +142,7 @@ def test_a_share_without_a_row_is_refused():
     phase = mix(MLM_RAW, CLM_RAW, shares=[0.9375, 0.0625])
     message = (
         "mix: of 8 rows per step, objectives.1 (clm, share 0.0625) gets none; set rows_per_step "
-        "to 9 or more, or a larger share"
+        "to 9 or more, or use a larger share"
     )
     for step in range(9, 40):
         phase.check(num_steps=1, rows_per_step=step)
@@ -212,7 +212,7 @@ def test_phases_of_composed_objectives():
         ),
         (
             {"objective": "mix", "objectives": [CLM_RAW, MLM_RAW], "shares": [0.5, 0.4]},
-            "phases.0: shares: they sum to 0.9, not to 1",
+            "phases.0: shares: the sum is 0.9, not 1",
         ),
         (
             {"objective": "mix", "objectives": [CLM_RAW, MLM_RAW], "shares": [0.5]},
@@ -260,5 +260,5 @@ def test_the_rows_that_a_small_share_needs_are_found_at_once(share, needed):
 
 
 def test_a_share_of_next_to_nothing_is_refused():
-    with pytest.raises(ValueError, match="1e-09 is less than a row in a million"):
+    with pytest.raises(ValueError, match="1e-09 is less than one row in a million"):
         mix(MLM_RAW, CLM_RAW, shares=[1 - 1e-9, 1e-9])

@@ -305,9 +305,9 @@ def test_a_scheduled_step_is_one_at_its_rate():
     batch = text_batch([PIECES], row_length=130)
     one, other = (supervise(each, batch, vocabulary(), mask_seed=0) for each in (concrete, plain))
     assert np.array_equal(one.positions, other.positions)
-    with pytest.raises(RuntimeError, match="ask `at` first"):
+    with pytest.raises(RuntimeError, match="call `at` first"):
         phase.determinants(0)
-    with pytest.raises(RuntimeError, match="ask `at` first"):
+    with pytest.raises(RuntimeError, match="call `at` first"):
         phase.supervise(batch, vocabulary(), mask_seed=0)
     constant = mlm()
     assert constant.at(5, num_steps=9) is constant
@@ -374,7 +374,7 @@ class Run(Config):
         ({"selection": "wrd"}, "phases.0.selection: unknown value 'wrd' (did you mean 'word'?)"),
         (
             {"replacement": {"mask": 0.5, "random": 0.2}},
-            "phases.0.replacement: mask, random and keep sum to 0.7, not to 1",
+            "phases.0.replacement: the sum of mask, random and keep is 0.7, not 1",
         ),
         (
             {"replacement": {"mask": 0, "keep": 1}},

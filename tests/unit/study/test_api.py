@@ -419,7 +419,7 @@ def test_all_lengths_are_checked_before_any_task_is_read(plain_model, tmp_path, 
     assert second == (
         "'pydocs-qa': max_seqlen: 64 tokens leave no room for a context beside questions of 64 "
         "and an overlap of 64; set max_question_tokens=15 and window_overlap=7, or "
-        "max_seqlen=132 where the model reads as many"
+        "max_seqlen=132 if the model supports it"
     )
     assert third.startswith("'none': max_seqlen: 64 tokens leave no room")
     assert not (tmp_path / "root").exists()

@@ -208,7 +208,7 @@ def test_other_modules_and_prompts_are_refused_by_name(sentence_model):
         embedding_settings(sentence_model, Choices(max_seqlen=65))
     change(sentence_model / "1_Pooling/config.json", include_prompt=False)
     embedding_settings(sentence_model, Choices())
-    with pytest.raises(ModelError, match="leaves the prompt out"):
+    with pytest.raises(ModelError, match="excludes the prompt"):
         embedding_settings(sentence_model, Choices(prompt="query"))
     modules = json.loads((sentence_model / "modules.json").read_text())
     modules.append({"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"})

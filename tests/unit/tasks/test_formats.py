@@ -136,7 +136,7 @@ def test_labels_may_be_numbered(tmp_path):
 def test_kind_comes_from_the_caller_where_the_folder_does_not_say(tmp_path):
     folder = classification(tmp_path / "bare")
     (folder / "task.json").unlink()
-    refused(folder, "no task.json; say of which kind")
+    refused(folder, "no task.json; set the kind")
     assert load_task(folder, kind="sc", name="other").info.name == "other"
 
 
@@ -166,7 +166,7 @@ def test_damaged_line(tmp_path):
         ({"id": "b", "label": 1}, "no field 'text'"),
         ({"id": "b", "text": 5, "label": 1}, "'text' must be a text"),
         ({"id": ["b"], "text": "x", "label": 1}, "'id' must be a text or a whole number"),
-        ({"id": "a", "text": "x", "label": 1}, "the id 'a' occurs a second time"),
+        ({"id": "a", "text": "x", "label": 1}, "the id 'a' is repeated"),
     ],
 )
 def test_records_that_cannot_be_used(tmp_path, record, message):
@@ -226,9 +226,9 @@ def test_reads_questions(tmp_path):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"text": ["Anna"], "answer_start": [6]}, "the answer 'Anna' does not stand at 6"),
-        ({"text": ["Anna"], "answer_start": [-5]}, "the answer 'Anna' does not stand at -5"),
-        ({"text": [""], "answer_start": [0]}, "the answer '' does not stand at 0"),
+        ({"text": ["Anna"], "answer_start": [6]}, "the answer 'Anna' is not at 6"),
+        ({"text": ["Anna"], "answer_start": [-5]}, "the answer 'Anna' is not at -5"),
+        ({"text": [""], "answer_start": [0]}, "the answer '' is not at 0"),
         ({"text": ["Anna"], "answer_start": []}, "1 answer texts but 0 values"),
         ({"text": ["Anna"], "answer_start": ["7"]}, "'answer_start' must be a list of int"),
         (["Anna"], "'answers' must be an object"),

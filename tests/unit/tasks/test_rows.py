@@ -44,12 +44,12 @@ def test_packed_files_are_unpacked(tmp_path):
         ("é".encode("latin-1"), r"not UTF-8 \(byte 0xe9 after 0 others\)"),
         ('{"a": 1}'.encode("utf-16"), "not UTF-8"),
         (b'{"a": "x\0"}', "a NUL byte"),
-        (b"", r"not valid JSON \(nothing there\)"),
+        (b"", r"not valid JSON \(empty\)"),
         (b"{'a': 1}", "not valid JSON"),
         (b"[1]", "expected a JSON object"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
-        (rb'{"a": "\ud83d"}', "half of a surrogate pair"),
-        (rb'{"a": ["\uDE00"]}', "half of a surrogate pair"),
+        (rb'{"a": "\ud83d"}', "an unpaired surrogate"),
+        (rb'{"a": ["\uDE00"]}', "an unpaired surrogate"),
     ],
 )
 def test_lines_that_cannot_be_read(tmp_path, content, message):

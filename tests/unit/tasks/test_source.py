@@ -32,7 +32,7 @@ def test_overlaps_are_said_and_kept(store, own):
     assert task.info.overlaps == {"train/test": 1}
     assert store.said == [
         "task mood: examples: train 2, validation 1, test 2",
-        "mood: 1 of 2 test examples also stand in train",
+        "mood: 1 of 2 test examples also occur in train",
     ]
 
 
@@ -135,7 +135,7 @@ def test_copies_are_in_a_folder(store, own, monkeypatch):
     monkeypatch.setattr(source_module, "published_origin", None)  # nobody asks the hub
     (own / "file").touch()
     for copies in (own / "file", own / "nowhere"):
-        with pytest.raises(DataError, match=f"^{copies}: no such folder; task 'sst2' names it as"):
+        with pytest.raises(DataError, match=f"^{copies}: no such folder .local copies for"):
             store.folder_of("sst2", copies=copies)
 
 
@@ -193,9 +193,9 @@ def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, mon
             r"unknown task 'sst3' \(did you mean 'sst2'\?\); or write KIND:FOLDER",
         ),
         ("xx:mood", ConfigError, "unknown task 'xx:mood'"),
-        ("mood", ConfigError, "task 'mood': of which kind"),
+        ("mood", ConfigError, "task 'mood': no kind of task given"),
         ("sc:nowhere", DataError, "task 'sc:nowhere': no such folder"),
-        ("sc:sst2", DataError, "for the published dataset write 'sst2'"),
+        ("sc:sst2", DataError, "for the published dataset, write 'sst2'"),
         ("sc:mood/task.yaml", DataError, "name a task file without the kind"),
         ("nowhere.yaml", ConfigError, "nowhere.yaml: no such file"),
     ],

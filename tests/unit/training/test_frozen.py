@@ -19,7 +19,7 @@ def test_patterns_choose_names():
 
 
 def test_a_pattern_that_fits_nothing_is_refused():
-    with pytest.raises(ConfigError, match="no parameter's name fits"):
+    with pytest.raises(ConfigError, match="no parameter's name matches"):
         frozen_names(NAMES, ["*embed*", "model.layer.0.*"])
 
 

@@ -86,7 +86,7 @@ def test_gradients_of_passes_add_up_in_fp32(tmp_path, training_data, make_recipe
 
 def test_a_pass_that_holds_no_row_is_refused(tmp_path, training_data, make_recipe):
     recipe = make_recipe(CLM, {**MLM, "max_seqlen": 64, "rows_per_step": 2})
-    message = r"max_tokens_per_pass: 40 tokens are less than a row of 64 \(max_seqlen\); set 64"
+    message = r"max_tokens_per_pass: 40 tokens are fewer than a row of 64 \(max_seqlen\); set 64"
     with pytest.raises(ConfigError, match=message):
         train(recipe, training_data, tmp_path, max_tokens_per_pass=40)
     assert not (tmp_path / "states").exists()
@@ -102,6 +102,6 @@ def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe)
 
 def test_held_out_rows_must_fit_a_pass_too(tmp_path, training_data, make_recipe):
     short = {**CLM, "max_seqlen": 16}
-    with pytest.raises(ConfigError, match="less than a row of 32"):
+    with pytest.raises(ConfigError, match="fewer than a row of 32"):
         train(make_recipe(short), training_data, tmp_path, max_tokens_per_pass=20)
     assert not list(tmp_path.rglob("*.safetensors"))

@@ -1,7 +1,7 @@
-"""Claims: sentences with checks, answered from a tidy table of scores.
+"""Claims: sentences with checks on a tidy table of scores.
 
-`table.py` makes the table, `levels.py` says which rows are meant, `questions.py` asks, `check.py`
-decides, `claim.py` has the claims of the paper and of people, `report.py` and `render.py` write.
+`table.py` makes the table, `levels.py` selects rows, `questions.py` compares, `check.py` decides,
+`claim.py` defines claims of the paper and of users, `report.py` and `render.py` write results.
 """
 
 from biphasic.analysis.claims.check import Check

@@ -1,8 +1,8 @@
-"""How many comparisons must hold, and the verdict that follows.
+"""Verdicts of claims, from the number of comparisons that hold.
 
-A comparison holds, fails or is unknown, and so does a check: `at least 8 of 12` holds with eight
-that hold whatever the rest, fails with five that fail, and is unknown in between. A verdict is
-given only where no unknown comparison can turn it.
+A comparison holds, fails or is unknown, and so does a check: `at least 8 of 12` holds if eight hold
+whatever the rest, fails if five fail, and is unknown in between. A verdict is given only if unknown
+comparisons cannot change it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Verdict = Literal["true", "partly", "false", "undecided"]
 
 @dataclass(frozen=True)
 class Check:
-    """A question with its comparisons, and how many of them must hold: all, unless it says so."""
+    """A question with its comparisons, and how many of them must hold; by default all."""
 
     text: str
-    """What was asked."""
+    """The question as text."""
     comparisons: tuple[Comparison, ...]
     at_least: float | None = None
-    """How many must hold: a whole number, or a share such as 8/12, rounded up."""
+    """Minimum that must hold: an integer, or a share such as 8/12, rounded up."""
     at_most: float | None = None
-    """How many may hold; shares are rounded down."""
+    """Maximum that may hold; shares are rounded down."""
     most_often: str = ""
-    """A factor: the expected level must be the winner more often than any other level of it."""
+    """A factor: the expected level must win more often than any other level of it."""
     is_weaker: bool = False
     """Whether it decides between partly and false instead."""
     num_absent: int = 0
-    """Comparisons that were not even possible, since the table lacks what a check names."""
+    """Number of comparisons that are impossible because the table lacks the named models."""
     bound: tuple[str, ...] = ()
-    """What relative words stood for, such as `largest steps: 800`."""
+    """Levels that relative words were resolved to, such as `largest steps: 800`."""
     missing: tuple[str, ...] = ()
     """What the table lacks."""
 
@@ -52,7 +52,7 @@ class Check:
 
     @property
     def number(self) -> int:
-        """How many comparisons must hold, or may at most."""
+        """How many comparisons must hold, or may hold at most."""
         total = len(self.comparisons) + self.num_absent
         share = self.at_least if self.at_most is None else self.at_most
         if share is None or isinstance(share, int):
@@ -66,7 +66,7 @@ class Check:
 
     @property
     def holds(self) -> bool | None:
-        """Whether enough comparisons hold; None where unknown ones decide."""
+        """Whether enough comparisons hold; None if it depends on unknown ones."""
         held, unknown = self._counts()
         if not self.comparisons:
             return None
@@ -80,7 +80,7 @@ class Check:
 
     @property
     def needed(self) -> str:
-        """How many comparisons must hold, for people."""
+        """How many comparisons must hold, as text."""
         if self.most_often:
             return "more often than any other needed"
         if self.at_most is not None:
@@ -104,9 +104,9 @@ class Check:
 
 
 def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
-    """Return true where all checks hold, and partly where those of the weaker form do.
+    """Return true if all checks hold, and partly if those of the weaker form do.
 
-    Without a weaker form, some comparison that holds makes a claim partly true.
+    Without a weaker form, a single comparison that holds makes a claim partly true.
     """
     strong = all_hold(check.holds for check in checks)
     if strong is True:
@@ -114,15 +114,15 @@ def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
     weak = all_hold(check.holds for check in weaker) if weaker else _some(checks)
     if strong is False and weak is not None:
         return "partly" if weak else "false"
-    # A weaker form that fails does not make a claim false whose stronger form is open.
+    # A failing weaker form does not make a claim false while the stronger form is open.
     return "undecided"
 
 
 def _some(checks: Sequence[Check]) -> bool | None:
-    """Tell whether any comparison holds that should.
+    """Return whether any expected comparison holds.
 
-    A check that allows a number at most holds in an empty table too: it counts only where there
-    are no others.
+    A check with a maximum also holds in an empty table, so it counts only if there are no
+    others.
     """
     positive = [check for check in checks if check.at_most is None]
     found = [each.holds for check in positive for each in check.comparisons]

@@ -1,4 +1,4 @@
-"""Claims: Python functions that ask a table, the paper's and people's own."""
+"""Claims of the paper and of users: Python functions that check a table."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ _NEW_FORM = "claims are a Python file with functions under @claim(id, sentence);
 
 
 class Table:
-    """A table of scores, and the questions that claims ask of it.
+    """A table of scores, and the questions that claims can ask.
 
-    Every question takes these options too:
+    Every question also takes these options:
 
-    - Levels of factors that it is about, such as `steps="largest"`. A factor that a model has not
-      (CLM has no masking rate) does not exclude it.
-    - `gap=(OF, MINUS)`, two selections: look at one score minus another, not at the score.
-    - `best_level=FACTOR`: look at the level at which the score is highest.
+    - Levels of factors, such as `steps="largest"`. A factor that a model does not have (CLM has no
+      masking rate) does not exclude it.
+    - `gap=(OF, MINUS)`, two selections: use one score minus another instead of the score.
+    - `best_level=FACTOR`: use the level at which the score is highest.
     - `needs={FACTOR: NUMBER}`: leave the check open with fewer levels of a factor.
     - `at_least`, `at_most`: how many comparisons must, or may, hold: a number or a share.
     - `weaker=True`: the check decides between partly and false, not about true.
 
-    They raise ValueError where a question makes no sense.
+    They raise ValueError for invalid questions.
     """
 
     def __init__(self, scores: Scores) -> None:
@@ -73,14 +73,14 @@ class Table:
         self._rows_of: dict[tuple[str, ...], Rows] = {}
 
     def frame(self, *groups: str) -> DataFrame:
-        """Return the scores of models under some headings, or of all, as `tidy` describes them."""
+        """Return the scores of models under some headings, or of all; see `tidy`."""
         return tidy(self._scores, groups)
 
     def compare(self, first: Selection, second: Selection, expect: str, **options: Any) -> Check:
-        """Ask how every value of `first` stands to its counterparts in `second`.
+        """Compare every value of `first` with its counterparts in `second`.
 
-        Scores of single seeds are tested, so that any difference must be clear. Of a published
-        table, a difference is significant where the intervals do not overlap.
+        Scores of single seeds are tested, so a difference must be clear. In a published table, a
+        difference is significant if the intervals do not overlap.
         """
         _refuse_significance(known(expect, OUTCOMES, "outcome"), options)
         ask = partial(compare, first=first, second=second, expect=expect)
@@ -89,33 +89,33 @@ class Table:
         return self._check(ask, text, sides=[first, second], **options)
 
     def trend(self, along: str, expect: str, **options: Any) -> Check:
-        """Ask how values run along a factor, from its smallest level to its largest."""
+        """Check the trend of values along a factor, from its smallest level to its largest."""
         _refuse_significance(known(expect, COURSES, "course"), options)
         ask = partial(trend, along=known(along, ORDERED_FACTORS), expect=expect)
         text = f"{_value(options)} {expect} along {factor_name(along)}"
         return self._check(ask, text, over=along, **options)
 
     def varies(self, *over: str, **options: Any) -> Check:
-        """Ask whether values differ at all along factors."""
+        """Check whether values differ at all along factors."""
         names = listing([factor_name(known(factor, FACTORS)) for factor in over])
         return self._check(
             partial(varies, over=over), f"{_value(options)} differs over {names}", **options
         )
 
     def best(self, over: str, sought: Any, **options: Any) -> Check:
-        """Ask whether the sought level, or levels, of a factor have the highest value.
+        """Check whether the sought level, or levels, of a factor have the highest value.
 
         Args:
             over: The factor.
             sought: The levels.
-            options: Also `is_not=True` (others must have it), `across=FACTOR` (take all its levels
-                together, `by="mean"` or `by="mean rank"`) and `most_often=True` (the sought level
+            options: Also `is_not=True` (others must have it), `across=FACTOR` (aggregate over its
+                levels, `by="mean"` or `by="mean rank"`) and `most_often=True` (the sought level
                 must have it more often than any other).
         """
         return self._extreme(over, sought, is_best=True, **options)
 
     def worst(self, over: str, sought: Any, **options: Any) -> Check:
-        """Ask whether the sought levels of a factor have the lowest value; see `best`."""
+        """Check whether the sought levels of a factor have the lowest value; see `best`."""
         return self._extreme(over, sought, is_best=False, **options)
 
     def _extreme(
@@ -192,7 +192,7 @@ class Table:
         )
 
     def _rows(self, where: Selection, inner: set[str], over: str, asked: Asked) -> Rows:
-        """Leave out what nobody means who does not name it: other states, zero-shot tasks."""
+        """Omit rows that must be selected explicitly: intermediate states, zero-shot tasks."""
         groups, datasets = (_listed(where.get(n, usual)) for n, usual in _SPECIAL.items())
         if groups not in self._rows_of:
             self._rows_of[groups] = [*self.frame(*groups).itertuples()]
@@ -228,7 +228,7 @@ class Table:
 
 
 def _value(options: Mapping[str, Any], usual: str = "score") -> str:
-    """Write what is looked at."""
+    """Return the name of the compared value."""
     if sides := options.get("gap"):
         texts = [describe(side) or "any" for side in sides]
         return " minus ".join(f"({text})" if ", " in text else text for text in texts)
@@ -246,21 +246,21 @@ def _listed(names: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and the function that yields its checks of a table."""
+    """A sentence, and the function that yields its checks on a table."""
 
     id: str
     text: str
     ask: Callable[[Table], Iterable[Check]]
     source: str = ""
-    """Where it is said."""
+    """Where the paper makes the claim."""
     reading: str = ""
-    """How the checks read the sentence, where it can be read in several ways."""
+    """How the checks interpret the sentence, if it is ambiguous."""
 
     def checks(self, table: Table) -> tuple[Check, ...]:
-        """Ask the table.
+        """Return the checks on a table.
 
         Raises:
-            ConfigError: The function fails; the message names the claim, the line and the fault.
+            ConfigError: The function fails; the message names the claim, the line and the error.
         """
         try:
             found = tuple(self.ask(table))
@@ -271,7 +271,7 @@ class Claim:
                 raise ValueError("yields no check")
         except BiphasicError:
             raise
-        except Exception as error:  # noqa: BLE001  # the function is a user's
+        except Exception as error:  # noqa: BLE001  # the function is the user's
             code = self.ask.__code__
             path, line = Path(code.co_filename), code.co_firstlineno
             raise _failed(path, error, line=line, what=f"claim '{self.id}': ") from None
@@ -281,10 +281,10 @@ class Claim:
 def claim(
     id: str, text: str, *, source: str = "", reading: str = ""
 ) -> Callable[[Callable[[Table], Iterable[Check]]], Claim]:
-    """Make a claim of the function below, which yields checks of the table that it is given.
+    """Make a claim of the decorated function, which takes a table and yields checks.
 
     Raises:
-        ValueError: The id or the sentence is empty, or the id is no short name.
+        ValueError: The id or the sentence is empty, or the id is not a short name.
     """
     if not _ID.fullmatch(id) or not text:
         raise ValueError(f"@claim: give a short id of letters, digits, '.', '_' and '-' and a "
@@ -292,7 +292,7 @@ def claim(
 
     def made(ask: Callable[[Table], Iterable[Check]]) -> Claim:
         found = Claim(id, text, ask, source, reading)
-        # Of the file: a list, since functions may have one name.
+        # A list per file, since functions may share a name.
         ask.__globals__.setdefault("__claims__", []).append(found)
         return found
 
@@ -311,7 +311,7 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
     """Run a Python file and return its claims.
 
     Raises:
-        ConfigError: It is missing, is no Python file, fails, or has no claims.
+        ConfigError: It is missing, is not a Python file, fails, or has no claims.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
@@ -321,7 +321,7 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
         found = runpy.run_path(str(path)).get("__claims__", [])
     except BiphasicError:
         raise
-    except Exception as error:  # noqa: BLE001  # the file is a user's
+    except Exception as error:  # noqa: BLE001  # the file is the user's
         raise _failed(path, error) from None
     if not found:
         raise ConfigError(f"{path}: no claims; {_NEW_FORM}")

@@ -1,8 +1,8 @@
-"""Which of two values is higher, where scores of single seeds can be tested.
+"""Tests which of two values is higher, if scores of single seeds are known.
 
 Two models on one dataset get the verdict of the report: the same test, corrected for all pairs of
-models there. Values that are computed of several scores, such as differences between models, are
-tested the same way, over seeds and test examples, and corrected for the comparisons of their check.
+models there. Values computed from several scores, such as differences between models, are tested
+the same way, over seeds and test examples, and corrected for the comparisons of their check.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Differences:
     def relation(
         self, value: Sequence[Term], other: Sequence[Term], num_comparisons: int
     ) -> Literal["higher", "lower"] | None:
-        """Tell how one value stands to another; None where the data cannot tell.
+        """Return how one value relates to another; None if the data cannot decide.
 
         Args:
-            value: The scores whose weighted sum it is; one alone is a plain score.
-            other: Those of the other value.
-            num_comparisons: How many are made together, where they are no plain scores.
+            value: Scores with weights; a single one is a plain score.
+            other: Scores with weights of the other value.
+            num_comparisons: Number of comparisons made together, if these are not plain scores.
         """
         if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
             found = self._family(value[0].dataset).compare(value[0].model, other[0].model)
@@ -61,7 +61,7 @@ class Differences:
 
 
 def _tested(scores: Scores, weights: Mapping[tuple[str, str], float]) -> tuple[float, float | None]:
-    """Return a weighted sum of scores and the p value of its being zero; None without a spread."""
+    """Return a weighted sum of scores and its p value against zero; None without a spread."""
     cells = [(weight, scores.get(*key)) for key, weight in weights.items()]
     parts = [(weight, cell.by_seed or {}) for weight, cell in cells if cell is not None]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in parts)))

@@ -1,4 +1,4 @@
-"""Which rows of the table are meant: factors with their levels, as Python values or predicates."""
+"""Selects rows of the table by levels of factors, as Python values or predicates."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
 _BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt}
 _BOUNDS["below"] = operator.lt
 _SPEAKING = {"objective", "size", "task", "model"}
-"""Factors whose levels say what they are of."""
+"""Factors whose levels are self-explanatory."""
 _NAMES = {"mask_rate": "masking rate", "clm_share": "share of CLM"}
 _NAMES["continued_steps"] = "continued steps"
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels of a factor: a text for people, and those meant of all that there are, in order."""
+    """Levels of a factor: a text, and a function from all available levels to the selected ones."""
 
     text: str
     pick: Callable[[list[Any]], list[Any]]
     values: tuple[Any, ...] = ()
-    """Named ones; those that the table lacks are reported."""
+    """Explicit levels; those that the table lacks are reported."""
     is_relative: bool = False
-    """Whether it is one level, chosen among what the rest of the selection leaves."""
+    """Whether it is one level, resolved among the rows that match the rest of the selection."""
     within: str = ""
 
 
 def bounds(**limits: float) -> Levels:
-    """Mean all levels within `at_least`, `at_most`, `above` and `below`."""
+    """Select all levels within `at_least`, `at_most`, `above` and `below`."""
     if not limits:
         raise ValueError("bounds: give one at least")
     tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
@@ -50,7 +50,7 @@ def bounds(**limits: float) -> Levels:
 
 
 def nearest(value: float, *, within: float = float("inf")) -> Levels:
-    """Mean the level that lies closest to a value, if no farther off than `within`."""
+    """Select the level closest to a value, at a distance of at most `within`."""
 
     def pick(found: list[float]) -> list[float]:
         closest = sorted(found, key=lambda level: (round(abs(level - value), 9), level))[:1]
@@ -61,10 +61,10 @@ def nearest(value: float, *, within: float = float("inf")) -> Levels:
 
 
 def levels(factor: str, given: Any) -> Levels:
-    """Return the levels that a value, a list of values or a position stands for.
+    """Return the levels for a value, a list of values or a position.
 
     Raises:
-        ValueError: The factor cannot have them.
+        ValueError: The factor does not have them.
     """
     known(factor, FACTORS)
     if isinstance(given, str) and given in POSITIONS:
@@ -88,7 +88,7 @@ def levels(factor: str, given: Any) -> Levels:
 
 
 def selected(selection: Selection) -> dict[str, Levels]:
-    """Return the levels that a selection means, `finished` aside."""
+    """Return the levels of a selection, except `finished`."""
     for factor in selection:
         known(factor, (*FACTORS, "finished"))
     if not isinstance(selection.get("finished", True), bool):
@@ -97,7 +97,7 @@ def selected(selection: Selection) -> dict[str, Levels]:
 
 
 def known(name: str, names: Collection[str], what: str = "factor") -> str:
-    """Return a name that is known.
+    """Return a name if it is known.
 
     Raises:
         ValueError: It is not.
@@ -108,19 +108,19 @@ def known(name: str, names: Collection[str], what: str = "factor") -> str:
 
 
 def factor_name(factor: str) -> str:
-    """Name a factor for people."""
+    """Return the display name of a factor."""
     return _NAMES.get(factor, factor)
 
 
 def level_text(factor: str, level: Any) -> str:
-    """Write a level for people."""
+    """Return the display text of a level."""
     if isinstance(level, bool) or not isinstance(level, int | float):
         return str(level) if level != "" else f"unnamed {factor}"
     return f"{level:,.0f}" if factor in {"steps", "continued_steps"} else f"{level:.3g}"
 
 
 def describe(selection: Selection) -> str:
-    """Write a selection as people read it: `MLM, masking rate nearest 0.4`."""
+    """Format a selection for display: `MLM, masking rate nearest 0.4`."""
     parts = [phrase(factor, wanted) for factor, wanted in selected(selection).items()]
     if "finished" in selection:
         parts.append("finished" if selection["finished"] else "on the way")
@@ -128,7 +128,7 @@ def describe(selection: Selection) -> str:
 
 
 def phrase(factor: str, wanted: Levels) -> str:
-    """Write which levels of a factor are meant."""
+    """Format the levels of a factor."""
     if wanted.text in {*POSITIONS, "each"}:
         return f"{wanted.text} {factor_name(factor)}"
     return wanted.text if factor in _SPEAKING else f"{factor_name(factor)} {wanted.text}"

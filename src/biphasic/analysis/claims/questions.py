@@ -1,7 +1,7 @@
-"""Questions to the table; each comparison they come to holds, fails, or cannot be told.
+"""Questions on the table of scores; each of their comparisons holds, fails, or is unknown.
 
-What a question does not name is held equal: models are only ever compared that agree in all other
-factors.
+Factors that a question does not name are held equal: only models that agree in all other factors
+are compared.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ class Comparison:
     """One comparison with its numbers."""
 
     text: str
-    """The numbers, for people; a star marks a clear difference, or intervals apart."""
+    """The numbers as text; a star marks a clear difference, or separate intervals."""
     holds: bool | None
-    """None where the table cannot tell."""
+    """None if the table cannot decide."""
     missing: str = ""
-    """What it would take."""
+    """What is needed for a decision."""
     factors: Mapping[str, Any] = field(default_factory=dict)
-    """What it is of."""
+    """Factors of the compared models."""
     rows: Sequence[Any] = ()
-    """What was compared."""
+    """The compared rows."""
     winner: Any = None
-    """Of `best` and `worst`: the level found."""
+    """For `best` and `worst`: the level found."""
     where: str = ""
-    """What it is of, for people; empty where there is but one."""
+    """Factors as text; empty if there is only one comparison."""
 
 
 def all_hold(answers: Iterable[bool | None]) -> bool | None:
-    """Tell whether all answers are yes; None where unknown ones decide."""
+    """Return whether all answers are yes; None if it depends on unknown ones."""
     found = {*answers}
     return False if False in found else None if None in found else True
 
@@ -73,33 +73,33 @@ def _reasons(rows: Iterable[Any]) -> str:
 
 
 def _merged(row: Any, partner: Any, held: Sequence[str]) -> dict[str, Any]:
-    """Return the held factors of two rows: of the second where the first has none."""
+    """Return the held factors of two rows, from the second where the first has none."""
     mine = {factor: getattr(row, factor) for factor in held}
     return {f: getattr(partner, f) if mine[f] is None else mine[f] for f in held}
 
 
 @dataclass
 class Asked:
-    """A check that is being answered: how values are compared, and what came to light."""
+    """State of a check: how values are compared, and what was found."""
 
     sizes: Mapping[str, float] | None
-    """What orders them; None where that is not known."""
+    """Numbers that order the sizes; None if unknown."""
     tests: Differences | None
-    """None of a published table, of which only means and half-widths are known."""
+    """None for a published table, with only means and half-widths."""
     kind: str = "score"
-    """What is looked at: a `score`, a `difference`, or a `level`."""
+    """Kind of value: a `score`, a `difference`, or a `level`."""
     num_comparisons: int = 0
     bound: dict[str, None] = field(default_factory=dict)
-    """What relative words stood for; an ordered set."""
+    """Levels that relative words were resolved to; an ordered set."""
     missing: dict[str, None] = field(default_factory=dict)
     """What the table lacks; an ordered set."""
 
     def lack(self, text: str) -> None:
-        """Note something that the table lacks."""
+        """Record something that the table lacks."""
         self.missing[text] = None
 
     def levels_of(self, factor: str, rows: Sequence[Any]) -> list[Any]:
-        """Return the levels of a factor in order: that of size or number, else as they come."""
+        """Return the levels of a factor, ordered by size or number if possible."""
         every = dict.fromkeys(getattr(row, factor) for row in rows)
         found = [level for level in every if level is not None]
         if factor == "size":
@@ -107,9 +107,9 @@ class Asked:
         return sorted(found) if factor in NUMBER_FACTORS else found
 
     def narrow(self, rows: Rows, selection: Selection, *, is_lenient: bool) -> Rows:
-        """Return the rows that a selection means; lenient, also those without the factors at all.
+        """Return the rows of a selection; if lenient, also those without the factors at all.
 
-        Positions and nearest levels are sought among the rows that all else leaves.
+        Positions and nearest levels are resolved among the rows that match everything else.
         """
         if "finished" in selection and rows:
             rows = [row for row in rows if row.finished == selection["finished"]]
@@ -138,7 +138,7 @@ class Asked:
         return rows
 
     def is_unordered(self, factor: str) -> bool:
-        """Tell, and note, that a factor has no order: sizes without numbers of parameters."""
+        """Return and record whether a factor has no order: sizes without parameter counts."""
         is_unordered = factor == "size" and self.sizes is None
         if is_unordered:
             self.lack("sizes have no order: numbers of parameters are unknown")
@@ -147,8 +147,8 @@ class Asked:
     def pairs(self, rows: Rows, first: Selection, second: Selection) -> list[tuple[Any, Any]]:
         """Return every row of one selection with each counterpart in the other.
 
-        What the first lacks is noted. That the second lacks a value is no loss in itself: each row
-        of the first without a counterpart has a stand-in that says so.
+        Values that the first selection lacks are recorded. Values that only the second lacks are
+        not; a row without a counterpart gets a placeholder that states this.
         """
         noted, self.missing = self.missing, {}
         ones = self.narrow(rows, first, is_lenient=False)
@@ -179,7 +179,7 @@ class Asked:
         return found
 
     def best_level(self, rows: Rows, factor: str) -> Rows:
-        """Return at which level each group scores highest; the smaller of two that tie."""
+        """Return the level at which each group scores highest, the smaller on a tie."""
         found, name = [], factor_name(factor)
         for shared, group in grouped(rows, held_factors({known(factor, NUMBER_FACTORS)})):
             there = [row for row in group if getattr(row, factor) is not None]
@@ -204,22 +204,22 @@ class Asked:
         return found
 
     def can_test(self, *rows: Any) -> bool:
-        """Tell whether values are of scores by seed, so that every comparison is a test."""
+        """Return whether values have scores by seed, so every comparison is a test."""
         return self.tests is not None and all(row.terms for row in rows)
 
     def relation(self, terms: Sequence[Term], other: Sequence[Term]) -> str | None:
-        """Return `higher` or `lower`; None where no test can tell."""
+        """Return `higher` or `lower`; None if no test decides."""
         return self.tests and self.tests.relation(terms, other, self.num_comparisons)
 
     def are_apart(self, row: Any, other: Any) -> bool | None:
-        """Tell whether two values differ significantly; None without the intervals it takes."""
+        """Return whether two values differ significantly; None without the needed intervals."""
         if self.can_test(row):
             return self.relation(row.terms, other.terms) is not None
         width = row.half_width + other.half_width
         return None if math.isnan(width) else abs(row.mean - other.mean) > width + CLOSE
 
     def is_met(self, row: Any, other: Any, expect: str) -> bool | None:
-        """Tell whether one value stands to another as expected; None where nothing can tell."""
+        """Return whether one value relates to another as expected; None if unknown."""
         is_negated, relation = expect.startswith("not "), expect.removeprefix("not ")
         direction = relation.removeprefix("significantly ")
         if self.can_test(row):
@@ -235,7 +235,7 @@ class Asked:
         return (is_so and is_significant) != is_negated
 
     def text(self, row: Any) -> str:
-        """Write the number: `87.85 (0.13)`; a difference with its sign."""
+        """Format the number: `87.85 (0.13)`; a difference with its sign."""
         if math.isnan(row.mean):
             return "?"
         if self.kind != "score":
@@ -244,14 +244,14 @@ class Asked:
         return f"{row.mean:.2f}{interval}"
 
     def listed(self, rows: Sequence[Any], over: Sequence[str]) -> str:
-        """Write each number with its place."""
+        """Format each number with its position."""
         places = [" ".join(level_text(f, getattr(row, f)) for f in over) for row in rows]
         return ", ".join(
             f"{self.text(r)} at {place}" for r, place in zip(rows, places, strict=True)
         )
 
     def untold(self, rows: Sequence[Any]) -> str:
-        """Say why values cannot be told apart."""
+        """Return why values cannot be distinguished."""
         has_none = self.kind == "score" and any(math.isnan(row.half_width) for row in rows)
         reason = "no interval, with fewer than two seeds" if has_none else ""
         return f"{reason or 'the data cannot tell apart'}: {', '.join(row.name for row in rows)}"
@@ -268,7 +268,7 @@ def _do_agree(one: Any, other: Any, held: Iterable[str]) -> bool:
 def compare(
     rows: Rows, asked: Asked, *, first: Selection, second: Selection, expect: str
 ) -> Iterator[Comparison]:
-    """Yield how every value of one selection stands to its counterparts in another."""
+    """Yield the relation of every value of one selection to its counterparts in another."""
     pairs, held = asked.pairs(rows, first, second), held_factors({*first, *second})
     asked.num_comparisons = len(pairs)
     for pair in pairs:
@@ -284,7 +284,7 @@ def compare(
 
 
 def trend(rows: Rows, asked: Asked, *, along: str, expect: str) -> Iterator[Comparison]:
-    """Yield how values run along a factor, from its smallest level to its largest."""
+    """Yield the trend of values along a factor, from its smallest level to its largest."""
     if asked.is_unordered(along):
         return
     least, order, runs = 3 if "middle" in expect else 2, asked.levels_of(along, rows), []
@@ -344,20 +344,20 @@ def varies(rows: Rows, asked: Asked, *, over: Sequence[str]) -> Iterator[Compari
 
 @dataclass(frozen=True)
 class Extreme:
-    """Which level of a factor has the best, or the worst, value."""
+    """Finds the level of a factor with the best, or the worst, value."""
 
     over: str
     sought: Levels
     is_best: bool
     is_not: bool
-    """Whether the sought levels must not be it."""
+    """Whether the sought levels must not be the extreme."""
     across: str
-    """Another factor, the values of all levels of which are taken together; empty without."""
+    """Another factor, over whose levels values are aggregated; empty without."""
     is_rank: bool
-    """Whether the mean rank counts, not the mean."""
+    """Whether the mean rank is used instead of the mean."""
 
     def __call__(self, rows: Rows, asked: Asked) -> Iterator[Comparison]:
-        """Yield what each group of models says."""
+        """Yield a comparison for each group of models."""
         groups, name = [], factor_name(self.over)
         for shared, group in grouped(rows, held_factors({self.over, self.across})):
             there = [row for row in group if getattr(row, self.over) is not None]
@@ -410,8 +410,8 @@ class Extreme:
     ) -> set[Any]:
         """Return a level that is clearly ahead of all others.
 
-        Where only the sought levels, or only the others, share the lead, these; empty where the
-        data cannot tell.
+        If only sought levels, or only others, share the lead, return these; empty if the data
+        cannot decide.
         """
         word = "higher" if self.is_best else "lower"
         ranges = self._rank_ranges(group, found, word, asked) if self.is_rank else {}
@@ -439,7 +439,7 @@ class Extreme:
     def _rank_ranges(
         self, group: list[Any], found: list[Any], word: str, asked: Asked
     ) -> dict[Any, tuple[float, float]]:
-        """Return the lowest and highest mean rank of each level that the tests leave open."""
+        """Return the lowest and highest mean rank of each level that the tests allow."""
         ends: dict[Any, list[tuple[int, int]]] = {level: [] for level in found}
         for row in group:
             across = getattr(row, self.across)

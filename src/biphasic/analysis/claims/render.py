@@ -1,4 +1,4 @@
-"""Judged claims as lines of text, as Markdown and as JSON."""
+"""Results of claims as lines of text, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Changes = Mapping[str, tuple[Verdict, Verdict]]
 
 
 def claims_json(results: Sequence[ClaimResult], scores: Scores, changes: Changes) -> dict[str, Any]:
-    """Return everything, for programs."""
+    """Return everything as JSON."""
     return {
         "format": REPORT_FORMAT,
         "source": scores.source,
@@ -62,7 +62,7 @@ def _record(result: ClaimResult) -> dict[str, Any]:
 def claims_lines(
     results: Sequence[ClaimResult], scores: Scores, changes: Changes, *, with_details: bool
 ) -> Iterator[str]:
-    """Write claims as plain lines: those that could be decided first."""
+    """Write claims as plain lines, decided ones first."""
     for result in _decided_first(results):
         yield flat(f"{result.id}, {result.verdict}: {result.text}")
         for line in body_lines(result, with_details=with_details):
@@ -96,7 +96,7 @@ def body_lines(result: ClaimResult, *, with_details: bool) -> Iterator[str]:
 
 
 def _all_checks(result: ClaimResult) -> Iterator[tuple[Check, bool]]:
-    """Yield each check, and whether it is of the weaker form, which may repeat one."""
+    """Yield each check, and whether it belongs to the weaker form, which may repeat one."""
     yield from ((check, False) for check in result.checks)
     yield from ((check, True) for check in result.weaker)
 
@@ -112,7 +112,7 @@ def _check_lines(check: Check, *, is_weaker: bool) -> Iterator[str]:
 def closing_lines(
     results: Sequence[ClaimResult], scores: Scores, changes: Changes
 ) -> Iterator[str]:
-    """Write the tally, what would change with the other convention, and how to read it."""
+    """Write the tally, the effect of the other convention, and how to read both."""
     counts = [f"{number} {verdict}" for verdict, number in tally(results).items() if number]
     yield f"{scores.source}: {count(len(results), 'claim')}, {listing(counts)}."
     yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {_change_sentence(changes)}"

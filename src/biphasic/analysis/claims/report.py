@@ -1,4 +1,4 @@
-"""Answered claims as plain texts, for terminals, files and the HTML report."""
+"""Results of claims as plain texts, for terminals, files and the HTML report."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ _MOST_EXAMPLES = {True: 2, False: 3}
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, its verdict and its numbers; all texts are plain and unescaped."""
+    """A claim, its verdict and its numbers; all texts are unescaped."""
 
     id: str
     text: str
     """The sentence."""
     source: str
-    """Where it is said."""
+    """Where the paper makes the claim."""
     reading: str
-    """How the checks read the sentence, where it can be read in several ways."""
+    """How the checks interpret the sentence, if it is ambiguous."""
     verdict: Verdict
     numbers: str
     """How many comparisons hold, in one line."""
     support: tuple[str, ...]
-    """Comparisons that speak for the claim, a few of them."""
+    """A few comparisons that support the claim."""
     exceptions: tuple[str, ...]
-    """Comparisons that speak against it, a few of them."""
+    """A few comparisons that contradict it."""
     scope: str
-    """Which sizes, rates, steps and tasks the comparisons are of."""
+    """Sizes, rates, steps and tasks of the comparisons."""
     bound: tuple[str, ...]
-    """What relative words of the claim stand for in this table."""
+    """Levels that the claim's relative words mean in this table."""
     missing: tuple[str, ...]
-    """What it would take to decide, or to decide more surely."""
+    """What is needed for a verdict, or for a more certain one."""
     checks: tuple[Check, ...]
     weaker: tuple[Check, ...]
-    """Decide between partly true and false; without any, one comparison that holds does."""
+    """Checks that decide between partly true and false; without any, one comparison does."""
 
 
 def claims_report(
     scores: Scores, *, claims: Sequence[Claim] | None = None
 ) -> tuple[ClaimResult, ...]:
-    """Answer claims from a table of scores.
+    """Check claims on a table of scores.
 
     Args:
-        scores: Of a study, of other people's results, or of the paper.
-        claims: Those of the paper when left out.
+        scores: Scores of a study, of other tools, or of the paper.
+        claims: By default those of the paper.
 
     Raises:
         ConfigError: The function of a claim fails.
@@ -71,7 +71,7 @@ def claims_report(
 
 
 def restated(scores: Scores, convention: Convention) -> Scores:
-    """Return a table of scores with the intervals of another convention."""
+    """Return a table of scores with intervals of another convention."""
     cells = {
         key: dataclasses.replace(
             score,
@@ -86,9 +86,9 @@ def restated(scores: Scores, convention: Convention) -> Scores:
 def changed_verdicts(
     scores: Scores, *, claims: Sequence[Claim] | None = None
 ) -> dict[str, tuple[Verdict, Verdict]]:
-    """Return the claims whose verdict differs between the conventions: `paper`, `standard`."""
+    """Return the claims whose verdict depends on the convention: `paper`, `standard`."""
     if not scores.is_published:
-        return {}  # tests over seeds are those of Student in either
+        return {}  # tests over seeds use Student's t with either convention
     paper = claims_report(restated(scores, "paper"), claims=claims)
     standard = claims_report(restated(scores, "standard"), claims=claims)
     return {
@@ -123,7 +123,7 @@ def _result(claim: Claim, table: Table) -> ClaimResult:
 
 
 def _placed(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Write for each comparison the factors by which it can be told from the others."""
+    """Return comparisons with the factors that distinguish each from the others."""
     names = [
         factor
         for factor in _PLACES
@@ -140,12 +140,12 @@ def _placed(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def _examples(checks: Sequence[Check], *, speak_for: bool) -> tuple[str, ...]:
-    """Write comparisons that speak for, or against, a claim: of each check the first, and on."""
+    """Return comparisons for or against a claim: first one of each check, then the rest."""
     columns = [
         [
             f"{each.where}: {each.text}" if each.where else each.text
             for each in check.comparisons
-            # What is allowed at most so often speaks against the claim where it holds.
+            # With a maximum, a comparison that holds speaks against the claim.
             if each.holds is (speak_for or check.at_most is not None)
         ]
         for check in checks

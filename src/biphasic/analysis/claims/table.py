@@ -1,4 +1,4 @@
-"""The tidy table that claims are asked of: a row per model and dataset, a column per factor."""
+"""The tidy table for claims: a row per model and dataset, a column per factor."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NOTHING = dict.fromkeys(_FACTORS) | {
     "mean": math.nan, "half_width": math.nan, "name": "", "missing": "", "terms": ()
 }  # fmt: skip
 Rows = Sequence[Any]
-"""Of the table, as pandas' named tuples."""
-_SHARE_GRID = 20  # shares of CLM are told apart in steps of 5 %
+"""Rows of the table, as pandas' named tuples."""
+_SHARE_GRID = 20  # shares of CLM are rounded to 5 %
 _MIX = {"objective", "clm_share", "start"}
 _CONTINUATION = {"continued_steps", "extension"}
 
@@ -35,26 +35,26 @@ class Term(NamedTuple):
 
 
 def row_of(row: Any, **values: Any) -> Any:
-    """Return a row that has some values, and none of all else."""
+    """Return a row with some values, and None for all others."""
     return row._replace(**(_NOTHING | values))
 
 
 def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
-    """Return every model on every dataset as a row, also where there is no score.
+    """Return every model on every dataset as a row, including those without a score.
 
-    A model under several names counts once. Models alike in all factors, such as runs that differ
-    in their seed, are numbered in the order of the table; only those of one number are compared.
+    A model under several names counts once. Models with equal factors, such as runs that differ in
+    their seed, are numbered in the order of the table; only those with equal numbers are compared.
 
     Args:
         scores: The table.
-        groups: Headings that models must stand under; any without.
+        groups: Headings of the models to include; all if empty.
 
     Returns:
-        The factors of docs/claims.md, `replicate`, `mean` and `half_width` in percent points,
-        `name` of the model, `missing` (why there is no mean, or why it may still change) and
-        `terms`, the weighted scores whose sum it is.
+        The factors of docs/claims.md, `replicate`, `mean` and `half_width` in percentage points,
+        `name` of the model, `missing` (why there is no mean, or why it may change) and `terms`, the
+        weighted scores whose sum it is.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
+    import pandas as pd  # noqa: PLC0415 - slow to load, and rarely needed
 
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
@@ -76,7 +76,7 @@ def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
             cell = {**factors, "task": dataset.task, **_numbers(scores, model, dataset)}
             if not dataset.is_average:
                 rows.append({**cell, "dataset": dataset.name})
-            # A dataset that is alone in its task stands for its average too.
+            # A dataset that is alone in its task also counts as its average.
             if dataset.is_average or (members[dataset.task] == 1 and dataset.task not in averaged):
                 rows.append({**cell, "dataset": AVERAGE})
     # Texts stay objects: names from disk may hold what Arrow cannot encode.
@@ -120,7 +120,7 @@ def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str
 
 
 def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
-    """Return numbers that order the sizes; None where numbers of parameters are unknown."""
+    """Return numbers that order the sizes; None if parameter counts are unknown."""
     order: dict[str, float] = {}
     for model in models:
         known = math.inf if model.parameters is None else model.parameters
@@ -129,10 +129,10 @@ def size_order(models: Iterable[ModelInfo]) -> dict[str, float] | None:
 
 
 def held_factors(named: Collection[str]) -> list[str]:
-    """Return what must be equal between rows of which some factors are named as different.
+    """Return the factors that must be equal between rows, given the ones that differ.
 
-    Some factors follow from others. The objective determines the share of CLM and, of a finished
-    model, what continued training begins with; continuing changes the objective and the share.
+    Some factors follow from others. The objective determines the share of CLM and, for a finished
+    model, the start of continued training; continuing changes the objective and the share.
     """
     names = set(named)
     held = {"task", "dataset"}
@@ -152,7 +152,7 @@ def held_factors(named: Collection[str]) -> list[str]:
 def grouped(rows: Rows, held: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     """Divide rows into groups that agree in the held factors.
 
-    A row without a masking rate stands in the group of every rate of the others.
+    A row without a masking rate belongs to the group of every rate of the others.
     """
     firm = [factor for factor in held if factor != "mask_rate"]
     buckets: dict[tuple[Any, ...], list[Any]] = defaultdict(list)

@@ -216,5 +216,5 @@ def interval_note(scores: Scores) -> str:
         )
     return (
         f"Intervals: 95 % over {seeds} fine-tuning seeds ({how}). One pretraining run per model: "
-        "they do not cover the luck of pretraining."
+        "they do not cover pretraining variance."
     )

@@ -1,1 +1,1 @@
-"""What stands on a report's page, from records to the rows that its templates show."""
+"""The content of a report's page: from records to the rows of its templates."""

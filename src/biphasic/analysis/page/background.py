@@ -1,4 +1,4 @@
-"""What a page says beside its results: facts, problems, provenance."""
+"""Facts, problems and provenance for the page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _KINDS = {
     "mixed": "Not alike",
 }
 _MOST_PROBLEMS = 100
-"""Of each kind on the page; `problems.csv` has all."""
+"""Maximum problems of each kind on the page; `problems.csv` has all."""
 _MOST_STATES = 20
 
 
 @dataclass(frozen=True)
 class ProblemGroup:
-    """Problems of one kind, of which the page lists the first."""
+    """Problems of one kind; the page lists the first."""
 
     title: str
     number: int
@@ -32,12 +32,12 @@ class ProblemGroup:
 
     @property
     def rest(self) -> int:
-        """How many are not listed."""
+        """Number of problems that are not listed."""
         return self.number - len(self.texts)
 
 
 def facts(records: StudyRecords) -> list[tuple[str, str]]:
-    """Give the numbers at the top of the page: what it is and how much of it."""
+    """Return the numbers at the top of the page."""
     segments = segment_rows(records)
     results = finetunings(records)
     seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
@@ -53,7 +53,7 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
 
 
 def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
-    """Group problems by kind, kinds that the page does not know by their own name."""
+    """Group problems by kind; unknown kinds keep their own name."""
     texts: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     for problem in problems:
         texts.setdefault(problem.kind, []).append(problem.text)

@@ -1,4 +1,4 @@
-"""The overview's charts: for each dataset the scores of all arms, and notes to read them with."""
+"""The overview's charts: the scores of all arms on each dataset, with notes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from biphasic.analysis.statistics.doubts import cell_doubt
 from biphasic.analysis.tables.summary import task_line, task_notes
 
 MOST_ROWS = 12
-"""Up to here a chart shows all arms in the study's order."""
+"""Maximum arms for which a chart shows all, in the study's order."""
 SHOWN_OF_MANY = 8
-"""Beyond, that many of the best, and the untrained encoder; the others fold away."""
+"""With more arms, number of best ones shown besides the untrained encoder; others are folded."""
 MOST_FOLDED = 24
-"""Arms that fold away below a chart; further ones are in the table of scores alone."""
+"""Maximum folded arms below a chart; the others are only in the table of scores."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CardRow:
     model: str
     label: str
     cell: int
-    """Its place among the cells of the page's data."""
+    """Index of its cell in the page's data."""
     text: str
     strip: Strip | None
     paper: str
@@ -37,12 +37,12 @@ class CardRow:
     is_best: bool
     is_complete: bool
     doubt: str
-    """Why it is no result, or empty."""
+    """Why it is not a valid result, or empty."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the overview shows of one dataset."""
+    """The overview's content for one dataset."""
 
     dataset: DatasetInfo
     title: str
@@ -51,16 +51,16 @@ class Card:
     axis: Scale | None
     rows: tuple[CardRow, ...]
     more: tuple[CardRow, ...]
-    """Arms beyond the best, where there are many."""
+    """Arms beyond the best, if there are many."""
     num_elsewhere: int
-    """Arms beyond these, which only the table of scores has."""
+    """Number of further arms, which only the table of scores has."""
     floor: float | None
-    """Where the untrained encoder's mean stands, in percent of the width."""
+    """Position of the untrained encoder's mean, in percent of the width."""
 
 
 @dataclass(frozen=True)
 class _Column:
-    """A dataset with all that a row needs."""
+    """A dataset with all data that a row needs."""
 
     scores: Scores
     dataset: DatasetInfo
@@ -112,13 +112,13 @@ def task_cards(
 
 
 def dataset_titles(records: StudyRecords, scores: Scores) -> dict[str, str]:
-    """Return what people call each dataset and average."""
+    """Return the title of each dataset and average."""
     titles = {task.name: task.title for task in records.tasks}
     return {dataset.name: titles.get(dataset.name, dataset.name) for dataset in scores.datasets}
 
 
 def score_text(found: Estimate | None) -> str:
-    """Write `mean (±half-width)` of an estimate in percent points."""
+    """Format an estimate in percentage points as `mean (±half-width)`."""
     if found is None:
         return "–"
     if found.half_width is None:
@@ -127,7 +127,7 @@ def score_text(found: Estimate | None) -> str:
 
 
 def paper_text(found: Estimate | None) -> str:
-    """Write a value of the paper as its tables do: `paper: 87.85 (0.13)`; empty where none is."""
+    """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
     if found is None:
         return ""
     half_width = "" if found.half_width is None else f" ({found.half_width:.2f})"
@@ -135,14 +135,14 @@ def paper_text(found: Estimate | None) -> str:
 
 
 def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
-    """Order the models that have a score on a dataset, best first; equals keep their order."""
+    """Order the models that have a score on a dataset, best first; ties keep their order."""
     found = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
     scored = [(name, score.estimate) for name, score in found if score and score.estimate]
     return sorted(scored, key=lambda entry: -entry[1].mean)
 
 
 def best_of(scores: Scores, dataset: str) -> set[str]:
-    """Return the models with the highest mean on a dataset; none where all have the same."""
+    """Return the models with the highest mean on a dataset; none if all are equal."""
     order = ranked(scores, dataset)
     best = {name for name, found in order if found.mean == order[0][1].mean}
     return set() if len(best) == len(order) > 1 else best
@@ -173,7 +173,7 @@ def _rows(column: _Column, on: Scale | None) -> list[CardRow]:
 def _fold(
     rows: Sequence[CardRow], column: _Column
 ) -> tuple[tuple[CardRow, ...], tuple[CardRow, ...]]:
-    """Keep all of a few rows; of many the best, in order of rank, and what lies below them all."""
+    """Return all of a few rows, or the best of many in rank order and the rows to fold."""
     if len(rows) <= MOST_ROWS:
         return tuple(rows), ()
     order = [name for name, _ in ranked(column.scores, column.dataset.name)]

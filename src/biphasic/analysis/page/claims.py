@@ -1,4 +1,4 @@
-"""The reference study's claims, asked of a study: which it can speak to, and what it says."""
+"""The reference study's claims, checked on a study."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import count
 
 MOST_COMPARISONS = 40
-"""Of one check on the page; `biphasic claims` prints all."""
+"""Maximum comparisons of one check on the page; `biphasic claims` prints all."""
 
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim that a study can speak to."""
+    """A claim that the study has data for."""
 
     id: str
     text: str
@@ -24,7 +24,7 @@ class ClaimRow:
     reading: str
     verdict: str
     otherwise: str
-    """What the other convention would say, where that is something else."""
+    """Verdict by the other convention, if it differs."""
     numbers: str
     scope: str
     checks: tuple[Check, ...]
@@ -33,7 +33,7 @@ class ClaimRow:
 
 @dataclass(frozen=True)
 class Claims:
-    """Claims with something to compare, and those without."""
+    """Claims with comparisons, and those without."""
 
     spoken: tuple[ClaimRow, ...]
     silent: tuple[ClaimResult, ...]
@@ -42,7 +42,7 @@ class Claims:
     def hint(self) -> str:
         """Count the verdicts."""
         if not self.spoken:
-            return "none of the reference study's claims can be asked of this study"
+            return "none of the reference study's claims can be checked on this study"
         found = [row.verdict for row in self.spoken]
         parts = [f"{found.count(v)} {v}" for v in ("true", "partly", "false", "undecided")
                  if v in found]  # fmt: skip
@@ -50,7 +50,7 @@ class Claims:
 
 
 def study_claims(scores: Scores) -> Claims:
-    """Ask the claims of the reference study of a table of scores."""
+    """Check the claims of the reference study on a table of scores."""
     results = claims_report(scores)
     changed = changed_verdicts(scores)
     spoken = [result for result in results if _has_answer(result)]

@@ -1,4 +1,4 @@
-"""Turns templates into a page: everything is text unless this package made it as markup."""
+"""Renders templates to a page; everything is escaped unless this package made it as markup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCRIPT = "report.js"
 
 
 def render_page(template: str, **context: Any) -> str:
-    """Fill a template of a page, with the package's script and a policy that allows it."""
+    """Fill a page template, with the package's script and a content policy that allows it."""
     script = _script()
     policy = content_policy(script)
     return fill(template, script=Markup(script), policy=policy, **context)  # noqa: S704 - our own
@@ -26,7 +26,7 @@ def render_page(template: str, **context: Any) -> str:
 def fill(template: str, **context: Any) -> str:
     """Fill a template of the package.
 
-    Strings are escaped, and characters that no page can show replaced, wherever they stand.
+    Strings are escaped, and characters that a page cannot show are replaced.
     """
     return _environment().get_template(template).render(**context)
 
@@ -41,12 +41,12 @@ def content_policy(script: str) -> str:
 
 
 def shown(value: str) -> str:
-    """Return a text as a page may show it."""
+    """Return a text with characters that a page cannot show replaced."""
     return plain(value)
 
 
 def grouped(number: int) -> str:
-    """Write an integer with commas between thousands."""
+    """Format an integer with thousands separators."""
     return f"{number:,}"
 
 

@@ -1,4 +1,4 @@
-"""What won, by how much, and how sure that is: the comparisons behind a page, and their words."""
+"""The comparisons behind a page, and their sentences: what won, by how much, how certainly."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from biphasic.errors import DataError
 from biphasic.records import ZERO_SHOT
 
 _MOST_TITLES = 4
-"""Tasks or arms that a sentence names one by one."""
+"""Maximum tasks or arms that a sentence lists by name."""
 _MOST_TIED = 2
 _MOST_WINNERS = 4
-"""Arms that the headline has a sentence for."""
+"""Maximum arms with a sentence in the headline."""
 _MOST_SPELLED_OUT = 2, 5
-"""Tasks and arms up to which the headline names every clear difference."""
+"""Maximum tasks and arms for which the headline lists every clear difference."""
 _MOST_EXAMPLES = 5_000_000
-"""Scores of single examples that a page may read, of all arms and seeds: about half a minute."""
+"""Maximum scores of single examples read for a page, over all arms and seeds: about 30 seconds."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one dataset."""
+    """Comparisons on one dataset."""
 
     dataset: DatasetInfo
     family: Family
@@ -49,32 +49,32 @@ class Evidence:
 
     @property
     def comparisons(self) -> tuple[ModelComparison, ...]:
-        """The best arm with every other, best first."""
+        """The best arm against every other, best first."""
         return self.family.with_best
 
     @property
     def is_clear(self) -> bool:
-        """Tell whether the best arm is clearly ahead of every other."""
+        """Return whether the best arm is clearly ahead of every other."""
         return bool(self.comparisons) and all(found.is_clear for found in self.comparisons)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome on one dataset in words."""
+    """The outcome on one dataset, as text."""
 
     winner: str
     score: str
     sentence: str
-    """By how much, and how sure."""
+    """The difference and its certainty."""
     sentences: tuple[str, ...]
-    """What else is known."""
+    """Further facts."""
 
 
 def gather_evidence(scores: Scores) -> dict[str, Evidence]:
     """Compare the best arm with every other on each dataset and average.
 
     Args:
-        scores: With single examples as far as a page reads them (`within_budget`).
+        scores: With single examples within the page's limit (`within_budget`).
     """
     return {
         dataset.name: Evidence(
@@ -87,7 +87,7 @@ def gather_evidence(scores: Scores) -> dict[str, Evidence]:
 
 
 def within_budget(records: StudyRecords, scores: Scores) -> Scores:
-    """Return scores that read single test examples as far as it takes about half a minute.
+    """Return scores that read single test examples up to the page's limit.
 
     The smallest test sets come first.
     """
@@ -109,7 +109,7 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
 
 
 def verdict(scores: Scores, found: Evidence) -> Verdict:
-    """Say which arm is best on a dataset, by how much, and how sure that is."""
+    """Describe which arm is best on a dataset, by how much, and how certainly."""
     order = ranked(scores, found.dataset.name)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
@@ -132,7 +132,7 @@ def verdict(scores: Scores, found: Evidence) -> Verdict:
 
 
 def arm_labels(scores: Scores) -> dict[str, str]:
-    """Return what people call each arm."""
+    """Return the display name of each arm."""
     return {model.name: model.label for model in scores.models}
 
 
@@ -185,9 +185,9 @@ def _against_floor(scores: Scores, found: Evidence) -> list[str]:
 def headline(
     scores: Scores, evidence: Mapping[str, Evidence], titles: Mapping[str, str]
 ) -> list[str]:
-    """Say which differences are clear, and which arms score highest; averages left out.
+    """Describe clear differences and the highest scores, without averages.
 
-    Only a study of few tasks and arms has room for each difference.
+    Each difference is listed only if there are few tasks and arms.
     """
     datasets = [d.name for d in scores.datasets if not d.is_average and ranked(scores, d.name)]
     most_tasks, most_arms = _MOST_SPELLED_OUT
@@ -218,7 +218,7 @@ def headline(
 
 
 def clear_differences(scores: Scores, found: Evidence, title: str) -> str:
-    """Say which arms are clearly above which on a dataset; empty where none is."""
+    """Describe which arms are clearly above which on a dataset; empty if there are none."""
     order = [name for name, _ in ranked(scores, found.dataset.name)]
     below: dict[tuple[str, ...], list[str]] = defaultdict(list)
     num_pairs = num_clear = 0
@@ -274,7 +274,7 @@ def _all_or(titles: Sequence[str], num_tasks: int) -> str:
 
 
 def caveats(scores: Scores) -> list[str]:
-    """Say how the intervals were made, how often they cover the truth, and what they leave out."""
+    """Describe how intervals were computed, how often they cover the truth, and what they omit."""
     seeds = [
         score.estimate.num_seeds
         for (_, dataset), score in scores.cells.items()
@@ -288,7 +288,7 @@ def caveats(scores: Scores) -> list[str]:
         found.append(
             "“Clear” means p of at most 0.05, corrected for all pairs of arms on the task: in a "
             "paired test over seeds and, where single examples were read, also in a test over "
-            "seeds and test examples. Arms that cannot be told apart are not thereby equal."
+            "seeds and test examples. Arms without a clear difference are not proven equal."
         )
     return found
 
@@ -298,5 +298,5 @@ def _is_zero_shot(scores: Scores, dataset: str) -> bool:
 
 
 def spread_sentences(found: Evidence) -> list[str]:
-    """Say how much each source of spread contributes on a dataset."""
+    """Describe how much each source of spread contributes on a dataset."""
     return [source_sentence(source) for source in found.split.sources]

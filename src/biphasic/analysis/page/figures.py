@@ -1,4 +1,4 @@
-"""Figures within a page, and those that stand beside it as files."""
+"""Figures in the page, and those written beside it as files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class InlineFigure:
 
 
 def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
-    """Return records of the arms that charts with a line per arm can hold.
+    """Return records of few enough arms for charts with a line per arm.
 
-    Of many arms those with the best mean rank over datasets, and the untrained encoder.
+    Of many arms, those with the best mean rank over datasets and the untrained encoder are kept.
     """
     if len(records.arms) <= MOST_ROWS:
         return records
@@ -55,7 +55,7 @@ def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
 
 
 def choice_sentence(records: StudyRecords, few: StudyRecords) -> str:
-    """Say which of many arms are drawn, with a space after it; empty where all are."""
+    """Describe which of many arms are drawn, with a trailing space; empty if all are."""
     if len(few.arms) == len(records.arms):
         return ""
     untrained = " and the untrained encoder" if any(a.is_untrained for a in few.arms) else ""
@@ -64,7 +64,7 @@ def choice_sentence(records: StudyRecords, few: StudyRecords) -> str:
 
 
 def page_styles(records: StudyRecords, few: StudyRecords) -> dict[str, SeriesStyle]:
-    """Give the arms of the charts the styles that they have there, and grey to all others."""
+    """Return the styles of the charts' arms, and grey for all others."""
     styles = arm_styles(few.arms)
     return {arm.name: styles.get(arm.name, _FADED) for arm in records.arms}
 
@@ -82,10 +82,10 @@ def rate_figures(few: StudyRecords) -> list[InlineFigure]:
 def factor_figures(
     records: StudyRecords, scores: Scores
 ) -> tuple[list[InlineFigure], list[Skipped]]:
-    """Draw the reference study's figures as far as a study has what they need.
+    """Draw the reference study's figures that the study has data for.
 
     Returns:
-        The figures, and what is left out, with reasons.
+        The figures, and the omitted ones with reasons.
     """
     found = [
         *score_figures(scores, reference=paper_scores()),
@@ -96,7 +96,7 @@ def factor_figures(
 
 
 def write_figures(folder: Path, few: StudyRecords) -> None:
-    """Write losses, scores and learning rates as PNG and SVG; remove those without data."""
+    """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
     scores = study_scores(few)
     has_scores = bool(scores.models and scores.datasets)
     figures = {

@@ -1,4 +1,4 @@
-"""Writes tables and figures into a folder, with a list of what is there and what is not."""
+"""Writes tables and figures into a folder, with a list of the omitted ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from biphasic.files import write_bytes, write_text
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
 FORMATS = (*TABLE_FORMATS, *FIGURE_FORMATS)
-"""Endings of all files that can be written."""
+"""Extensions of all files that can be written."""
 _INDEX = "figures.md"
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """What was written, and what was left out."""
+    """Written files and omitted figures."""
 
     paths: tuple[Path, ...]
     drawn: tuple[Chart, ...]
@@ -29,13 +29,13 @@ class Gallery:
 
 
 def chosen_formats(names: Collection[str] | None) -> frozenset[str]:
-    """Check endings; all of them where none is named.
+    """Check file extensions; return all if none is given.
 
     Raises:
-        ConfigError: There is no such format.
+        ConfigError: A format is unknown.
     """
     if unknown := sorted(set(names or ()) - set(FORMATS)):
-        raise ConfigError(f"--format {unknown[0]}: unknown; one of {', '.join(FORMATS)}")
+        raise ConfigError(f"--format {unknown[0]}: unknown; choose from {', '.join(FORMATS)}")
     return frozenset(names or FORMATS)
 
 
@@ -49,15 +49,15 @@ def write_gallery(
 ) -> Gallery:
     """Write `tables.*` and `figures/*` into a folder.
 
-    Each figure comes with `NAME.csv`, the points that it shows. A figure that was left out this
-    time is removed where an earlier call wrote it.
+    Each figure comes with `NAME.csv`, its points. A figure that is omitted this time is deleted if
+    an earlier call wrote it.
 
     Args:
-        folder: Made where it is missing.
+        folder: Created if missing.
         scores: For the tables.
-        figures: What to draw, or why not.
-        formats: Endings, of `FORMATS`.
-        reference: A table whose values stand beside the same cells of one's own.
+        figures: Charts, or why they are omitted.
+        formats: Extensions, from `FORMATS`.
+        reference: A table whose values are shown beside the same cells.
     """
     sheets = make_sheets(scores, reference=reference)
     paths = []

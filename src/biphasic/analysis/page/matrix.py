@@ -23,7 +23,7 @@ from biphasic.analysis.text import count, listing, rate
 
 _MOST_USERS = 6
 _MOST_COMPARISONS = 24
-"""Of one dataset, the closest first; the others are counted."""
+"""Maximum comparisons of one dataset, the closest first; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class ScoreCell:
     text: str
     mean: float | None
     cell: int
-    """Its place among the cells of the page's data."""
+    """Index of its cell in the page's data."""
     is_best: bool
     is_clear: bool
-    """Best, and clearly above every other arm."""
+    """Whether it is best and clearly above every other arm."""
     paper: str
     gaps: str
     """What is missing, or empty."""
     doubt: str
-    """Why it is no result, or empty."""
+    """Why it is not a valid result, or empty."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RateRow:
 
 @dataclass(frozen=True)
 class SegmentLine:
-    """A training segment and who builds on it."""
+    """A training segment and the arms that use it."""
 
     segment: TrainedSegment
     users: str
@@ -132,7 +132,7 @@ def rate_rows(
     table: Mapping[tuple[str, str], Cell],
     styles: Mapping[str, SeriesStyle],
 ) -> Iterator[RateRow]:
-    """Yield a row per arm, with what was chosen on each task that has learning rates."""
+    """Yield a row per arm, with the learning rates chosen on each task that has any."""
     tuned = [task.name for task in records.tasks if not task.is_zero_shot]
     for arm in records.arms:
         chosen = tuple(_chosen_rates(table[arm.name, task]) for task in tuned)
@@ -147,13 +147,13 @@ def _chosen_rates(cell: Cell) -> tuple[str, ...]:
 def cost_lines(
     records: StudyRecords, styles: Mapping[str, SeriesStyle]
 ) -> list[tuple[str, str, CostRow]]:
-    """Return label, colour and costs of each arm's phases and total."""
+    """Return label, color and costs of each arm's phases and total."""
     labels = {arm.name: arm.label for arm in records.arms}
     return [(labels[row.arm], styles[row.arm].variable, row) for row in cost_rows(records)]
 
 
 def segment_lines(records: StudyRecords) -> Iterator[SegmentLine]:
-    """Yield each training segment once; of many arms that use it, the first few."""
+    """Yield each training segment once, with the first few of the arms that use it."""
     for row in segment_rows(records):
         users = list(row.arms[:_MOST_USERS])
         if len(row.arms) > _MOST_USERS:
@@ -165,7 +165,7 @@ def segment_lines(records: StudyRecords) -> Iterator[SegmentLine]:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """The best arm of a dataset against another one."""
+    """The best arm of a dataset against another arm."""
 
     other: str
     difference: str
@@ -188,7 +188,7 @@ class ComparisonTable:
     best: str
     rows: tuple[ComparisonRow, ...]
     rest: str
-    """What is known of arms further behind, where there are many."""
+    """Summary of the arms further behind, if there are many."""
     notes: tuple[str, ...]
 
 
@@ -203,7 +203,7 @@ _VERDICTS = {
 def comparison_tables(
     evidence: Iterable[Evidence], titles: Mapping[str, str], labels: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
-    """Yield a table for each dataset on which there is something to compare."""
+    """Yield a table for each dataset with something to compare."""
     for found in evidence:
         if found.comparisons:
             yield ComparisonTable(

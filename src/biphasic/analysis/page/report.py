@@ -1,4 +1,4 @@
-"""Writes a study's report: one page that needs nothing else, results as CSV, and figures."""
+"""Writes a study's report: one self-contained page, results as CSV, and figures."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Part:
     """A part of the page after the overview.
 
     Attributes:
-        id: Its address in the page, and the name of its template.
+        id: Its anchor in the page, and the name of its template.
         title: Its heading.
-        hint: What to expect inside.
-        is_open: Whether it is open at first.
+        hint: Summary of its content.
+        is_open: Whether it is initially open.
     """
 
     id: str
@@ -72,13 +72,13 @@ class Part:
 def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Path:
     """Write `report/` into a study's folder and return the path of its `report.html`.
 
-    Each file is replaced in one step, the page after what it describes. Last comes a note of the
-    files with their hashes; while there is none, the report is unfinished.
+    Each file is replaced atomically, the page after the files it describes. Last comes a note of
+    the files with their hashes; without it, the report is incomplete.
 
     Args:
-        study_folder: Where `study.json` lies.
-        store: Where `states/` and `finetunes/` lie.
-        made_from: A hash of what the report is made from, for the note.
+        study_folder: Folder of `study.json`.
+        store: Folder of `states/` and `finetunes/`.
+        made_from: Hash of the report's inputs, for the note.
 
     Raises:
         StudyError: There is no readable `study.json`.
@@ -104,8 +104,8 @@ def render(records: StudyRecords, *, links: Links) -> str:
     """Return the report as one HTML page.
 
     Args:
-        records: The study's.
-        links: How the page reaches the records that it was made from.
+        records: Records of the study.
+        links: Relative paths from the page to the records.
     """
     table, scores = cells(records), within_budget(records, study_scores(records))
     few = few_arms(records, scores)

@@ -1,7 +1,7 @@
-"""Every run behind every number, as compact data that the page shows on demand.
+"""Data of every run, which the page shows on demand.
 
-Fifty thousand runs as rows of a table would be a page that no browser likes. As data they take
-about a hundred bytes each, and only the runs of one number are ever shown together.
+Fifty thousand runs as table rows would be too large for browsers. As data they take about a hundred
+bytes each, and only the runs of one number are ever shown together.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _STATUS: tuple[str, ...] = get_args(Status)
 
 @dataclass(frozen=True)
 class Links:
-    """Where records lie, relative to the page."""
+    """Relative paths from the page to the records."""
 
     states: str
     finetunes: str
 
 
 def record_links(page: Path, store: Path) -> Links:
-    """Return how a page reaches the records in a store, wherever both are moved together."""
+    """Return the relative paths from a page to a store's records."""
     way = Path(os.path.relpath(store, page.parent)).as_posix()
     return Links(f"{quote(way)}/states", f"{quote(way)}/finetunes")
 

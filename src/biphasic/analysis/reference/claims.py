@@ -1,11 +1,11 @@
 """The claims of arXiv:2507.00994 (C01 to C25) and of a blog post about it (B01), in our words.
 
-Verdicts are not stored here: they follow from the table. Where a sentence names a size, a masking
-rate or a step of the paper, the check names what that is in any study: the middle size, the masking
-rate nearest to 0.4, a share of the training.
+Verdicts are not stored here: they are computed from the table. Where a sentence names a size, a
+masking rate or a step of the paper, the check uses its equivalent in any study: the middle size,
+the masking rate nearest to 0.4, a share of the training.
 """
 
-# Each claim stays in a few lines.
+# Each claim stays on a few lines.
 # fmt: off
 
 from collections.abc import Iterator

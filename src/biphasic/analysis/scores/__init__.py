@@ -1,1 +1,1 @@
-"""Scores of models on datasets, from a study, from other people's results, or from the paper."""
+"""Scores of models on datasets, from a study, from other tools, or from the paper."""

@@ -1,4 +1,4 @@
-"""Scores of single test examples, from which a metric over any of them can be computed.
+"""Per-example test scores, from which a metric over any subset can be computed.
 
 A metric is a function of sums over examples: accuracy of one sum, entity F1 of three. Sums without
 an example give the metric without it.
@@ -26,9 +26,9 @@ class RunExamples:
     """One run's test examples.
 
     Attributes:
-        terms: [num_terms, num_examples]; what each example adds to the sums.
-        combine: From sums [num_terms, ...] to values of the metric [...], as a share.
-        blank: What predictions lack, where they say nothing of single examples.
+        terms: [num_terms, num_examples]; contribution of each example to the sums.
+        combine: Maps sums [num_terms, ...] to values of the metric [...], as a share.
+        blank: Note on predictions that are uninformative about single examples.
     """
 
     terms: Array
@@ -44,8 +44,9 @@ class RunExamples:
     def influences(self) -> Array:
         """How far each example moves the metric from its mean, [num_examples]; their mean is zero.
 
-        Of a mean of scores, each score less the mean. In general by leaving out each example once
-        (the jackknife; Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter 11).
+        For a mean of scores, it is each score minus the mean. Otherwise each example is left out
+        once (the jackknife; Efron and Tibshirani 1993, "An introduction to the bootstrap", chapter
+        11).
         """
         without = self.combine(self.terms.sum(axis=1, keepdims=True) - self.terms)
         return (len(without) - 1) * (without.mean() - without)
@@ -53,7 +54,7 @@ class RunExamples:
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """Test examples of the runs that speak for a model on a dataset.
+    """Test examples of the selected runs of a model on a dataset.
 
     Attributes:
         ids: Names of the examples, in the order of all runs' terms.
@@ -66,7 +67,7 @@ class ExampleScores:
 
 @dataclass(frozen=True)
 class CellInfluences:
-    """How much each test example of a dataset adds to a model's score.
+    """Contribution of each test example of a dataset to a model's score.
 
     Attributes:
         ids_sha256: Hash of the names of the examples, in order.
@@ -78,7 +79,7 @@ class CellInfluences:
 
 
 ExampleReader = Callable[[str, str], ExampleScores]
-"""From names of model and dataset; raises DataError with the reason where there are none."""
+"""Takes names of model and dataset; raises DataError with the reason if there are none."""
 
 
 def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
@@ -87,7 +88,7 @@ def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
 
 
 def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExamples:
-    """Return what each example adds to a metric.
+    """Return the contribution of each example to a metric.
 
     Args:
         metric: As records name it.
@@ -116,20 +117,20 @@ def mean_of_runs(runs: Sequence[RunExamples]) -> RunExamples:
 
 
 def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
-    """Check that examples give the score that the run's record has.
+    """Check that examples give the score in the run's record.
 
     Raises:
-        DataError: They do not: they belong to something else.
+        DataError: They do not, so they belong to another run.
     """
     found = examples.value
-    if not abs(found - expected) <= _TOLERANCE:  # also where it is no number
+    if not abs(found - expected) <= _TOLERANCE:  # also catches NaN
         raise DataError(
             f"{where}: its examples give {found:.6f}, its record {expected:.6f}; left out"
         )
 
 
 def needed_columns(metric: str) -> tuple[str, ...]:
-    """Return the columns of `scores.parquet` that a metric is computed from."""
+    """Return the columns of `scores.parquet` that a metric needs."""
     return _BUILDERS[metric][1] if metric in _BUILDERS else (metric,)
 
 
@@ -151,11 +152,11 @@ def _micro_f1(
 
 
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
-    """Return [3 * num_classes, num_examples]: true, predicted and right, for each class.
+    """Return [3 * num_classes, num_examples]: true, predicted and correct, for each class.
 
     Args:
-        labels: Of each example its class, or the list of its classes.
-        predicted: Likewise.
+        labels: Class of each example, or the list of its classes.
+        predicted: Predicted classes, in the same form.
     """
     if len(labels) and isinstance(labels[0], list):
         both = (labels, predicted)
@@ -176,7 +177,7 @@ def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
 def _macro_f1(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
     def combine(sums: Array) -> Array:
         true, guessed, right = np.split(sums, 3)
-        # A class that is neither there nor predicted has no F1 and takes no part.
+        # A class that is neither expected nor predicted has no F1 and is ignored.
         present = true + guessed > 0
         return _ratio((_ratio(2 * right, true + guessed) * present).sum(0), present.sum(0))
 
@@ -200,7 +201,7 @@ def _matthews(labels: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
 
 
 def _pearson(values: Sequence[Any], predicted: Sequence[Any]) -> RunExamples:
-    # Centred first: large offsets would eat the digits of the squares.
+    # Center first: large offsets would cost precision in the squares.
     x, y = (column - column.mean() for column in (_numbers(values), _numbers(predicted)))
     terms = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y])
 
@@ -217,7 +218,7 @@ def _no_sums(*_: Sequence[Any]) -> RunExamples:
 
 
 def _ratio(numerator: Any, denominator: Any) -> Array:
-    """Divide; nothing over nothing is 0, as records have it."""
+    """Divide; 0 / 0 is 0, as in records."""
     numerator, denominator = np.asarray(numerator), np.asarray(denominator)
     return np.divide(
         numerator,

@@ -1,12 +1,11 @@
-"""Other people's results: `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
+"""Results of other tools: `results/MODEL/TASK/DATASET/lrX_sdS/results.json`.
 
-Where a model was trained on another set than it is tested on, as in retrieval, the run's folder
-begins with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs that were trained on the same set are
-compared.
+If a model was trained on another set than it is tested on, as in retrieval, the run's folder starts
+with that set: `msmarco_pairs_lr1e-04_sd0`. Only runs trained on the same set are compared.
 
-This is how the reference study's public evaluation code leaves its runs: for each split a score and
-the scores of single examples, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares
-between 0 and 1. Whatever cannot be read is named and left out; it is never averaged in.
+This is the layout of the reference study's public evaluation code: for each split a score and the
+per-example scores, `{"validation": {"score", "scores_i"}, "test": {...}}`, as shares between 0 and
+1. Unreadable results are reported and omitted, never averaged.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class Layout:
-    """All runs below a folder, and what is wrong with the others.
+    """All runs below a folder, and problems of the others.
 
     Attributes:
-        folder: Where models lie.
-        datasets: By name, with their tasks.
-        runs: Those that have scores, by model and dataset.
-        problems: What was left out, or is missing.
+        folder: Folder of the models.
+        datasets: Datasets by name, with their tasks.
+        runs: Runs with scores, by model and dataset.
+        problems: Omitted or missing runs.
     """
 
     folder: Path
@@ -55,7 +54,7 @@ class Layout:
 
     @cached_property
     def incomplete(self) -> frozenset[Cell]:
-        """Models and datasets of which runs are missing or were left out."""
+        """Models and datasets with missing or omitted runs."""
         grids = _expected(self.runs)
         return frozenset(
             cell
@@ -64,7 +63,7 @@ class Layout:
         )
 
     def scores(self, convention: Convention) -> Scores:
-        """Return the scores, with the average over each task of several datasets.
+        """Return the scores, with the average over each task with several datasets.
 
         Args:
             convention: How intervals are computed.
@@ -88,14 +87,14 @@ class Layout:
 
 
 def layout_scores(folder: Path, convention: Convention = "standard") -> Scores:
-    """Return the scores of other people's results; `read_layout` also names what is left out.
+    """Return the scores of other tools' results; `read_layout` also reports omitted ones.
 
     Args:
         folder: Holds models, or `results/` with them.
         convention: How intervals are computed.
 
     Raises:
-        DataError: There is not one run to read.
+        DataError: There is no readable run.
     """
     return read_layout(folder).scores(convention)
 
@@ -107,7 +106,7 @@ def read_layout(folder: Path) -> Layout:
         folder: Holds models, or `results/` with them.
 
     Raises:
-        DataError: There is not one run to read.
+        DataError: There is no readable run.
     """
     root = folder / "results" if (folder / "results").is_dir() else folder
     if not root.is_dir():
@@ -134,20 +133,20 @@ def read_layout(folder: Path) -> Layout:
 
 @dataclass(frozen=True)
 class _Place:
-    """A run's folder, taken apart."""
+    """A parsed run folder."""
 
     folder: Path
     model: str
     task: str
     dataset: str
     trained_on: str
-    """Empty where it is the dataset itself."""
+    """Empty if it is the dataset itself."""
     rate: float
     seed: int
 
     @property
     def column(self) -> tuple[str, str, str]:
-        """What runs must share to be compared."""
+        """Key that runs must share to be compared."""
         return self.task, self.dataset, self.trained_on
 
 
@@ -167,7 +166,7 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
 
 
 def _run_folders(root: Path) -> set[Path]:
-    """Return folders that hold results, and those that are named as if they should."""
+    """Return folders that hold results, and those named as if they should."""
     with_results = {path.parent for path in root.rglob(RESULTS)}
     above = {parent for path in with_results for parent in path.parents}
     named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
@@ -183,11 +182,11 @@ def _rate(text: str) -> float | None:
 
 
 def _columns(places: Iterable[_Place]) -> dict[tuple[str, str, str], DatasetInfo]:
-    """Return what each dataset and training set is called, in order.
+    """Return the display name of each dataset and training set, in order.
 
-    A name says the task where two tasks have a dataset of that name. Where a task has a dataset
-    that models were trained on different sets for, each training set makes a task of its own, so
-    that no average or comparison mixes them.
+    A name includes the task if two tasks have a dataset of that name. If models were trained on
+    different sets for a task's dataset, each training set forms its own task, so averages and
+    comparisons do not mix them.
     """
     keys = sorted({place.column for place in places})
     tasks: dict[str, set[str]] = defaultdict(set)
@@ -233,7 +232,7 @@ def _share(raw: Any, split: str) -> float:
     """Return the score of a split.
 
     Raises:
-        ValueError: There is none that could be one.
+        ValueError: It is missing or invalid.
     """
     part = raw.get(split) if isinstance(raw, dict) else None
     score = part.get("score") if isinstance(part, dict) else None
@@ -251,7 +250,7 @@ def _unique(
     by_place: Mapping[tuple[float, int], list[GridScore[Path]]],
     problems: list[Problem],
 ) -> Iterator[GridScore[Path]]:
-    """Yield one run for each rate and seed; of those that contradict one another, none."""
+    """Yield one run for each rate and seed; none if several contradict each other."""
     for (rate, seed), runs in by_place.items():
         if len(runs) == 1:
             yield runs[0]
@@ -270,7 +269,7 @@ def _unique(
 
 
 def _expected(runs: Mapping[Cell, Iterable[GridScore[Path]]]) -> dict[str, set[tuple[float, int]]]:
-    """Return the grid of each dataset: every rate with every seed that any model has there."""
+    """Return the grid of each dataset: every rate and seed that any model has there."""
     rates: dict[str, set[float]] = defaultdict(set)
     seeds: dict[str, set[int]] = defaultdict(set)
     for (_, dataset), found in runs.items():
@@ -281,7 +280,7 @@ def _expected(runs: Mapping[Cell, Iterable[GridScore[Path]]]) -> dict[str, set[t
 
 
 def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Problem]:
-    """Name what other models have: whole datasets, and single runs."""
+    """Report datasets and runs that only other models have."""
     grids = _expected(runs)
     for model in dict.fromkeys(model for model, _ in runs):
         for dataset, grid in grids.items():

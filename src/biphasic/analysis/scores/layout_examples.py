@@ -1,4 +1,4 @@
-"""Scores of single test examples of other people's results, read when they are asked for."""
+"""Per-example test scores of results from other tools, read on demand."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from biphasic.errors import DataError, reading
 def example_reader(
     chosen: Mapping[tuple[str, str], tuple[GridScore[Path], ...]],
 ) -> ExampleReader:
-    """Return what reads the examples of the runs that were selected.
+    """Return a reader of the examples of the selected runs.
 
-    Examples have no names there: their order stands in.
+    Examples have no names in these files, so their order identifies them.
 
     Args:
-        chosen: Runs by model and dataset, one for each seed.
+        chosen: Runs by model and dataset, one per seed.
     """
 
     def read(model: str, dataset: str) -> ExampleScores:
@@ -57,5 +57,5 @@ def _read(run: GridScore[Path]) -> RunExamples:
 
 
 def _is_number(value: object) -> bool:
-    # Whole numbers can be larger than any float.
+    # JSON integers can be larger than any float.
     return isinstance(value, bool | int | float) and abs(value) <= sys.float_info.max

@@ -1,8 +1,8 @@
-"""Factors of a model, as far as its name tells them: `610m-clm-10k-mlm40-42k`.
+"""Parses the factors of a model from its name: `610m-clm-10k-mlm40-42k`.
 
-Studies name arms by the same rule (docs/studies.md), and so does the reference study its public
-models: where training began, each objective and the step that it ends with, `dec42k` where a
-schedule had decayed, and a step on the way at the end.
+Studies name arms by this rule (docs/studies.md), like the reference study its public models. A name
+has the start of training, each objective and its last step, `dec42k` after the decay of a schedule,
+and at the end the step of an intermediate state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Phase:
 
 
 def model_from_name(name: str) -> ModelInfo:
-    """Return a model with the factors that its name tells; none where it follows another rule.
+    """Return a model with the factors in its name; none if the name follows another rule.
 
     Args:
-        name: Of the model; what stands before a last `/` is an owner.
+        name: Name of the model; text before the last `/` is an owner.
     """
     told = name.rsplit("/", 1)[-1].lower()
     size, _, rest = told.partition("-")
@@ -57,7 +57,7 @@ def model_from_name(name: str) -> ModelInfo:
 
 
 def _phases(text: str) -> tuple[list[_Phase], int | None]:
-    """Take a name apart; no phases where any part of it does not fit."""
+    """Parse a name; return no phases if any part of it does not match."""
     phases: list[_Phase] = []
     while match := _PHASE.match(text):
         rate = float(match["rate"]) / 100 if match["rate"] else None

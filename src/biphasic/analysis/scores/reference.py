@@ -1,4 +1,4 @@
-"""The paper's numbers beside one's own: which datasets and models are the same in two tables."""
+"""Matches datasets and models of two tables, to show the paper's numbers beside others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Scores
 
-# Names of the public tasks and of their copies, written small, without signs between.
+# Names of the public tasks and of their copies, in lower case without punctuation.
 _SAME_DATASET = {
     "ontonotes5": "ontonotes",
     "conll2003": "conll",
@@ -21,9 +21,9 @@ _SAME_METRIC = {("TC", "f1"): "sentence_token_f1", ("IR", "ndcg@10"): "ndcg_at_1
 
 
 def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
-    """Return for each dataset of `scores` the same one of `reference`, where there is one.
+    """Return the dataset of `reference` that matches each dataset of `scores`, if there is one.
 
-    The metric must be the same too. An average is the same where it is over the same datasets.
+    The metric must match too. Averages match if they are over the same datasets.
     """
     theirs = {_identity(dataset): dataset for dataset in reference.datasets}
     pairs = {
@@ -39,16 +39,15 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
 
 
 def alike_model(model: ModelInfo, reference: Scores) -> ModelInfo | None:
-    """Return the model of `reference` that was trained alike; None where there is none.
+    """Return the model of `reference` with the same training; None if there is none.
 
-    Sizes, objectives, masking rates and steps must be the same, and what continued training began
-    with.
+    Sizes, objectives, masking rates, steps and the start of continued training must be equal.
     """
     return next((each for each in reference.models if _recipe(each) == _recipe(model)), None)
 
 
 class ReferenceValues:
-    """Looks up another table's values for one's own cells."""
+    """Looks up another table's values for a table's cells."""
 
     def __init__(self, scores: Scores, reference: Scores) -> None:
         self._reference = reference
@@ -56,7 +55,7 @@ class ReferenceValues:
         self._models = {model.name: alike_model(model, reference) for model in scores.models}
 
     def get(self, model: str, dataset: str) -> Estimate | None:
-        """Return the other table's value of one's own cell; None where it has none."""
+        """Return the other table's value of a cell; None if it has none."""
         other_model, other_dataset = self._models.get(model), self._datasets.get(dataset)
         if other_model is None or other_dataset is None:
             return None
@@ -78,7 +77,7 @@ def _identity(dataset: DatasetInfo) -> tuple[str, str, str, bool]:
 def _members(
     scores: Scores, average: DatasetInfo, pairs: Mapping[str, DatasetInfo] | None = None
 ) -> set[str]:
-    """Return what an average is over; with `pairs`, by the names in the other table."""
+    """Return the datasets of an average; with `pairs`, by the names in the other table."""
     names = {member.name for member in scores.members(average)}
     if pairs is None:
         return names

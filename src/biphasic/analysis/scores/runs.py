@@ -1,8 +1,8 @@
-"""From scores of single runs to a mean with an interval, by a named convention.
+"""Computes means with intervals from scores of single runs, by a named convention.
 
-Both conventions select alike: for each seed, the learning rate with the best validation score,
-the smaller rate where two tie. The mean is that of the selected runs' test scores. They differ
-in the half-width of the 95 % interval (`estimate.py`).
+Both conventions select the same runs: for each seed, the learning rate with the best validation
+score, or the smaller rate on a tie. The mean is over the selected runs' test scores. The
+conventions differ in the half-width of the 95 % interval (`estimate.py`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Cell:
     task: str
     metric: str
     estimate: Estimate | None
-    """None where no run finished."""
+    """None if no run finished."""
     selected: tuple[Outcome, ...]
-    """The run that stands for each seed, in order of seeds."""
+    """The selected run of each seed, in order of seeds."""
     is_complete: bool
-    """Every expected run has finished or diverged, and every seed has a score."""
+    """Whether every expected run has finished or diverged, and every seed has a score."""
     num_expected: int
     """Seeds that the study expects here."""
 
 
 def select(outcomes: Iterable[Outcome], *, metric: str) -> tuple[Outcome, ...]:
-    """Pick for each seed the run with the best validation score; ties go to the smaller rate.
+    """Return for each seed the run with the best validation score; ties go to the smaller rate.
 
-    Runs without a score take no part; a seed without any is absent from the answer. A zero-shot
-    run is the only one of its cell, so nothing is chosen by its test score.
+    Runs without a score are ignored, and seeds without any are absent. A zero-shot run is the only
+    one of its cell, so its test score selects nothing.
     """
     return tuple(entry.run for entry in best_per_seed(grid(outcomes, metric=metric)))
 
 
 def grid(outcomes: Iterable[Outcome], *, metric: str) -> list[GridScore[Outcome]]:
-    """Return the runs that have scores: the one that decides and the one that is reported."""
+    """Return the runs with scores, both for selection and for reporting."""
     scores = (
         grid_score(outcome.result, outcome, metric=metric)
         for outcome in outcomes
@@ -66,7 +66,7 @@ def scores_on_test(outcomes: Iterable[Outcome], *, metric: str) -> list[float]:
 def cells(
     records: StudyRecords, *, convention: Convention | None = None
 ) -> dict[tuple[str, str], Cell]:
-    """Summarise every arm on every task, in the study's order; `convention` replaces its own."""
+    """Summarize every arm on every task, in the study's order; `convention` overrides its own."""
     by = convention or records.study.convention
     return records.once("cells", by, lambda: _cells(records, by))
 
@@ -92,7 +92,7 @@ def _cell(
 ) -> Cell:
     arm, task, metric = key
     selected = select(outcomes, metric=metric)
-    # A diverged rate was tried and lost; a missing one might have won.
+    # A diverged rate was tried and lost; a missing one might have been the best.
     is_tried = all(outcome.status in {"finished", "diverged"} for outcome in outcomes)
     return Cell(
         arm=arm,
@@ -106,7 +106,7 @@ def _cell(
 
 
 def ranking(table: Mapping[tuple[str, str], Cell], task: str) -> list[tuple[str, Estimate]]:
-    """Order the arms that have a score on one task, best first; equals keep the study's order."""
+    """Order the arms that have a score on one task, best first; ties keep the study's order."""
     scored = [
         (cell.arm, cell.estimate)
         for cell in table.values()

@@ -1,8 +1,8 @@
-"""Which runs of a grid of learning rates and seeds speak for a model.
+"""Selects the runs of a grid of learning rates and seeds that represent a model.
 
-Both ways look at validation scores alone. The first is the study's: each seed takes its own best
-rate. The second takes one rate for all seeds, as somebody who trains once would; what the first
-scores above it is what choosing per seed adds.
+Both ways use validation scores only. The first is the study's: each seed takes its own best rate.
+The second takes one rate for all seeds. The difference between the two is the gain of choosing per
+seed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ RunT = TypeVar("RunT")
 
 @dataclass(frozen=True)
 class GridScore(Generic[RunT]):
-    """A run of the grid that has scores.
+    """A run of the grid with scores.
 
     Attributes:
         rate: Learning rate.
         seed: Fine-tuning seed.
-        validation: Score that decides.
-        test: Score that is reported.
-        run: Whatever the scores belong to.
+        validation: Score used for selection.
+        test: Reported score.
+        run: The object that the scores belong to.
     """
 
     rate: float
@@ -38,9 +38,9 @@ class GridScore(Generic[RunT]):
 
 
 def grid_score(result: ResultRecord, run: RunT, *, metric: str) -> GridScore[RunT] | None:
-    """Return the scores of a run that decide and that are reported; None where it has none.
+    """Return the selection score and the reported score of a run; None if it has none.
 
-    A zero-shot run is the only one of its cell, so nothing is chosen by its test score.
+    A zero-shot run is the only one of its cell, so its test score selects nothing.
     """
     if result.status != "finished":
         return None
@@ -52,12 +52,12 @@ def grid_score(result: ResultRecord, run: RunT, *, metric: str) -> GridScore[Run
 
 
 def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
-    """Pick for each seed the run with the best validation score, in order of seeds.
+    """Return for each seed the run with the best validation score, in order of seeds.
 
     Ties go to the smaller rate. A seed without scores is absent.
     """
     best: dict[int, GridScore[RunT]] = {}
-    # Rates come in ascending order, so that only a greater score replaces an earlier rate.
+    # Rates are in ascending order, so only a higher score replaces an earlier rate.
     for entry in sorted(grid, key=lambda entry: entry.rate):
         if entry.seed not in best or entry.validation > best[entry.seed].validation:
             best[entry.seed] = entry
@@ -65,7 +65,7 @@ def best_per_seed(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...
 
 
 def best_run(grid: Iterable[GridScore[RunT]]) -> RunT | None:
-    """Pick the run with the best validation score; None where there is no run.
+    """Return the run with the best validation score; None if there is no run.
 
     Ties go to the smaller rate, then to the smaller seed.
     """
@@ -74,10 +74,10 @@ def best_run(grid: Iterable[GridScore[RunT]]) -> RunT | None:
 
 
 def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
-    """Pick the runs of the one rate whose mean validation score is best, in order of seeds.
+    """Return the runs of the single rate with the best mean validation score, in order of seeds.
 
-    Only rates at which every seed has a score can be chosen: a mean over fewer seeds is of
-    something else. Ties go to the smaller rate. Empty where there is no such rate.
+    Only rates at which every seed has a score are considered, as means over fewer seeds are not
+    comparable. Ties go to the smaller rate. Empty if there is no such rate.
     """
     by_rate: dict[float, list[GridScore[RunT]]] = defaultdict(list)
     for entry in grid:

@@ -1,6 +1,6 @@
-"""Where scores come from: a study's records, or the reference study's published table.
+"""Scores from a study's records, or from the reference study's published table.
 
-`layout.py` reads other people's results.
+`layout.py` reads results of other tools.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BASE = "base"
 def paper_scores() -> Scores:
     """Return the reference study's published table: 50 rows of models, 46 of them distinct.
 
-    Models that several of its tables repeat appear once for each, as `pfs:NAME` and `cpt:NAME`.
+    Models that occur in several of its tables are repeated, as `pfs:NAME` and `cpt:NAME`.
     """
     models: dict[str, ModelInfo] = {}
     datasets: dict[str, DatasetInfo] = {}
@@ -74,7 +74,7 @@ def _paper_model(row: Mapping[str, str]) -> ModelInfo:
     else:
         phases = f"{masked or 'clm'}-{_thousands(total)}"
     identity = f"{row['model_size']}-{phases}"
-    # What the table of base models and another one both have is named by both.
+    # A state in both the table of base models and another one is named by both.
     is_repeated = row["table"] in {"pfs", "cpt"} and total == 42_000 and not (clm and mlm)
     return ModelInfo(
         name=f"{row['table']}:{identity}" if is_repeated else identity,
@@ -111,11 +111,11 @@ def _thousands(steps: int) -> str:
 
 
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:
-    """Return a study's scores, with the average over each category of several tasks.
+    """Return a study's scores, with the average over each category with several tasks.
 
     Args:
-        records: The study's.
-        convention: Replaces the study's own.
+        records: Records of the study.
+        convention: Overrides the study's own.
     """
     by = convention or records.study.convention
     return records.once("scores", by, lambda: _study_scores(records, by))
@@ -166,7 +166,7 @@ def _study_model(arm: ArmData) -> ModelInfo:
 
 
 def _replicate_of(record: ArmRecord) -> str:
-    """Return what pretraining was but for its seeds; empty of older files, which do not say."""
+    """Return the pretraining without its seeds; empty for older files, which lack it."""
     if record.phases is None:
         return ""
     recipe = {name: value for name, value in record.recipe.items() if name != "seeds"}
@@ -175,7 +175,7 @@ def _replicate_of(record: ArmRecord) -> str:
 
 
 def _phases(arm: ArmData) -> tuple[PhaseRecord, ...]:
-    """Return what an arm was trained with; of older files, as the ledger of its state has it."""
+    """Return an arm's training phases; for older files, from the ledger of its state."""
     if arm.record.phases is not None:
         return arm.record.phases
     return tuple(PhaseRecord(objective=e.objective, steps=e.steps) for e in arm.ledger)
@@ -192,5 +192,5 @@ def _steps_by_objective(phases: Iterable[PhaseRecord]) -> dict[str, int]:
 
 
 def _size(model: str | None) -> str:
-    """Write presets as the paper does, `210M`; names of all else as they are."""
+    """Format presets as in the paper, `210M`; other names are unchanged."""
     return model.upper() if model in {"210m", "610m", "1b"} else model or ""

@@ -1,4 +1,4 @@
-"""Scores of single test examples of a study, read from `scores.parquet` when they are asked for."""
+"""Per-example test scores of a study, read from `scores.parquet` on demand."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FILE = "scores.parquet"
 
 
 def example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
-    """Return what reads the test examples of the runs that were selected.
+    """Return a reader of the test examples of the selected runs.
 
     Args:
         table: Cells of the study.
-        store: Where `finetunes/` lies.
+        store: Folder of `finetunes/`.
     """
 
     def read(model: str, dataset: str) -> ExampleScores:
@@ -60,7 +60,7 @@ def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        # Less than `read_table` would load of Arrow, and faster on thousands of small files.
+        # Loads less of Arrow than `read_table`, and is faster on thousands of small files.
         with pq.ParquetFile(path) as file:
             names = set(file.schema_arrow.names)
             wanted = [name for name in needed_columns(metric) if name in names]

@@ -1,7 +1,7 @@
-"""Scores of models on datasets with the factors that the models differ in, whatever their source.
+"""Scores of models on datasets, with the factors that distinguish the models, from any source.
 
-Tables, figures, claims and the report read this, be it made of a study's records, of other
-people's results, or of the reference study's published table. All scores are percent points.
+Tables, figures, claims and the report use this table. It may come from a study's records, from
+other tools, or from the reference study's published table. All scores are in percentage points.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ UNTRAINED = "none"
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model and the factors that tell it from others.
+    """One model and the factors that distinguish it.
 
     Attributes:
         name: Unique in its table.
-        label: For people.
-        size: Such as `210M` or `nano`; empty where unknown.
+        label: Display name.
+        size: Such as `210M` or `nano`; empty if unknown.
         parameters: Number of parameters without a language-model head, nominal in the paper's
-            table; None where unknown.
+            table; None if unknown.
         objective: `CLM`, `MLM`, `CLM+MLM`, another family of objectives, or `none`.
-        mask_rate: Share of tokens that were masked, in the last phase that masked; None without.
-        clm_steps: Optimizer steps of CLM, continued training included.
-        mlm_steps: Optimizer steps of MLM, continued training included.
+        mask_rate: Share of masked tokens in the last phase with masking; None without.
+        clm_steps: Optimizer steps of CLM, including continued training.
+        mlm_steps: Optimizer steps of MLM, including continued training.
         total_steps: All optimizer steps.
-        start: Objective or name of the finished model that continued training began with.
-        continued_steps: Steps of continued training; 0 of all others, and of the model that a
-            comparison of continued training begins with.
-        is_final: False of a state on the way.
-        flops: Of pretraining; None where unknown.
+        start: Objective or name of the finished model that continued training started from.
+        continued_steps: Steps of continued training; 0 for all others, including the start model of
+            a comparison of continued training.
+        is_final: False for intermediate states.
+        flops: FLOPs of pretraining; None if unknown.
         group: Heading: `base`, `data_efficiency`, `pfs` or `cpt` in the paper's table, the arm's
             group in a study.
-        identity: Equal of models that are one and the same under several names.
-        replicate_of: Equal of models that differ in their pretraining seeds alone; empty where
-            that is not known.
-        pretraining_seeds: Of initial weights, order of rows and masks; empty where not known.
+        identity: Equal for one model under several names.
+        replicate_of: Equal for models that differ only in their pretraining seeds; empty if
+            unknown.
+        pretraining_seeds: Seeds of initial weights, order of rows and masks; empty if unknown.
     """
 
     name: str
@@ -78,9 +78,9 @@ class DatasetInfo:
     Attributes:
         name: Unique in its table.
         task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
-        metric: What scores are.
-        is_average: Whether it stands for all datasets of its category.
-        trained_on: Set that models were fine-tuned on, where it is another one.
+        metric: Metric of the scores.
+        is_average: Whether it is the average over all datasets of its category.
+        trained_on: Dataset that models were fine-tuned on, if it is another one.
     """
 
     name: str
@@ -95,14 +95,14 @@ class Score:
     """One model on one dataset.
 
     Attributes:
-        estimate: Mean and interval in percent points; None where no run has a score.
-        by_seed: Test score of the run selected for each seed, in percent points; None where only
+        estimate: Mean and interval in percentage points; None if no run has a score.
+        by_seed: Test score of the selected run of each seed, in percentage points; None if only
             means are known.
         is_complete: False while runs that might change it are missing.
-        at_one_rate: Test score of each seed at the one learning rate whose mean validation score
-            is best, in percent points; None where that is not known.
+        at_one_rate: Test score of each seed at the single learning rate with the best mean
+            validation score, in percentage points; None if unknown.
         one_rate: That rate.
-        num_rates: Learning rates that were tried; None where that is not known.
+        num_rates: Number of learning rates tried; None if unknown.
     """
 
     estimate: Estimate | None
@@ -118,15 +118,15 @@ class Scores:
     """Models, datasets and their scores.
 
     Attributes:
-        source: Where the scores come from, for people.
+        source: Display name of the source.
         convention: How intervals were computed.
-        models: In order.
-        datasets: In order; the average of a category stands after its datasets.
-        cells: Scores by names of model and dataset; what is absent is unknown.
-        num_pretraining_runs: Pretraining runs behind each model, at least; replicates are models
-            of their own, unless `over_pretraining` has put them together.
-        examples: Reads scores of single test examples; None where there are none to read.
-        influences: Cells whose examples have been read already; see `example_compare.py`.
+        models: Models in order.
+        datasets: Datasets in order; the average of a category comes after its datasets.
+        cells: Scores by names of model and dataset; absent ones are unknown.
+        num_pretraining_runs: Minimum number of pretraining runs per model; replicates are separate
+            models, unless `over_pretraining` has combined them.
+        examples: Reads per-example test scores; None if there are none.
+        influences: Cache of examples already read; see `example_compare.py`.
     """
 
     source: str
@@ -142,7 +142,7 @@ class Scores:
 
     @cached_property
     def is_published(self) -> bool:
-        """Tell whether only means and half-widths are known, as of a published table."""
+        """Return whether only means and half-widths are known, as in a published table."""
         return all(score.by_seed is None for score in self.cells.values())
 
     @cached_property
@@ -150,10 +150,10 @@ class Scores:
         return {model.name: model for model in self.models}
 
     def model(self, name: str) -> ModelInfo:
-        """Return the model of a name.
+        """Return the model with a name.
 
         Raises:
-            DataError: There is none.
+            DataError: The model is unknown.
         """
         if name not in self._by_name:
             raise DataError(f"{self.source}: no model '{name}'; known: {', '.join(self._by_name)}")
@@ -166,7 +166,7 @@ class Scores:
             factors: Fields of `ModelInfo`; a value may also be a set of allowed ones.
 
         Raises:
-            DataError: There is no such field.
+            DataError: The field is unknown.
         """
         known = {field.name for field in dataclasses.fields(ModelInfo)}
         if unknown := sorted(set(factors) - known):
@@ -180,12 +180,12 @@ class Scores:
         )
 
     def get(self, model: str, dataset: str) -> Score | None:
-        """Return one score; None where it is unknown."""
+        """Return one score; None if it is unknown."""
         return self.cells.get((model, dataset))
 
     @cached_property
     def distinct(self) -> tuple[ModelInfo, ...]:
-        """The models, each once, under the first of its names."""
+        """The models without duplicates, each under its first name."""
         first: dict[str, ModelInfo] = {}
         for model in self.models:
             first.setdefault(model.identity or model.name, model)
@@ -193,7 +193,7 @@ class Scores:
 
     @cached_property
     def replicates(self) -> tuple[tuple[ModelInfo, ...], ...]:
-        """Models that differ in their pretraining seeds alone, two or more together."""
+        """Groups of at least two models that differ only in their pretraining seeds."""
         groups: dict[str, list[ModelInfo]] = defaultdict(list)
         for model in self.distinct:
             if model.replicate_of:
@@ -201,10 +201,10 @@ class Scores:
         return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
     def dataset(self, name: str) -> DatasetInfo:
-        """Return the dataset or average of a name.
+        """Return the dataset or average with a name.
 
         Raises:
-            DataError: There is none.
+            DataError: The dataset is unknown.
         """
         for dataset in self.datasets:
             if dataset.name == name:
@@ -213,7 +213,7 @@ class Scores:
         raise DataError(f"{self.source}: no dataset '{name}'; known: {known}")
 
     def members(self, dataset: DatasetInfo) -> tuple[DatasetInfo, ...]:
-        """Return the datasets that an average is over; of a dataset itself alone."""
+        """Return the datasets of an average; for a dataset, only itself."""
         if not dataset.is_average:
             return (dataset,)
         return tuple(d for d in self.datasets if d.task == dataset.task and not d.is_average)
@@ -227,12 +227,12 @@ class Scores:
 def score_of_grid(
     runs: Sequence[GridScore[Any]], *, convention: Convention, is_complete: bool
 ) -> Score:
-    """Return the score of a model on a dataset from its grid of learning rates and seeds.
+    """Compute the score of a model on a dataset from its grid of learning rates and seeds.
 
     Args:
-        runs: Those that have scores, as shares.
+        runs: Runs with scores, as shares.
         convention: How the interval is computed.
-        is_complete: Whether no run is missing that might change it.
+        is_complete: Whether no run that might change it is missing.
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     return Score(
@@ -246,7 +246,7 @@ def score_of_grid(
 
 
 def in_percent(found: Estimate | None) -> Estimate | None:
-    """Return an estimate of shares in percent points."""
+    """Convert an estimate of shares to percentage points."""
     if found is None:
         return None
     half_width = None if found.half_width is None else PERCENT * found.half_width
@@ -254,11 +254,11 @@ def in_percent(found: Estimate | None) -> Estimate | None:
 
 
 def with_averages(scores: Scores) -> Scores:
-    """Add the average over each category of more than one dataset.
+    """Add the average over each category with more than one dataset.
 
-    Each seed is averaged over the datasets first, so the interval knows that one seed's scores go
-    together. A seed that lacks a score on one dataset is left out; a model that lacks a dataset has
-    no average, since an average over fewer datasets is of something else.
+    Each seed is averaged over the datasets first, so the interval accounts for correlations within
+    a seed. A seed without a score on one dataset is omitted. A model that lacks a dataset has no
+    average, as averages over fewer datasets are not comparable.
     """
     categories: dict[str, list[DatasetInfo]] = defaultdict(list)
     for dataset in scores.datasets:
@@ -283,10 +283,10 @@ def with_averages(scores: Scores) -> Scores:
 
 
 def at_one_rate(scores: Scores) -> Scores:
-    """Return scores of one learning rate for all seeds, in place of the best rate of each seed.
+    """Return scores of one learning rate for all seeds, instead of the best rate of each seed.
 
-    Scores of which that is not known are left out. Single examples are left out as well: they are
-    those of the best rates.
+    Scores for which these are unknown are omitted. Single examples are omitted as well, because
+    they belong to the best rates.
     """
     cells = {}
     for key, score in scores.cells.items():
@@ -300,12 +300,12 @@ def at_one_rate(scores: Scores) -> Scores:
 
 
 def average_name(task: str) -> str:
-    """Return what the average over a category is called."""
+    """Return the name of the average over a category."""
     return f"{task} Average"
 
 
 def average_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Average each seed over datasets; a seed that lacks one of them is left out."""
+    """Average each seed over datasets; a seed that lacks one of them is omitted."""
     common = set.intersection(*(set(part) for part in parts)) if parts else set()
     return {seed: sum(part[seed] for part in parts) / len(parts) for seed in sorted(common)}
 

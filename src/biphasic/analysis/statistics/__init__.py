@@ -1,1 +1,1 @@
-"""Differences, and how sure they are."""
+"""Differences between models, and their significance."""

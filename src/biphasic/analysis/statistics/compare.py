@@ -1,11 +1,11 @@
-"""Two models on one dataset: by how much they differ, and how sure that is.
+"""Compares two models on one dataset, and tests the difference.
 
-Seeds are paired: a seed draws the same head and the same batches for both models, so what it adds
-to both drops out of the difference. A difference counts as clear where it is larger than other
-seeds and other test examples explain, corrected for the family of comparisons it belongs to. Two p
-values are asked, of a paired t test over seeds and of a test over seeds and test examples together,
-if there are examples to look at; the larger one is corrected. Where only means and half-widths are
-known, as in a published table, Welch's test stands in.
+Seeds are paired: a seed draws the same head and the same batches for both models, so their shared
+effect cancels in the difference. A difference is clear if it is larger than other seeds and other
+test examples explain, corrected for its family of comparisons. There are two p values: of a paired
+t test over seeds and, if examples are available, of a test over seeds and test examples together.
+The larger one is corrected. If only means and half-widths are known, as in a published table,
+Welch's test is used.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class ModelComparison:
         second: Name of the other.
         dataset: Name of the dataset or average.
         kind: Whether seeds were paired.
-        difference: First minus second, in percent points, by the scores' convention.
-        differences: Of each seed that both have, in percent points; empty where not paired.
+        difference: First minus second, in percentage points, by the scores' convention.
+        differences: By seed that both have, in percentage points; empty if not paired.
         p_value: Two-sided, of Student's paired t test, or Welch's; None without two seeds each, or
-            where the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
+            if the pairs' differences have no spread. Zero-shot scores have no seeds: theirs is
             over test examples.
         p_adjusted: The larger of `p_value` and that over seeds and test examples, corrected for the
             family: by Holm, zero-shot by Bonferroni.
         p_over_seeds: `p_value` alone, corrected likewise.
-        family_size: Comparisons it was corrected for.
+        family_size: Number of comparisons corrected for.
         examples: Interval over seeds and test examples; not corrected.
-        examples_missing: Why there is none; empty where there is.
+        examples_missing: Why there is no such interval; empty if there is one.
     """
 
     first: str
@@ -71,7 +71,7 @@ class ModelComparison:
 
     @property
     def num_pairs(self) -> int:
-        """Seeds that both models have; 0 where not paired."""
+        """Seeds that both models have; 0 if not paired."""
         return len(self.differences)
 
     @cached_property
@@ -86,17 +86,17 @@ class ModelComparison:
 
     @cached_property
     def wilcoxon(self) -> ExactTest | None:
-        """The exact test over ranks, where it applies."""
+        """The exact test over ranks, if it applies."""
         return wilcoxon_test(self.differences)
 
     @cached_property
     def detectable(self) -> float | None:
-        """Difference that four in five such comparisons would show, uncorrected; percent points."""
+        """Difference detected with 80 % power, uncorrected; percentage points."""
         return detectable_difference(self.differences)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the first is higher: `undecided` if data cannot tell, `unknown` if untested."""
+        """Whether the first is higher: `undecided` if not clear, `unknown` if untested."""
         if self.p_adjusted is None:
             return "unknown"
         if self.p_adjusted > LEVEL or self.difference.mean == 0:
@@ -105,12 +105,12 @@ class ModelComparison:
 
     @property
     def is_clear(self) -> bool:
-        """Tell whether the models differ beyond doubt."""
+        """Return whether the difference is clear."""
         return self.verdict in {"higher", "lower"}
 
     @property
     def is_floored(self) -> bool:
-        """Tell whether no outcome of the exact tests could have been significant."""
+        """Return whether no outcome of the exact tests could have been significant."""
         return self.sign_flip is not None and not self.sign_flip.can_decide(
             level=LEVEL, family_size=self.family_size
         )
@@ -119,17 +119,17 @@ class ModelComparison:
 def compare_arms(
     scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
 ) -> ModelComparison | None:
-    """Compare two models on one dataset, as a family of its own; None where one has no score.
+    """Compare two models on one dataset, without correction; None if one has no score.
 
     Args:
-        scores: Of both.
+        scores: Scores of both.
         first: Name of a model.
         second: Name of the other.
         dataset: Name of a dataset or average.
-        with_examples: Whether to read scores of single examples, where there are any.
+        with_examples: Whether to read scores of single examples, if there are any.
 
     Raises:
-        DataError: There is no such model or dataset.
+        DataError: A model or the dataset is unknown.
     """
     for name in (first, second):
         scores.model(name)
@@ -142,13 +142,13 @@ class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
 
     Attributes:
-        scores: Of the models.
+        scores: Scores of the models.
         dataset: A dataset or average.
         order: Names of the models that have a score, best first.
-        p_adjusted: Of each pair, as in `ModelComparison`; NaN where there is no test.
+        p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
         p_over_seeds: Likewise.
-        size: Pairs that were corrected for.
-        with_examples: Whether scores of single examples were asked for.
+        size: Number of pairs corrected for.
+        with_examples: Whether scores of single examples were requested.
     """
 
     scores: Scores
@@ -166,12 +166,12 @@ class Family:
         return tuple(comparison for comparison in found if comparison is not None)
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
-        """Compare two models; None where one has no score."""
+        """Compare two models; None if one has no score."""
         pair = pair_of(self.scores, first, second, self.dataset.name)
         if pair is None:
             return None
         low, high = sorted((self._places[first], self._places[second]))
-        # Where the pair stands among `itertools.combinations`.
+        # Index of the pair in `itertools.combinations`.
         place = low * len(self.order) - low * (low + 1) // 2 + high - low - 1
         return _comparison(self, pair, place)
 
@@ -190,13 +190,13 @@ def family_of(
     """Test all pairs of models on a dataset and correct the p values together.
 
     Args:
-        scores: Of the models.
+        scores: Scores of the models.
         dataset: Name of a dataset or average.
-        models: Names of those that take part; all when None.
-        with_examples: Whether to read scores of single examples, where there are any.
+        models: Names of the models to test; all when None.
+        with_examples: Whether to read scores of single examples, if there are any.
 
     Raises:
-        DataError: There is no such dataset.
+        DataError: The dataset is unknown.
     """
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
@@ -249,11 +249,10 @@ def ranked(scores: Scores, dataset: str, *, models: Sequence[str] | None = None)
 def indistinguishable(
     scores: Scores, dataset: str, *, models: Sequence[str] | None = None
 ) -> set[str]:
-    """Return the models that the data cannot tell from the best, the best itself left out.
+    """Return the models that are not clearly below the best, without the best itself.
 
-    By convention `paper`, those whose interval overlaps with the best one's; else those whose
-    comparison with it is not clear. Without an interval nothing can be told: such models are among
-    them.
+    With convention `paper`, their interval overlaps with the best one's; otherwise their comparison
+    with it is not clear. Models without an interval are included, as they cannot be tested.
     """
     order = ranked(scores, dataset, models=models)
     if not order:
@@ -279,7 +278,7 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
 
 def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
     about, values = family.dataset, tuple(pair.by_seed.values())
-    found, missing = None, "scores of single examples were not asked for"
+    found, missing = None, "scores of single examples were not requested"
     if family.with_examples:
         try:
             found = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)

@@ -1,13 +1,13 @@
-"""How a mean difference would vary over other seeds and other test examples.
+"""Variance of a mean difference over other seeds and other test examples.
 
-Seeds and examples are crossed: every seed is scored on the same examples, and so is every arm. The
-squared standard error is that over seeds plus that over examples, less what seeds and examples do
-together, which both of them contain (two-way analysis of variance). It is never below either.
+Seeds and examples are crossed: every seed, and every arm, is scored on the same examples. The
+squared standard error is that over seeds plus that over examples, minus their interaction, which
+both of them contain (two-way analysis of variance). It is never below either.
 
-The test is Student's t with Satterthwaite's degrees of freedom: few where few seeds make most of
-the error, many where examples do. It is never more certain than the paired t test over seeds. Its
-p values are smooth, so that a correction for many comparisons can still leave them small, which
-shares of a few thousand resamples cannot.
+The test is Student's t with Satterthwaite's degrees of freedom: few if a few seeds cause most of
+the error, many if examples do. It is never more certain than the paired t test over seeds. Its p
+values are continuous, so they can stay small after correction for many comparisons; p values from a
+few thousand resamples cannot.
 
 References: Satterthwaite 1946, "An approximate distribution of estimates of variance components";
 Owen 2007, "The pigeonhole bootstrap", for crossed factors.
@@ -33,7 +33,7 @@ class ExampleInterval:
     Attributes:
         low: Lower end, in percent points.
         high: Upper end, in percent points.
-        p_value: Two-sided, of no difference; not corrected for other comparisons.
+        p_value: Two-sided, for zero difference; not corrected for other comparisons.
         num_seeds: Pairs of seeds; with one, the interval is over examples alone.
         num_examples: Test examples.
         seed_error: Standard error that seeds cause, in percent points.
@@ -50,18 +50,18 @@ class ExampleInterval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Tell whether no difference is outside the interval."""
+        """Return whether zero is outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
 class CrossedErrors:
-    """Squared standard errors of mean differences over test examples, one for each pair.
+    """Squared standard errors of mean differences over test examples, one per pair.
 
     Attributes:
-        examples: That examples cause, [num_pairs]; NaN where examples are not known.
-        shared: The part of it that seeds and examples cause together, [num_pairs].
-        num_examples: Of all datasets together in an average.
+        examples: Caused by examples, [num_pairs]; NaN where examples are unknown.
+        shared: Part of `examples` that is the interaction of seeds and examples, [num_pairs].
+        num_examples: Number of examples, of all datasets together for an average.
     """
 
     examples: Array
@@ -70,12 +70,12 @@ class CrossedErrors:
 
 
 def squared_errors(first: Array, second: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return `CrossedErrors.examples` and `.shared` for each of some models against each of others.
+    """Return `CrossedErrors.examples` and `.shared` for each pair of first and second models.
 
     Args:
-        first: What each test example adds to the score of each model with each seed; its mean over
-            examples is zero. [num_first, num_seeds, num_examples]
-        second: The same of the others. [num_second, num_seeds, num_examples]
+        first: Contribution of each test example to each model's score with each seed; its mean
+            over examples is zero. [num_first, num_seeds, num_examples]
+        second: The same for the second models. [num_second, num_seeds, num_examples]
 
     Returns:
         Two arrays [num_first, num_second].
@@ -159,7 +159,7 @@ def _seed_freedom(num_seeds: ArrayLike) -> NDArray[np.float64]:
 
 
 def _p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array:
-    """Return p values; without any spread 0, or 1 where there is no difference either."""
+    """Return p values; without any spread 0, or 1 if there is no difference either."""
     distance = np.abs(mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_value = np.where(distance == 0, 0.0, distance / np.sqrt(variance))

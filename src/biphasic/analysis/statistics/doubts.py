@@ -1,4 +1,4 @@
-"""Scores that look certain and are no results: what to say beside them."""
+"""Notes on scores that look certain but are not valid results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from biphasic.analysis.text import count, flat, listing
 from biphasic.errors import DataError
 
 _SIGNED = {"matthews", "pearson", "spearman"}
-"""Metrics from -100 to 100 percent points; all others begin at 0."""
+"""Metrics from -100 to 100 percentage points; all others start at 0."""
 _MOST_PLACES = 5
 
 
 def doubt(found: Estimate | None, metric: str, *, blank: str = "") -> str:
-    """Say why a mean with an interval is no result; empty where nothing speaks against it.
+    """Return why a mean with an interval is not a valid result; empty if it is valid.
 
     Args:
-        found: In percent points.
+        found: In percentage points.
         metric: As records name it.
-        blank: What is known of empty predictions.
+        blank: Note on empty predictions.
     """
     if found is None or found.half_width is None:
         return ""
@@ -32,9 +32,9 @@ def doubt(found: Estimate | None, metric: str, *, blank: str = "") -> str:
 
 
 def cell_doubt(scores: Scores, model: str, dataset: DatasetInfo) -> str:
-    """Say why a score is no result, with what its predictions tell; empty of others.
+    """Return why a score is not a valid result, using its predictions; empty if it is valid.
 
-    Published means and half-widths are taken as they are.
+    Published means and half-widths are not checked.
     """
     score = scores.get(model, dataset.name)
     if score is None or score.by_seed is None:
@@ -56,12 +56,12 @@ def doubt_notes(
     models: tuple[ModelInfo, ...] | None = None,
     datasets: tuple[DatasetInfo, ...] | None = None,
 ) -> list[str]:
-    """List the scores of a table that are no results, one sentence for each reason.
+    """List the scores of a table that are not valid results, one sentence per reason.
 
     Args:
         scores: The table.
-        models: Those that are shown; all when None.
-        datasets: Likewise.
+        models: Models that are shown; all when None.
+        datasets: Datasets that are shown; all when None.
     """
     places: dict[str, list[str]] = {}
     for dataset in scores.datasets if datasets is None else datasets:

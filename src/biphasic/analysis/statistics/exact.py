@@ -1,11 +1,11 @@
-"""Tests over pairs that assume nothing of the spread, and how small their p values can get.
+"""Exact tests over pairs without assumptions on the spread, and their smallest p values.
 
-With n pairs there are 2**n ways to choose signs, all alike where two arms do not differ, so no
-two-sided p value can be below 2 / 2**n: 0.0625 with five. Such a test can decide nothing, and its
-floor is what there is to report.
+With n pairs there are 2**n choices of signs, equally likely if two arms do not differ, so no
+two-sided p value can be below 2 / 2**n: 0.0625 with five. Such a test cannot decide anything, and
+only its floor is reported.
 
-scipy has both tests. Here they are counted out, for a report makes thousands of them: scipy takes
-milliseconds for each, and a second to be imported. Tests compare the two.
+scipy has both tests, but takes milliseconds for each and a second to import. A report makes
+thousands of them, so they are implemented here; tests compare the two.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from biphasic.seeds import stream
 
 _EXACT_UP_TO = 16
-"""Pairs whose signs are all tried; with more, a fixed sample of them is."""
+"""Maximum pairs for which all signs are tried; with more, a fixed sample is used."""
 _SAMPLES = 99_999
 _TIED = 1e-12
-"""Sums this close, relative to all sizes together, differ by rounding alone."""
+"""Sums this close, relative to all sizes together, differ only by rounding."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class ExactTest:
     """A two-sided test over pairs.
 
     Attributes:
-        p_value: Chance of a difference at least as great where arms do not differ.
-        floor: The smallest p value that as many pairs can give.
+        p_value: Probability of a difference at least as large if arms do not differ.
+        floor: The smallest possible p value for this number of pairs.
     """
 
     p_value: float
     floor: float
 
     def can_decide(self, *, level: float = 0.05, family_size: int = 1) -> bool:
-        """Tell whether any outcome could be significant, corrected for a family of comparisons."""
+        """Return whether any outcome could be significant after correction for a family."""
         return self.floor * family_size <= level
 
 
@@ -65,7 +65,7 @@ def sign_flip_test(differences: Sequence[float]) -> ExactTest | None:
         shape = (min(4096, _SAMPLES - start), num)
         signs = 2.0 * np.random.Generator(bits).integers(2, size=shape) - 1
         as_great += int((np.abs(signs @ values) >= enough).sum())
-    # The observed signs are one of the choices, so that p is never zero (Phipson and Smyth 2010).
+    # The observed signs are one of the choices, so p is never zero (Phipson and Smyth 2010).
     return ExactTest((as_great + 1) / (_SAMPLES + 1), 1 / (_SAMPLES + 1))
 
 
@@ -79,8 +79,8 @@ def _all_signs(num: int) -> NDArray[np.float64]:
 def wilcoxon_test(differences: Sequence[float]) -> ExactTest | None:
     """Test whether paired differences are centred on zero, by the ranks of their sizes.
 
-    Exact. None where ranks say nothing or not exactly: with fewer than two pairs, with a difference
-    of zero, or where two are equally great.
+    Exact. None if ranks are not informative or not exact: with fewer than two pairs, a difference
+    of zero, or two differences of equal size.
 
     Reference: Wilcoxon 1945, "Individual comparisons by ranking methods".
     """
@@ -97,7 +97,7 @@ def wilcoxon_test(differences: Sequence[float]) -> ExactTest | None:
 
 @lru_cache(maxsize=64)
 def _rank_sums(num: int) -> tuple[float, ...]:
-    """Return the chance that the sum of the ranks with a plus is at most 0, 1, 2, ..."""
+    """Return the probability that the sum of positive ranks is at most 0, 1, 2, ..."""
     chances = np.ones(1)
     for rank in range(1, num + 1):
         longer = np.zeros(len(chances) + rank)

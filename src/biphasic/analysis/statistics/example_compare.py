@@ -1,4 +1,4 @@
-"""Differences of models over test examples, from the scores of single ones."""
+"""Differences between models over test examples, from per-example scores."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def compare_examples(
         scores: With a reader of single examples.
         first: Name of a model.
         second: Name of the other.
-        dataset: A dataset, or an average: then over the examples of all its datasets.
-        differences: By seed, in percent points.
+        dataset: A dataset, or an average, which uses the examples of all its datasets.
+        differences: By seed, in percentage points.
 
     Raises:
-        DataError: Examples are missing or do not belong together; the reason.
+        DataError: Examples are missing or do not match; the message is the reason.
     """
     if not differences:
         raise DataError("no seeds in common")
@@ -55,10 +55,10 @@ def contrast_errors(
     Args:
         scores: With a reader of single examples.
         weights: By names of model and dataset, or average.
-        seeds: Over which the sum is averaged.
+        seeds: Seeds that the sum is averaged over.
 
     Raises:
-        DataError: Examples are missing or do not belong together; the reason.
+        DataError: Examples are missing or do not match; the message is the reason.
     """
     by_dataset: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (model, dataset), weight in weights.items():
@@ -88,15 +88,15 @@ def _summed(
 def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -> CrossedErrors:
     """Return the errors over test examples of every pair of models, over the seeds of both.
 
-    All at once, since pairs grow with the square of the models.
+    All pairs are computed at once, since their number grows with the square of the models.
 
     Args:
-        scores: Of the models.
+        scores: Scores of the models.
         models: Names of models that have a score.
         dataset: A dataset, or an average.
 
     Returns:
-        In the order of `itertools.combinations`; NaN where examples of a pair are not known.
+        In the order of `itertools.combinations`; NaN where examples of a pair are unknown.
     """
     members = scores.members(dataset)
     found = _of_sum([_member_errors(scores, models, dataset, each.name) for each in members])
@@ -105,7 +105,7 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
 
 
 _Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
-"""Errors over the examples of one dataset, and the number of these."""
+"""Errors over the examples of one dataset, and the number of examples."""
 
 
 def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
@@ -116,13 +116,13 @@ def _of_sum(parts: Sequence[_Part]) -> CrossedErrors:
 
 
 class _Kind(NamedTuple):
-    """What models must share for their pairs to be computed together."""
+    """Properties that models must share for their pairs to be computed together."""
 
     ids_sha256: str
     seeds: frozenset[int]
-    """With a score."""
+    """Seeds with a score."""
     read: frozenset[int]
-    """With single examples."""
+    """Seeds with single examples."""
 
 
 def _member_errors(
@@ -159,13 +159,13 @@ def _table(cells: Sequence[CellInfluences], seeds: Collection[int]) -> NDArray[n
 
 
 def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
-    """Return how much each test example of a dataset adds to a model's score, for each seed.
+    """Return how much each test example of a dataset adds to a model's score, by seed.
 
-    Files are read once for a table of scores, since averages and comparisons ask again; what is
-    kept is eight bytes for each example of each run.
+    Files are read once per table of scores, since averages and comparisons need them repeatedly.
+    Eight bytes are kept for each example of each run.
 
     Raises:
-        DataError: There are no examples, or they are damaged; also where that was found before.
+        DataError: There are no examples, or they are damaged; also on later calls.
     """
     key = model, dataset
     if key not in scores.influences:

@@ -1,4 +1,4 @@
-"""Many comparisons at once: the chance of any false finding among them, not of each alone."""
+"""Correction for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 def holm(p_values: Sequence[float] | NDArray[np.float64]) -> list[float]:
     """Correct the p values of a family of comparisons, in the order given.
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none may fall below the one
-    before it, nor exceed 1.
+    The smallest of m is multiplied by m, the next by m - 1, and so on; none may be lower than the
+    one before it, or exceed 1.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """

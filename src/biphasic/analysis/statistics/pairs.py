@@ -1,4 +1,4 @@
-"""Two models' scores on a dataset and their test over seeds; such tests of all pairs at once."""
+"""Scores and seed tests of pairs of models, for one pair or all pairs at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from biphasic.analysis.statistics.power import NO_SPREAD, deviation
 from biphasic.records import Convention
 
 _AT_ONCE = 200_000
-"""Pairs whose differences are held at once."""
+"""Maximum pairs whose differences are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pair:
     Attributes:
         first: Name of a model.
         second: Name of the other.
-        by_seed: Differences by seed, where both have seeds in common.
+        by_seed: Differences by common seed.
         difference: First minus second.
         p_value: By Student's paired t test, or Welch's.
     """
@@ -58,7 +58,7 @@ class PairTests:
 
 
 def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | None:
-    """Return two models' scores on a dataset; None where one of them has none."""
+    """Return two models' scores on a dataset; None if one of them has none."""
     one, other = scores.get(first, dataset), scores.get(second, dataset)
     if one is None or other is None or one.estimate is None or other.estimate is None:
         return None
@@ -68,14 +68,14 @@ def pair_of(scores: Scores, first: str, second: str, dataset: str) -> Pair | Non
         p_value = _paired_p_value([*by_seed.values()])
     else:
         difference, p_value = _welch(one.estimate, other.estimate, convention=scores.convention)
-    assert difference is not None  # noqa: S101 - there is a seed
+    assert difference is not None  # noqa: S101 - there is a common seed
     return Pair(first, second, by_seed, difference, p_value)
 
 
 def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
     """Test every pair of models over seeds.
 
-    All at once, since pairs grow with the square of the models.
+    All pairs are computed at once, since their number grows with the square of the models.
 
     Args:
         scores: Of the models.
@@ -104,7 +104,7 @@ def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArr
 
 
 def _paired_tests(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """Yield what `PairTests` holds of pairs of rows, [4, num_pairs] at a time."""
+    """Yield the fields of `PairTests` for pairs of rows, [4, num_pairs] at a time."""
     first, second = np.triu_indices(len(table), 1)
     for start in range(0, len(first), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)

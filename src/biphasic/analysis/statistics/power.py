@@ -1,4 +1,4 @@
-"""How large a difference is in its own spread, and how small one could have been seen."""
+"""Effect sizes of differences, and the smallest detectable difference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scipy.special import chdtrc, gammaln, ndtr, stdtrit
 LEVEL = 0.05
 POWER = 0.8
 NO_SPREAD = 1e-10
-"""Percent points; one answer in ten million is a hundred thousand times as much."""
+"""Percentage points; one answer in ten million is a hundred thousand times larger."""
 _WIDEST = 9.0
-"""Standard deviations; a normal number lies beyond with a chance of 2e-19."""
+"""Standard deviations; the probability of a larger normal value is 2e-19."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class EffectSize:
 
 
 def deviation(differences: Sequence[float]) -> float:
-    """Return the standard deviation; 0 with fewer than two, or where they differ by rounding."""
+    """Return the standard deviation; 0 with fewer than two values, or if only rounding differs."""
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
     return spread if spread > NO_SPREAD else 0.0
 
@@ -39,8 +39,8 @@ def deviation(differences: Sequence[float]) -> float:
 def effect_size(differences: Sequence[float]) -> EffectSize | None:
     """Return Cohen's d of paired differences; None with fewer than two, or without spread.
 
-    The interval holds the values under which the observed t is no surprise: those whose noncentral
-    t distribution has it between the 2.5 % and 97.5 % quantiles.
+    The interval holds the effect sizes consistent with the observed t: those whose noncentral t
+    distribution has it between the 2.5 % and 97.5 % quantiles.
 
     Reference: Steiger and Fouladi 1997, "Noncentrality interval estimation".
     """
@@ -54,8 +54,9 @@ def effect_size(differences: Sequence[float]) -> EffectSize | None:
 
 
 def _noncentrality(freedom: int, t_value: float, share: float) -> float:
-    """Return the noncentrality under which a share of all t values is below the given one."""
-    # Its spread is about sqrt(1 + t**2 / (2 * freedom)): twelve of them enclose any quantile used.
+    """Return the noncentrality for which a share of all t values is below the given one."""
+    # The spread is about sqrt(1 + t**2 / (2 * freedom)): twelve times it encloses any quantile
+    # used.
     reach = 12 * math.sqrt(1 + t_value**2 / (2 * freedom))
     return _root(
         lambda nc: noncentral_t(t_value, freedom, nc) - share, t_value - reach, t_value + reach
@@ -63,17 +64,17 @@ def _noncentrality(freedom: int, t_value: float, share: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    from scipy.optimize import brentq  # noqa: PLC0415 - slow to load, and few need it
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow to load, and rarely needed
 
     return float(cast("float", brentq(function, low, high)))
 
 
 def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
-    """Return the chance that a noncentral t variable is below a value.
+    """Return the probability that a noncentral t variable is below a value.
 
-    Such a variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square.
-    Integrated by Gauss and Legendre's rule over whichever of the two leaves a smooth integrand;
-    `scipy.special.nctdtr` gives no number far in the tails.
+    The variable is (z + noncentrality) / s: z standard normal, s**2 * freedom chi-square. The
+    integral uses Gauss-Legendre quadrature over whichever of the two has a smooth integrand;
+    `scipy.special.nctdtr` returns NaN far in the tails.
     """
     if t_value < 0:
         return 1.0 - noncentral_t(-t_value, freedom, -noncentrality)
@@ -98,9 +99,9 @@ def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 @lru_cache(maxsize=256)
 def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = POWER) -> float:
-    """Return the smallest difference, in standard deviations of the pairs' differences, to be seen.
+    """Return the smallest detectable difference, in standard deviations of the pairs' differences.
 
-    Seen means: a paired t test at `level`, two-sided, finds it in a share `power` of all repeats.
+    A two-sided paired t test at `level` detects it in a share `power` of all repetitions.
 
     Raises:
         ValueError: There are fewer than two pairs.
@@ -126,8 +127,8 @@ def detectable_difference(
 ) -> float | None:
     """Return the smallest difference that these pairs could have shown, in their unit.
 
-    It follows from the spread of the differences and their number, not from their mean. None with
-    fewer than two pairs, or without spread.
+    It depends on the spread of the differences and their number, not on their mean. None with fewer
+    than two pairs, or without spread.
     """
     spread = deviation(differences)
     if not spread:

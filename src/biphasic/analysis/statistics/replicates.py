@@ -13,22 +13,23 @@ from biphasic.errors import DataError
 
 
 def over_pretraining(scores: Scores) -> Scores:
-    """Return scores of recipes, whose seeds are pretraining runs.
+    """Return scores of recipes, with pretraining runs as seeds.
 
-    A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover the luck of
-    pretraining. Recipes are paired where they share pretraining seeds: these draw the same initial
-    weights, rows and masks. Models that were pretrained once are left out.
+    A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover pretraining
+    variance. Recipes are paired if they share pretraining seeds, which draw the same initial
+    weights, rows and masks. Models that were pretrained once are omitted. weights, rows and masks.
+    Models that were pretrained once are left out.
 
-    Args:
+    scores: Scores of single models, including replicates.
         scores: Of single models, with replicates among them.
 
-    Raises:
+    DataError: No recipe was pretrained more than once.
         DataError: Each was pretrained once.
     """
     groups = scores.replicates
     if not groups:
         raise DataError(
-            f"{scores.source}: each model was pretrained once; to see the luck of pretraining, "
+            f"{scores.source}: each model was pretrained once; to measure pretraining variance, "
             "give arms several seeds, such as axes: {recipe.seeds.init_seed: [0, 1, 2]}"
         )
     numbers = {
@@ -55,7 +56,7 @@ def _reader(
     groups: Sequence[tuple[ModelInfo, ...]],
     numbers: Mapping[tuple[int, ...], int],
 ) -> ExampleReader | None:
-    """Return what reads test examples of recipes: of each run the mean of its fine-tunings."""
+    """Return a reader of recipes' test examples: for each run, the mean of its fine-tunings."""
     read_one = scores.examples
     if read_one is None:
         return None

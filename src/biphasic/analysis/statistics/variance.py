@@ -1,12 +1,12 @@
-"""Where the spread of scores comes from, as far as the data can tell.
+"""Sources of the spread of scores, as far as the data show them.
 
-Four sources, as standard deviations in percent points, pooled over models:
+There are four sources, as standard deviations in percentage points, pooled over models:
 
-- the pretraining seed: spread of the means of models that differ in nothing else, less what
-  fine-tuning seeds put into those means;
+- the pretraining seed: spread of the means of models that differ in nothing else, minus the
+  contribution of fine-tuning seeds to those means;
 - the fine-tuning seed: spread over seeds at one learning rate for all;
 - the choice of the learning rate: what choosing it per seed adds to that spread;
-- the test examples: how the mean would vary on other examples of the same number.
+- the test examples: how the mean would vary on as many other examples.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SpreadSource:
 
     Attributes:
         name: What varies.
-        deviation: Standard deviation that it causes, in percent points; None where data do not say.
-        basis: What it was estimated from, or why it was not.
+        deviation: Standard deviation that it causes, in percentage points; None if unknown.
+        basis: Data of the estimate, or why there is none.
     """
 
     name: str
@@ -70,11 +70,11 @@ def variance_split(
     Args:
         scores: With scores by seed.
         dataset: Name of a dataset or average.
-        models: Names of those that take part; all when None.
-        with_examples: Whether to read scores of single examples, where there are any.
+        models: Names of the models to use; all when None.
+        with_examples: Whether to read scores of single examples, if there are any.
 
     Raises:
-        DataError: There is no such dataset.
+        DataError: The dataset is unknown.
     """
     about = scores.dataset(dataset)
     names = [m.name for m in scores.distinct if models is None or m.name in models]
@@ -146,7 +146,7 @@ def _examples(
 ) -> SpreadSource:
     name = "test examples"
     if not is_asked:
-        return SpreadSource(name, None, "scores of single examples were not asked for")
+        return SpreadSource(name, None, "scores of single examples were not requested")
     variances, reason = [], "there are no scores of single examples"
     for model in found:
         try:

@@ -1,4 +1,4 @@
-"""Which score of a column is the best, and which cannot be told from it."""
+"""Marks the best score of a column, and those not clearly below it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Mark = Literal["best", "level"]
 
 
 def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> dict[str, Mark]:
-    """Mark the best of some models on a dataset, and what cannot be told from it.
+    """Mark the best of some models on a dataset, and those not clearly below it.
 
-    Models that share the highest mean are all the best. Nothing is marked where fewer than two
-    have a score, or all have the same.
+    Models that share the highest mean are all best. Nothing is marked if fewer than two have a
+    score, or all are equal.
     """
     means = {
         model.name: score.estimate.mean
@@ -33,7 +33,7 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
 
 
 def marks_note(scores: Scores) -> str:
-    """Say what the marks mean, under the convention of a table."""
+    """Explain the marks, under the convention of a table."""
     how = {
         "paper": "their intervals overlap",
         "standard": "a paired t test over seeds, and over test examples where these are known, "

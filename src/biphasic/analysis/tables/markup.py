@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX, HTML and CSV; names come out as text in all of them."""
+"""Tables as Markdown, LaTeX, HTML and CSV, with names escaped in all of them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def to_latex(sheets: Iterable[Sheet]) -> str:
 
 
 def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
-    """Write tables as one page that needs nothing else."""
+    """Write tables as one self-contained page."""
     body = "\n".join(html_table(sheet) for sheet in sheets)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -83,7 +83,7 @@ def to_html(sheets: Iterable[Sheet], *, title: str) -> str:
 
 
 def html_table(sheet: Sheet) -> str:
-    """Write one table as a `figure`, for a page of one's own."""
+    """Write one table as a `figure`, for use in another page."""
     num_heads = len(sheet.head_columns)
     head = "".join(
         _html_name(column, "col") if index < num_heads else f'<th scope="col">{_html(column)}</th>'
@@ -145,9 +145,9 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Write a text so that Markdown shows it as it is."""
+    """Escape a text for Markdown."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\1", flat(text))
-    # Neither an address nor the beginning of one becomes a link.
+    # Prevent addresses, or their beginnings, from becoming links.
     return re.sub(r"(?i)(www)\.", r"\1\\.", escaped.replace("://", "\\://"))
 
 
@@ -205,7 +205,7 @@ def _html_cell(cell: SheetCell) -> str:
 
 
 def _with_signs(text: str, cell: SheetCell, write: Callable[[str], str]) -> str:
-    """Add what stands after a score: level with the best, provisional, the paper's value."""
+    """Append the signs after a score: level with the best, provisional, the paper's value."""
     signs = [
         *([_LEVEL] if cell.mark == "level" else []),
         *([_PROVISIONAL] if not cell.is_complete else []),
@@ -232,4 +232,4 @@ TABLE_FORMATS: Mapping[str, Callable[[Scores, Sequence[Sheet]], str]] = {
     "html": lambda scores, sheets: to_html(sheets, title=scores.source),
     "csv": to_csv,
 }
-"""For each ending, how a table of scores becomes a file's text."""
+"""Writer of a table of scores, by file extension."""

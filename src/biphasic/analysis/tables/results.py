@@ -1,4 +1,4 @@
-"""Results as files that can be compared byte by byte, and as a table for the terminal."""
+"""Results as reproducible files, and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _TABLE_COLUMNS = (
 def results_csv(records: StudyRecords) -> str:
     """Write one row per expected fine-tuning, after each arm's held-out losses.
 
-    Floats are written so that they read back exactly; a run without scores leaves them empty. A
-    held-out loss stands under `test`, since no choice was made by it. No times, paths or hosts:
-    the same records give the same bytes anywhere.
+    Floats are written so they read back exactly; a run without scores has empty fields. Held-out
+    losses are in the column `test`, as no choice was based on them. There are no times, paths or
+    hosts: equal records give equal bytes.
     """
     groups = records.by_cell()
     rows: list[Sequence[Any]] = []
@@ -57,7 +57,7 @@ def results_csv(records: StudyRecords) -> str:
 
 
 def table_csv(records: StudyRecords, *, convention: Convention | None = None) -> str:
-    """Write mean and half-width per arm, task and metric, of the runs chosen by the main metric."""
+    """Write mean and half-width per arm, task and metric, of runs chosen by the main metric."""
     convention = convention or records.study.convention
     rows: list[Sequence[Any]] = []
     for arm in records.arms:
@@ -82,7 +82,7 @@ def table_csv(records: StudyRecords, *, convention: Convention | None = None) ->
 
 
 def format_table(records: StudyRecords, *, convention: Convention | None = None) -> Table:
-    """Lay out held-out losses and scores for the terminal, the best of each column in bold."""
+    """Lay out held-out losses and scores for the terminal, with the best of each column in bold."""
     convention = convention or records.study.convention
     table = cells(records, convention=convention)
     title = f"{plain(records.study.title)}: mean (95 % interval) in percent points"
@@ -125,7 +125,7 @@ def _paper_intervals(num_seeds: int) -> str:
 
 
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
-    """Say how many seeds the numbers rest on, and how the interval was made."""
+    """Describe the number of seeds, and how the intervals were computed."""
     table = cells(records, convention=convention)
     zero_shot = {task.name for task in records.tasks if task.is_zero_shot}
     tuned = [cell for cell in table.values() if cell.task not in zero_shot]
@@ -151,7 +151,7 @@ def lowest_loss(records: StudyRecords, objective: str) -> float | None:
 
 
 def best_arms(order: Sequence[tuple[str, Any]]) -> set[str]:
-    """Return the names of the arms whose mean is the highest, all of them where they tie."""
+    """Return the names of the arms with the highest mean, including ties."""
     return {name for name, found in order if found.mean == order[0][1].mean}
 
 

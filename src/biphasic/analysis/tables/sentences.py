@@ -1,4 +1,4 @@
-"""What comparisons and intervals say, in sentences without markup."""
+"""Sentences about comparisons and intervals, without markup."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DIGITS = 2
 
 
 def comparison_sentence(found: ModelComparison, labels: Labels | None = None) -> str:
-    """Say by how much one model is above another, and how sure that is.
+    """Describe by how much one model is above another, and how certainly.
 
     Args:
         found: The comparison.
-        labels: What to call models; their names where it has none.
+        labels: Display names of models; their names by default.
     """
     first, second = (_label(name, labels) for name in (found.first, found.second))
     mean = found.difference.mean
@@ -59,17 +59,17 @@ def _verdict(found: ModelComparison) -> str:
         return "the difference is clear"
     if found.verdict == "undecided":
         if found.p_over_seeds is not None and found.p_over_seeds <= LEVEL and found.difference.mean:
-            return "clear over seeds, but other test examples could turn it round"
+            return "clear over seeds, but other test examples could reverse it"
         return "the data cannot tell them apart"
     if found.num_pairs > 1:
-        return "every seed gives the same difference, so there is no spread to judge it by"
-    return "without two seeds of each there is nothing to judge it by"
+        return "every seed gives the same difference, so its spread is unknown"
+    return "with fewer than two seeds of each, it cannot be tested"
 
 
 def examples_sentence(found: ModelComparison) -> str:
-    """Say what other test examples could change, or why that is not known."""
+    """Describe what other test examples could change, or why that is unknown."""
     if found.examples is None:
-        return f"Not known over test examples: {found.examples_missing}."
+        return f"Unknown over test examples: {found.examples_missing}."
     each = found.examples
     over = count(each.num_examples, "test example")
     if each.num_seeds > 1:
@@ -80,7 +80,7 @@ def examples_sentence(found: ModelComparison) -> str:
 
 
 def floor_sentence(found: ModelComparison) -> str:
-    """Say what tests without any assumption find, or that they cannot find anything."""
+    """Describe the results of exact tests, or that they cannot find anything."""
     test = found.sign_flip
     if test is None:
         return "Without paired seeds there is no exact test."
@@ -89,7 +89,7 @@ def floor_sentence(found: ModelComparison) -> str:
         times = f" before correction for {found.family_size:,} comparisons"
         return (
             f"No exact test over {pairs} can give p below {test.floor:.3g}"
-            f"{times if found.family_size > 1 else ''}, so none decides anything here."
+            f"{times if found.family_size > 1 else ''}, so they cannot decide anything here."
         )
     parts = [f"flipping signs gives {_exact(test)}"]
     if found.wilcoxon is not None:
@@ -102,7 +102,7 @@ def _exact(test: ExactTest) -> str:
 
 
 def detectable_sentence(found: ModelComparison) -> str:
-    """Say how small a difference the seeds at hand could have shown; empty where nothing says."""
+    """Describe the smallest difference that the seeds could have shown; empty if unknown."""
     if found.detectable is None:
         return ""
     return (
@@ -112,11 +112,11 @@ def detectable_sentence(found: ModelComparison) -> str:
 
 
 def coverage_sentence(convention: Convention, num_seeds: int) -> str:
-    """Say how often intervals of a convention cover the truth.
+    """Describe how often intervals of a convention cover the truth.
 
     Args:
         convention: How they were computed.
-        num_seeds: The fewest that any interval rests on.
+        num_seeds: Smallest number of seeds of any interval.
     """
     if num_seeds < 2:
         return "One seed gives no interval."
@@ -128,7 +128,7 @@ def coverage_sentence(convention: Convention, num_seeds: int) -> str:
 
 
 def pretraining_sentence(scores: Scores) -> str:
-    """Say what intervals do not cover."""
+    """Describe what intervals do not cover."""
     if scores.num_pretraining_runs > 1:
         return (
             f"Each recipe was pretrained {scores.num_pretraining_runs} times or more: intervals "
@@ -137,7 +137,7 @@ def pretraining_sentence(scores: Scores) -> str:
     if not scores.replicates:
         return (
             "Each model was pretrained once: intervals cover fine-tuning seeds, "
-            "not the luck of pretraining."
+            "not pretraining variance."
         )
     runs = sum(len(group) for group in scores.replicates)
     alone = len(scores.distinct) - runs
@@ -149,9 +149,9 @@ def pretraining_sentence(scores: Scores) -> str:
 
 
 def selection_sentence(scores: Scores, dataset: str) -> str:
-    """Say what choosing the learning rate per seed adds to scores; empty where nothing was chosen.
+    """Describe what choosing the learning rate per seed adds to scores; empty without a choice.
 
-    Both choices look at validation scores alone; this is the gain in test scores.
+    Both choices use validation scores only; the gain is in test scores.
     """
     gains = selection_gains(scores, dataset)
     if not gains:
@@ -167,9 +167,9 @@ def selection_sentence(scores: Scores, dataset: str) -> str:
 
 
 def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
-    """Return for each model the mean of each seed's best rate less that of one rate for all.
+    """Return for each model the mean of each seed's best rate minus that of one rate for all.
 
-    In percent points, over the seeds that both have; only where several rates were tried.
+    Gains are in percentage points, over the seeds that both have, if several rates were tried.
     """
     gains: dict[str, float] = {}
     for model in scores.distinct:
@@ -184,20 +184,20 @@ def selection_gains(scores: Scores, dataset: str) -> dict[str, float]:
 
 
 def source_sentence(source: SpreadSource) -> str:
-    """Say how much one source of spread contributes, or why that is not known."""
+    """Describe how much one source of spread contributes, or why that is unknown."""
     name = f"{source.name[:1].upper()}{source.name[1:]}"
     if source.deviation is None:
-        return f"{name}: not known ({source.basis})."
+        return f"{name}: unknown ({source.basis})."
     return f"{name}: {number(source.deviation)} points ({source.basis})."
 
 
 def number(points: float) -> str:
-    """Write percent points with two decimals; a zero has no sign."""
+    """Format percentage points with two decimals; zero has no sign."""
     return f"{round(points, _DIGITS) + 0.0:.{_DIGITS}f}"
 
 
 def probability(p_value: float) -> str:
-    """Write a p value."""
+    """Format a p value."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
 
 

@@ -1,4 +1,4 @@
-"""Tables like those of the paper's Appendix C: what stands in them, before any markup."""
+"""Content of tables like those in the paper's Appendix C, independent of markup."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class SheetCell:
 
     Attributes:
         estimate: Mean and interval in percent points; None where it is unknown.
-        mark: Whether it is the best of its block in its column, or level with the best.
+        mark: Whether it is the best of its block and column, or not clearly below the best.
         is_complete: False while runs that might change it are missing.
-        reference: Another table's value of the same cell.
+        reference: Another table's value for the same cell.
     """
 
     estimate: Estimate | None
@@ -41,7 +41,7 @@ class SheetCell:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A model: what tells it from the others of its table, and its scores."""
+    """A model: the factors that distinguish it within its table, and its scores."""
 
     heads: tuple[str, ...]
     cells: tuple[SheetCell, ...]
@@ -54,11 +54,11 @@ class Sheet:
 
     Attributes:
         name: Unique among tables; letters, digits and hyphens.
-        title: For people.
-        notes: Sentences that belong under it.
-        head_columns: Names of what `SheetRow.heads` holds.
-        datasets: A column each.
-        blocks: Rows that are compared with each other, together.
+        title: Display title.
+        notes: Sentences to show under it.
+        head_columns: Column names of `SheetRow.heads`.
+        datasets: One column each.
+        blocks: Groups of rows that are compared with each other.
     """
 
     name: str
@@ -73,8 +73,8 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
     """Make a table for each group of models and category of tasks.
 
     Args:
-        scores: What to show.
-        reference: Another table, whose values stand beside the same cells.
+        scores: The scores to show.
+        reference: Another table, whose values are shown beside the same cells.
     """
     values = ReferenceValues(scores, reference) if reference is not None else None
     groups = [*dict.fromkeys(model.group for model in scores.models)]
@@ -84,7 +84,7 @@ def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Shee
 
 
 def score_text(estimate: Estimate | None) -> str:
-    """Write `87.85 (0.13)`: mean and half-width in percent points, the mean alone without one."""
+    """Format mean and half-width in percentage points as `87.85 (0.13)`, or the mean alone."""
     if estimate is None:
         return "–"
     mean = f"{estimate.mean:z.2f}"
@@ -143,10 +143,10 @@ def _cells(
 
 
 def _blocks(models: Sequence[ModelInfo]) -> list[tuple[ModelInfo, ...]]:
-    """Split models into those that it is fair to compare: of one size, after equally many steps.
+    """Split models into comparable blocks: of one size, after equally many steps.
 
-    Where that leaves a model alone, size alone splits, or nothing does. Untrained models of a
-    split table stand first, and are compared with each other only.
+    If a model would be alone, split by size only, or not at all. Untrained models of a split table
+    come first and are compared only with each other.
     """
     trained = [model for model in models if model.total_steps]
     for key in (_size_and_steps, _size):
@@ -168,7 +168,7 @@ def _size(model: ModelInfo) -> tuple[object, ...]:
 
 
 def _factors(model: ModelInfo) -> dict[str, str]:
-    """Return a model's factors as texts, the most telling first."""
+    """Return a model's factors as texts, the most informative first."""
     return {
         "Size": model.size or "–",
         "Began with": model.start or "–",
@@ -184,10 +184,10 @@ def _factors(model: ModelInfo) -> dict[str, str]:
 def _heads(
     models: Sequence[ModelInfo], *, with_labels: bool
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], list[str]]:
-    """Choose the columns that tell models apart.
+    """Choose the columns that distinguish models.
 
     Returns:
-        Names of the columns; for each model their texts; what all models share.
+        Names of the columns; their texts for each model; texts that all models share.
     """
     factors = {model.name: _factors(model) for model in models}
     chosen = [] if with_labels else _telling(list(factors.values()))
@@ -208,7 +208,7 @@ def _heads(
 
 
 def _telling(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Choose the factors that vary and do not follow from those chosen before."""
+    """Choose the factors that vary and do not follow from those already chosen."""
     chosen: list[str] = []
     for column in rows[0] if rows else ():
         known = {tuple(row[name] for name in chosen) for row in rows}
@@ -236,9 +236,9 @@ def _notes(
 
 
 def columns_of(sheet: Sheet) -> tuple[str, ...]:
-    """Return the headings of a table: what tells models apart, then its datasets.
+    """Return the headings of a table: distinguishing factors, then datasets.
 
-    A dataset's metric stands with it where it is not that of all, which the title names.
+    A dataset's metric is included if it differs from the common one, which the title names.
     """
     is_one = len({dataset.metric for dataset in sheet.datasets}) == 1
     names = ("Average" if dataset.is_average else dataset.name for dataset in sheet.datasets)

@@ -1,4 +1,4 @@
-"""What a study found and cost, in plain sentences and rows."""
+"""Findings and costs of a study, as plain sentences and rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from biphasic.records import FEW_HELDOUT, ZERO_SHOT, ResultRecord, TaskRecord
 
 @dataclass(frozen=True)
 class CostRow:
-    """What one phase of one arm cost; `phase` is None in an arm's total."""
+    """Cost of one phase of one arm; `phase` is None in an arm's total."""
 
     arm: str
     phase: int | None
@@ -45,13 +45,13 @@ class SegmentRow:
 
 
 def loss_sentences(records: StudyRecords) -> list[str]:
-    """Say which arm ends with the lowest held-out loss, for each objective."""
+    """Describe which arm ends with the lowest held-out loss, for each objective."""
     sentences = [_lowest_sentence(records, objective) for objective in OBJECTIVES]
     return [sentence for sentence in sentences if sentence]
 
 
 def heldout_note(records: StudyRecords) -> str:
-    """Say where held-out losses rest on very few documents; empty elsewhere."""
+    """Return a warning if held-out losses use very few documents; otherwise empty."""
     data = records.study.provenance.get("data")
     corpus = data.get("held-out corpus") if isinstance(data, dict) else None
     number = corpus.get("documents") if isinstance(corpus, dict) else None
@@ -78,7 +78,7 @@ def _lowest_sentence(records: StudyRecords, objective: str) -> str:
 
 
 def cost_sentence(records: StudyRecords) -> str:
-    """Say what training and fine-tuning took, and what sharing saved."""
+    """Describe the cost of training and fine-tuning, and the savings by sharing."""
     rows = segment_rows(records)
     tokens = sum(row.segment.tokens for row in rows)
     shared = sum(row.segment.tokens * (len(row.arms) - 1) for row in rows)
@@ -102,7 +102,7 @@ def cost_sentence(records: StudyRecords) -> str:
 def finetunings(records: StudyRecords) -> list[ResultRecord]:
     """Return one result for each fine-tuning.
 
-    Several tasks may be scored after one, and zero-shot ones after none.
+    One fine-tuning may be scored on several tasks, and zero-shot tasks have none.
     """
     trained: dict[tuple[str, str, float, int], ResultRecord] = {}
     for outcome in records.outcomes:
@@ -115,7 +115,7 @@ def finetunings(records: StudyRecords) -> list[ResultRecord]:
 
 
 def cost_rows(records: StudyRecords) -> list[CostRow]:
-    """List each trained arm's phases, then its total where it has several."""
+    """List each trained arm's phases, then its total if it has several."""
     rows = []
     for arm in records.arms:
         phases = [_cost_row(arm, index) for index in range(len(arm.ledger))]
@@ -162,9 +162,9 @@ def segment_rows(records: StudyRecords) -> list[SegmentRow]:
 
 
 def rows_statement(records: StudyRecords) -> tuple[bool, str]:
-    """Say whether all arms read the same rows: (they agree, the sentence).
+    """Return whether all arms read the same rows, and a sentence about it.
 
-    Hashes count all rows up to a state's step, so only arms of equal length can be compared.
+    Hashes cover all rows up to a state's step, so only arms of equal length are comparable.
     """
     by_step: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for arm in records.arms:
@@ -184,7 +184,7 @@ def rows_statement(records: StudyRecords) -> tuple[bool, str]:
         ((rows, arms),) = hashes.items()
         who = f"All {len(arms)} trained arms" if len(by_step) == 1 else listing(arms)
         if len(arms) == 1:
-            sentences.append(f"{arms[0]} alone trained for {step} steps (rows {rows[:12]}).")
+            sentences.append(f"Only {arms[0]} trained for {step} steps (rows {rows[:12]}).")
         else:
             sentences.append(
                 f"{who} read the same rows in the same order ({step} steps, SHA-256 {rows[:12]}…)."
@@ -201,16 +201,16 @@ def task_line(task: TaskRecord) -> str:
 
 
 def task_notes(records: StudyRecords, task: TaskRecord) -> list[str]:
-    """Say what a reader of a task's scores must know: transfer, overlaps, inputs that were cut."""
+    """Return notes for a task's scores: transfer, overlaps, truncated inputs."""
     notes = []
     if task.is_zero_shot:
-        notes.append("Zero-shot: mean-pooled states as they are, no fine-tuning.")
+        notes.append("Zero-shot: mean-pooled states without fine-tuning.")
     if task.trained_on:
         notes.append(f"Fine-tuned on {short(task.trained_on)}.")
     for pair, number in task.overlaps.items():
         earlier, later = pair.split("/")
         size = getattr(task, f"num_{later}")
-        notes.append(f"{number:,} of {size:,} {later} examples also stand in {earlier}.")
+        notes.append(f"{number:,} of {size:,} {later} examples also occur in {earlier}.")
     results = (o.result for o in records.outcomes if o.run.task == task.name and o.result)
     if cut := truncations(next((result.num_truncated for result in results), {})):
         notes.append(f"Cut by the length limit: {cut}.")

@@ -1,4 +1,4 @@
-"""What `biphasic analyze` prints: tables by task, and what can be said about them."""
+"""The output of `biphasic analyze`: tables by task, and sentences about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROVISIONAL = " †"
 
 
 def score_tables(scores: Scores) -> Iterator[Table]:
-    """Yield a table for each task: models by datasets, `mean (half-width)` in percent points."""
+    """Yield a table per task: models by datasets, `mean (half-width)` in percentage points."""
     by_task: dict[str, list[DatasetInfo]] = {}
     for dataset in scores.datasets:
         by_task.setdefault(dataset.task, []).append(dataset)
@@ -56,7 +56,7 @@ def _cell(scores: Scores, model: str, dataset: DatasetInfo, best: list[str]) -> 
 
 
 def notes(scores: Scores) -> list[str]:
-    """Say how to read the tables."""
+    """Explain how to read the tables."""
     cells = scores.cells.values()
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
     seeds = [found.num_seeds for found in estimates if found.half_width is not None]
@@ -69,12 +69,12 @@ def notes(scores: Scores) -> list[str]:
     found.append(pretraining_sentence(scores))
     found += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
-        found.append("†: runs are missing or were left out, so the number is provisional.")
+        found.append("†: runs are missing or were omitted, so the number is provisional.")
     return found
 
 
 def training_sentences(scores: Scores) -> Iterator[str]:
-    """Yield which datasets were tested on after fine-tuning on another set."""
+    """Yield sentences on datasets that were tested after fine-tuning on another one."""
     by_set: dict[str, list[str]] = {}
     for dataset in scores.datasets:
         if dataset.trained_on:
@@ -84,7 +84,7 @@ def training_sentences(scores: Scores) -> Iterator[str]:
 
 
 def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
-    """Yield what sets the best model of each dataset apart from the next, and how sure it is."""
+    """Yield the difference between each dataset's best and next model, with its certainty."""
     labels = {model.name: model.label for model in scores.models}
     for dataset in scores.datasets:
         order = ranked(scores, dataset.name)
@@ -111,7 +111,7 @@ def _about(found: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
 
 
 def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
-    """Return all cells with their numbers, unrounded, as JSON holds them."""
+    """Return all cells with unrounded numbers, as JSON."""
     return {
         "format": "biphasic.analysis/1",
         "source": scores.source,

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, hints, runs on demand and the theme. The page is whole without it, but for the runs.
+// Sorting, hints, runs on demand and the theme. Without it, the page only lacks the runs.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
@@ -14,7 +14,7 @@
     return element;
   }
 
-  // ---- Sorting: each heading becomes a button; what has no value stays at the end.
+  // ---- Sorting: each heading becomes a button; cells without a value stay at the end.
   const words = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
   function keyOf(row, column) {
@@ -88,7 +88,7 @@
     });
   }
 
-  // ---- Hints: what lies behind a number, on hover and on focus.
+  // ---- Hints: the seeds of a number, on hover and on focus.
   const points = (score) => (score === null ? "–" : score.toFixed(2));
 
   function counted(values) {
@@ -154,7 +154,7 @@
   document.addEventListener("scroll", place, { capture: true, passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
-  // ---- Runs: all that stand behind one number, with links to their records.
+  // ---- Runs: all runs of one number, with links to their records.
   const columns = ["Seed", "Learning rate", "Validation", "Test", "State", "Chosen", "Record"];
 
   function runRow([seed, rate, status, validation, test, chosen, id]) {
@@ -213,7 +213,7 @@
   dialog.querySelector(".close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", ({ target }) => { if (target === dialog) dialog.close(); });
 
-  // ---- Theme: as the system has it, light, dark.
+  // ---- Theme: system, light, dark.
   const theme = document.getElementById("theme");
   const themes = ["system", "light", "dark"];
   theme.hidden = false;
@@ -225,7 +225,7 @@
     theme.textContent = `Theme: ${next}`;
   });
 
-  // ---- Paper: what is folded opens for it, and folds again.
+  // ---- Printing: folded parts open, and close again afterwards.
   let opened = [];
   window.addEventListener("beforeprint", () => {
     opened = Array.from(document.querySelectorAll("details:not([open])"));

@@ -1,1 +1,1 @@
-"""A corpus built from its sources: selected, mixed, tokenised, checked."""
+"""Building corpora from sources: selection, mixing, tokenization, checks."""

@@ -1,4 +1,4 @@
-"""All sources of a corpus to shards: one after another up to a limit, or mixed by shares."""
+"""Tokenizes all sources of a corpus to shards, in sequence or mixed by shares."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LEAST_BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far tokenising is, both splits together.
+    """Progress of tokenization, both splits together.
 
     Attributes:
-        text_bytes: Text tokenised, in bytes of UTF-8.
+        text_bytes: Text tokenized, in bytes of UTF-8.
         tokens: Its tokens.
-        total_tokens: Those wanted, where that is known.
-        num_found: Shards that an interrupted build had finished.
-        seconds: Since tokenising began.
+        total_tokens: Total tokens, if known.
+        num_found: Shards found from an interrupted build.
+        seconds: Time since tokenization started.
     """
 
     text_bytes: int
@@ -49,7 +49,7 @@ Report = Callable[[BuildProgress], None]
 
 
 class Blend:
-    """Tokenises a corpus's sources."""
+    """Tokenizes a corpus's sources."""
 
     def __init__(
         self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
@@ -57,7 +57,7 @@ class Blend:
         """Prepare.
 
         Args:
-            config: The corpus.
+            config: Settings of the corpus.
             work: Folder for shards and temporary files.
             tokenizer_folder: Tokenizer in Hugging Face's format.
             block_bytes: Text per shard.
@@ -67,15 +67,15 @@ class Blend:
         self._shares = [source.share for source in config.sources if source.share is not None]
         self._block_bytes = block_bytes
         if config.max_tokens is not None:
-            # So that not much more is read than needed of a source that is large, or far away.
+            # Avoids reading much more than needed of a large or remote source.
             needed = config.max_tokens * MOST_BYTES_PER_TOKEN // 2
             self._block_bytes = min(block_bytes, max(needed, _LEAST_BLOCK_BYTES))
 
     def gather(self, *, num_workers: int, report: Report | None = None) -> list[Gathered]:
-        """Read and tokenise the sources, as far as each belongs to the corpus.
+        """Read and tokenize the sources, as far as each belongs to the corpus.
 
         Raises:
-            DataError: Text cannot be read or tokenised, or a source is too small for its share.
+            DataError: Text cannot be read or tokenized, or a source is too small for its share.
         """
         config = self._config
         with (
@@ -106,7 +106,7 @@ class Blend:
             reading = self._read(source, Limit(tokens, documents))
             reading.count_finished(wait=True)
             if reading.fits_nothing and tokens != self._config.max_tokens:
-                break  # The sources before have filled the limit but for a rest.
+                break  # Earlier sources have filled the limit, except for a remainder.
             gathered.append(reading.finish())
             if gathered[-1].stop is not None:
                 break
@@ -115,7 +115,7 @@ class Blend:
         return gathered
 
     def _everything(self) -> list[Gathered]:
-        # Without a limit the next source can be read while the last shards are made.
+        # Without a limit, read the next source while the last shards are made.
         readings: list[Gathering] = []
         for source in range(len(self._names)):
             readings.append(self._read(source, Limit()))
@@ -131,7 +131,7 @@ class Blend:
             if gathered[-1].stop is None:
                 tokens = reading.reach.tokens
                 raise DataError(
-                    f"{self._names[source]}: has {tokens:,} tokens, and its share of max_tokens "
+                    f"{self._names[source]}: has {tokens:,} tokens, but its share of max_tokens "
                     f"is {quota:,}; max_tokens {largest_total(self._shares, source, tokens)} "
                     "would fit"
                 )
@@ -168,7 +168,7 @@ class Blend:
 
 
 class _Counter:
-    """Adds up finished shards and passes the sums on."""
+    """Adds up finished shards and reports the sums."""
 
     def __init__(self, maker: ShardMaker, total_tokens: int | None, report: Report | None) -> None:
         self._maker, self._total_tokens, self._report = maker, total_tokens, report
@@ -195,7 +195,7 @@ def source_names(sources: Sequence[SourceConfig]) -> list[str]:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Number names that are equal (`a#1`, `a#2`), passing over what is a name already."""
+    """Number equal names (`a#1`, `a#2`), skipping names that already exist."""
     unique: list[str] = []
     for name in names:
         numbered = (f"{name}#{number}" for number in count(1))

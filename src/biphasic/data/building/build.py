@@ -1,11 +1,11 @@
-"""A corpus from its description: tokenizer, training and held-out documents.
+"""Builds a corpus from its settings: tokenizer, training and held-out documents.
 
-What is made, in this order, so that a build that was interrupted goes on where it was:
+The parts are created in this order, so an interrupted build can resume:
 
-- `.building/`: what the build began from, and finished shards; deleted at the end;
-- `tokenizer/`: the one that was asked for, or trained on a sample of the training text;
-- `train/`, `heldout/`: corpora, put together from the shards;
-- `built.json`: what it was made from, and counts; there once all of the above is.
+- `.building/`: the build's settings and finished shards; deleted at the end;
+- `tokenizer/`: the given one, or one trained on a sample of the training text;
+- `train/`, `heldout/`: corpora, assembled from the shards;
+- `built.json`: settings and counts; written last.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from biphasic.locks import locked_folder
 from biphasic.records import FEW_HELDOUT
 
 BUILD_VERSION = 1
-"""Raised by hand whenever the same description would give another corpus."""
+"""Increase by hand whenever the same settings would give a different corpus."""
 DEFAULT_VOCAB_SIZE = 8192
 RECORD = "built.json"
 _WORK, _BEGUN = ".building", "begun.json"
@@ -53,7 +53,7 @@ _WORK, _BEGUN = ".building", "begun.json"
 
 @dataclass(frozen=True)
 class CorpusFolders:
-    """Where a finished corpus is."""
+    """Folders of a finished corpus."""
 
     tokenizer: Path
     train: Path
@@ -61,7 +61,7 @@ class CorpusFolders:
 
     @classmethod
     def below(cls, folder: Path) -> CorpusFolders:
-        """Return the folders of a corpus that was built into `folder`."""
+        """Return the folders of a corpus built in `folder`."""
         return cls(folder / "tokenizer", folder / "train", folder / "heldout")
 
 
@@ -74,20 +74,20 @@ def build_corpus(
     progress: Report | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> CorpusFolders:
-    """Build a corpus, or find it built.
+    """Build a corpus, or find it complete.
 
     Args:
-        config: What to make it of.
-        folder: Where `tokenizer/`, `train/` and `heldout/` go.
-        num_workers: Processes that tokenise, one core each; as many as there are cores when None.
-            The result does not depend on it.
-        say: Told what is being done, one sentence at a time.
-        progress: Told how far tokenising is.
+        config: Settings of the corpus.
+        folder: Target folder of `tokenizer/`, `train/` and `heldout/`.
+        num_workers: Processes that tokenize, one core each; by default as many as there are
+            cores. The result does not depend on it.
+        say: Receives progress lines.
+        progress: Progress callback of tokenization.
         block_bytes: Text per shard, in bytes.
 
     Raises:
         ConfigError: The settings contradict each other, or the folder has another corpus.
-        DataError: There is no text, or it cannot be used.
+        DataError: There is no text, or it is unusable.
         LockedError: Another process is building in the folder.
     """
     if config.folder is not None:
@@ -105,7 +105,7 @@ def build_corpus(
             say("tokenising")
             blend = Blend(config, work, folders.tokenizer, block_bytes=block_bytes)
             sources = blend.gather(num_workers=num_workers or _num_cores(), report=progress)
-            say("putting the corpora together")
+            say("assembling the corpora")
             special = _assemble(sources, folders, origin, say=say)
             counts = {source.name: _counts(source) for source in sources}
             record = {"origin": origin, "sources": counts, **special}
@@ -115,10 +115,10 @@ def build_corpus(
 
 
 def is_built(folder: Path, origin: dict[str, Any]) -> bool:
-    """Tell whether a folder holds a finished corpus of this origin.
+    """Return whether a folder holds a finished corpus of this origin.
 
     Raises:
-        ConfigError: It holds a finished corpus of another.
+        ConfigError: It holds a finished corpus of another origin.
     """
     if not (folder / RECORD).is_file():
         return False
@@ -133,13 +133,13 @@ def is_built(folder: Path, origin: dict[str, Any]) -> bool:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return what a finished build notes about itself: `origin`, and counts by `sources`.
+    """Return the record of a finished build: `origin`, and counts by `sources`.
 
     Raises:
         DataError: The folder holds no finished corpus, or its record is damaged.
     """
     if not (folder / RECORD).is_file():
-        raise DataError(f"{folder}: no finished corpus (no {RECORD}); build it, or build on")
+        raise DataError(f"{folder}: no finished corpus (no {RECORD}); build or resume it")
     record = read_json(folder / RECORD, remedy=_remedy(folder))
     parts = [record.get(key) if isinstance(record, dict) else None for key in ("origin", "sources")]
     if not all(isinstance(part, dict) for part in parts):
@@ -152,10 +152,10 @@ def _remedy(folder: Path) -> str:
 
 
 def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
-    """Return all that determines a corpus: sources, settings, code; no paths, and cheaply.
+    """Return everything that determines a corpus: sources, settings, code, but no paths.
 
     Raises:
-        DataError: There is no such source or tokenizer.
+        DataError: A source or tokenizer does not exist.
     """
     settings = config.model_dump(
         include={
@@ -189,19 +189,19 @@ def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
 
 
 def _given_tokenizer(name: str) -> tuple[TextTokenizer, MaskChoice]:
-    """Load the tokenizer that was asked for, and give it a mask token."""
+    """Load the requested tokenizer, and add a mask token."""
     tokenizer = load_tokenizer(name)
     choice = choose_mask_token(tokenizer)
     return with_mask_token(tokenizer, choice), choice
 
 
 def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) -> TextTokenizer:
-    """Load the tokenizer that was asked for, or train one."""
+    """Load the requested tokenizer, or train one."""
     if config.tokenizer:
         tokenizer, choice = _given_tokenizer(config.tokenizer)
         say(f"mask token {choice.token} (id {choice.token_id}): {choice.reason}")
         return tokenizer
-    say("reading text to train a tokenizer on")
+    say("reading text for training a tokenizer")
     texts = sample_training_text(config, work)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
@@ -210,13 +210,13 @@ def _tokenizer(config: CorpusConfig, work: Path, *, say: Callable[[str], None]) 
 
 
 def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) -> Path:
-    """Keep of an interrupted build what is sure to be the same, and return the working folder.
+    """Keep the reusable parts of an interrupted build, and return the working folder.
 
-    Shards are sure whatever changed: their names are hashes of what they were made of. A corpus is
-    put together again, as its sources may have changed behind an unchanged description.
+    Shards are always reusable: their names are hashes of their inputs. A corpus is assembled again,
+    because its sources may have changed although the settings did not.
 
     Raises:
-        ConfigError: The folder holds what no build made.
+        ConfigError: The folder holds files that no build made.
     """
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
@@ -224,7 +224,7 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
     is_ours = begun is not None or (folder / RECORD).is_file()
     for part in (folders.tokenizer, folders.train, folders.heldout):
         if part.exists() and not is_ours:
-            raise ConfigError(f"{part}: already there, and of no build; choose an empty folder")
+            raise ConfigError(f"{part}: already exists, not from a build; choose an empty folder")
         if part.exists() and (part != folders.tokenizer or begun != origin):
             shutil.rmtree(part)
     if begun not in (None, origin):
@@ -243,25 +243,25 @@ def _assemble(
     *,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Put the shards of all sources together, one split after the other.
+    """Assemble the shards of all sources, one split after the other.
 
     Returns:
-        For the record: how often documents hold special tokens as text; empty if none does.
+        Counts of special tokens in documents, for the record; empty if there are none.
 
     Raises:
-        DataError: A split is empty, or holds the mask token.
+        DataError: A split is empty, or contains the mask token.
     """
     tokenizer = TextTokenizer.load(folders.tokenizer)
     special = Counter[str]()
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
         if split == "heldout" and not any(count.documents for count in counts.values()):
-            raise DataError("no document is held out; raise heldout_fraction, or give more text")
+            raise DataError("no document is held out; raise heldout_fraction, or add more text")
         number = sum(count.documents for count in counts.values())
         if split == "heldout" and number < FEW_HELDOUT:
             say(
-                f"warning: documents held out: {number}. Held-out losses will say little of other "
-                "text; raise heldout_fraction, or give more text"
+                f"warning: documents held out: {number}. Held-out losses will be unreliable; "
+                "raise heldout_fraction, or add more text"
             )
         by_source = {name: asdict(count) for name, count in counts.items()}
         assemble_corpus(
@@ -275,13 +275,13 @@ def _assemble(
         try:
             refuse_if_present(corpus, tokenizer.mask_id)
         except DataError:
-            shutil.rmtree(folder)  # it is complete, and must not be believed
+            shutil.rmtree(folder)  # complete, but invalid
             raise
         special.update(count_special_tokens(corpus, tokenizer))
     if not special:
         return {}
     told = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
-    say(f"documents have special tokens of the tokenizer as text: {told}")
+    say(f"documents contain special tokens of the tokenizer as text: {told}")
     return {"special_in_text": dict(special)}
 
 
@@ -291,19 +291,19 @@ def _counts(source: Gathered) -> dict[str, Any]:
 
 
 def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
-    """Refuse to build where text is read from: the next build would read what this one wrote.
+    """Refuse to build inside a source: the next build would read the output of this one.
 
     Raises:
-        ConfigError: The folder is, or lies in, a source's.
+        ConfigError: The folder is a source's, or inside it.
     """
     for source in config.sources:
         root = source_folder(source, copies=config.hub_copies)
         if root and folder.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(f"{folder}: lies in the source {root}; choose a folder outside it")
+            raise ConfigError(f"{folder}: inside the source {root}; choose a folder outside of it")
 
 
 def _num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a corpus is to be made of, as study files and the command line describe it."""
+"""Corpus settings, for study files and the command line."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class CorpusConfig(Config):
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)] = (
         SourceConfig(source=BUILTIN),
     )
-    """Where the text comes from; `builtin:pydocs` is what every installation already has."""
+    """Text sources; `builtin:pydocs` is the documentation in every installation."""
     libraries: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """For `builtin:pydocs`: whose documentation to read; all that are installed when not given."""
+    """For `builtin:pydocs`: libraries to read; by default all that are installed."""
     vocab_size: Annotated[int, Field(ge=300, le=1 << 17)] | None = None
     """Entries of the byte-level BPE vocabulary, trained on the training split; 8,192 by default."""
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
-    """A tokenizer to use instead of training one: its folder, or the hub id of a model."""
+    """Use this tokenizer instead of training one: its folder, or the hub id of a model."""
     max_tokens: PositiveInt | None = None
-    """Most tokens of the training split; documents are kept whole."""
+    """Maximum tokens of the training split; documents are kept whole."""
     max_documents: PositiveInt | None = None
-    """Most documents of the training split."""
+    """Maximum documents of the training split."""
     min_characters: NonNegativeInt = 0
-    """Shorter documents are left out."""
+    """Shorter documents are skipped."""
     max_characters: PositiveInt | None = None
-    """Longer documents are left out."""
+    """Longer documents are skipped."""
     deduplicate: bool = False
-    """Whether to leave out documents whose exact text came before, in any source."""
+    """Whether to skip documents whose exact text occurred before, in any source."""
     heldout_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    """Chance of a document to be held out, by its hash; `builtin:pydocs` has its own split."""
+    """Probability that a document is held out, by hash; `builtin:pydocs` has its own split."""
     hub_copies: Path | None = None
-    """Folder with local copies of hub datasets, as `owner/name/`; they go before the hub."""
+    """Folder of local copies of hub datasets, as `owner/name/`, used instead of the hub."""
     folder: Path | None = None
-    """A corpus that `biphasic corpus build` made; no other setting may be given with it."""
+    """A corpus made by `biphasic corpus build`; excludes all other settings."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CorpusConfig:
@@ -60,7 +60,7 @@ class CorpusConfig(Config):
     def _check_folder(self) -> None:
         if self.folder is None:
             return
-        # By value: a configuration written out in full must load again.
+        # Compare values, because a fully written configuration must load again.
         for name, field in CorpusConfig.model_fields.items():
             if name != "folder" and getattr(self, name) != field.default:
                 raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
@@ -78,16 +78,16 @@ class CorpusConfig(Config):
         if self.libraries is None:
             return
         if not any(source.is_builtin for source in self.sources):
-            raise ValueError(f"'libraries' chooses among {BUILTIN}, which is no source here")
+            raise ValueError(f"'libraries' applies to {BUILTIN}, which is not a source here")
         known = {*LIBRARIES, STANDARD_LIBRARY}
         for library in self.libraries:
             if library not in known:
                 raise ValueError(f"unknown library '{library}'{nearest(library, known)}")
 
     def anchored(self, base: Path) -> CorpusConfig:
-        """Return the configuration with relative paths taken from `base`, a file's folder.
+        """Return the configuration with relative paths resolved against `base`, a file's folder.
 
-        A tokenizer is a path where such a folder exists, and a hub id otherwise.
+        A tokenizer is a path if this folder exists, and otherwise a hub id.
         """
         tokenizer = self.tokenizer
         if tokenizer and is_folder(local := base / expanded(tokenizer)):

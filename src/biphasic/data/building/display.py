@@ -1,4 +1,4 @@
-"""What a person sees while a corpus is built."""
+"""Progress display of a corpus build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biphasic.progress import progress_bar
 
 @contextmanager
 def build_bar(console: Console) -> Iterator[Report]:
-    """Show how far a corpus is; yield what is told of its tokenising."""
+    """Show the progress of a build; yield its progress callback."""
     with progress_bar(console, "building the corpus", unit="tokens") as report:
         yield lambda progress: report(
             progress.tokens, progress.total_tokens, f"{progress.text_bytes / 1e6:,.1f} MB"
@@ -21,7 +21,7 @@ def build_bar(console: Console) -> Iterator[Report]:
 
 
 def rates(progress: BuildProgress) -> str:
-    """Write how much was tokenised, how long it took, and how fast that is."""
+    """Format the amount of text tokenized, the time and the rates."""
     megabytes, seconds = progress.text_bytes / 1e6, max(progress.seconds, 1e-9)
     return (
         f"{megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / seconds:,.1f} MB/s, "

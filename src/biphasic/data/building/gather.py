@@ -1,8 +1,8 @@
-"""One source to shards: selected documents, grouped by split, until a limit is filled.
+"""Converts one source to shards: selected documents, grouped by split, until a limit is filled.
 
-Workers are ahead of what is counted, so a limited source is read a little beyond its end. Where
-it ends is found by counting shards in order, and everything beyond is forgotten, so the result
-does not depend on how far that was.
+Workers run ahead of the count, so a limited source is read a little beyond its end. Its end is
+found by counting shards in order, and everything beyond is discarded. The result does not depend on
+how much was read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from biphasic.errors import DataError
 
 SPLITS: tuple[CorpusSplit, ...] = get_args(CorpusSplit)
 REASONS: tuple[Reason, ...] = get_args(Reason)
-# Columns of a shard's index, behind the position: what the selection remembers and has left out
-# so far, so that both are known for every document at which the source may end.
+# Columns of a shard's index after the position: the selection's counts of remembered and skipped
+# texts at every document, as the source may end at any of them.
 _LICENSE, _MARK, _LEFT_OUT = POSITION + 1, POSITION + 2, POSITION + 3
 
 
 class Watch(Protocol):
-    """Told what was tokenised."""
+    """Callback for tokenized text."""
 
     def __call__(self, *, text_bytes: int, tokens: int) -> None:
         """Count a shard."""
@@ -41,13 +41,13 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one source in one split."""
+    """Counts of one source in one split."""
 
     documents: int
     characters: int
     tokens: int
     licenses: dict[str, int]
-    """Documents by licence, where it is known."""
+    """Documents by license, if known."""
 
 
 @dataclass
@@ -55,11 +55,11 @@ class Gathered:
     """A source's shards.
 
     Attributes:
-        name: What messages and ids call the source.
+        name: Name of the source in messages and ids.
         shards: Folders of each split's shards, in order.
-        licenses: Those met, in the order of their numbers in the index.
-        left_out: Documents that were not selected, by reason, in all that was read.
-        stop: Position of the first document that does not belong to the corpus; None for all.
+        licenses: Licenses found, in the order of their numbers in the index.
+        left_out: Skipped documents, by reason, in everything that was read.
+        stop: Position of the first document outside the corpus; None for all.
     """
 
     name: str
@@ -79,24 +79,24 @@ class Gathered:
         """End the source where its training documents fill a limit.
 
         Raises:
-            DataError: That leaves no document.
+            DataError: No document is left.
         """
         reach = self.reach(limit)
         if not reach.documents:
             raise DataError(_too_little(self.name, limit, remedy="give it a larger share"))
-        # A source that is used up goes to its end: what is held out there belongs to it.
+        # An exhausted source is kept to its end, including the held-out documents there.
         if reach.documents < self.reach(Limit()).documents:
             self.stop = reach.stop
 
     def parts(self, split: CorpusSplit) -> Iterator[tuple[Path, int]]:
-        """Yield a split's shards and how many documents of each belong to the corpus."""
+        """Yield a split's shards and the number of their documents in the corpus."""
         for shard in self.shards[split]:
             num_kept = len(self._kept(shard))
             if num_kept:
                 yield shard, num_kept
 
     def counts(self, split: CorpusSplit) -> Counts:
-        """Count what a split of the corpus has of this source."""
+        """Count this source's part of a split of the corpus."""
         totals = np.zeros(2, dtype=np.int64)
         by_license = np.zeros(len(self.licenses), dtype=np.int64)
         num_documents = 0
@@ -115,14 +115,14 @@ class Gathered:
         )
 
     def left_out_counts(self) -> dict[str, int]:
-        """Count what was not selected on the way to the source's last document."""
+        """Count the documents skipped before the source's end."""
         if self.stop is None:
             return {reason: self.left_out[reason] for reason in REASONS}
         counts = self._last_row()[_LEFT_OUT : _LEFT_OUT + len(REASONS)].tolist()
         return dict(zip(REASONS, counts, strict=True))
 
     def last_mark(self) -> int:
-        """Return what the selection remembered at the source's last document."""
+        """Return the selection's mark at the source's end."""
         return int(self._last_row()[_MARK])
 
     def _last_row(self) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ class Gathered:
 class Gathering:
     """Reads one source into shards.
 
-    `read` first, which returns while shards may still be in the making; `finish` waits for them.
+    Call `read` first; it may return while shards are still being made. `finish` waits for them.
 
     Attributes:
         reach: How far the limit is filled, by the shards counted so far.
@@ -161,14 +161,14 @@ class Gathering:
         """Prepare.
 
         Args:
-            name: What messages call the source.
-            documents: Of the source, in order.
+            name: Name of the source in messages.
+            documents: Documents of the source, in order.
             selection: Shared by all sources.
             maker: Makes the shards.
-            limit: The most of its training documents.
-            prefix: Goes before the id of each document.
+            limit: Maximum of its training documents.
+            prefix: Prepended to the id of each document.
             block_bytes: Text per shard.
-            watch: Told of each shard that is finished.
+            watch: Called for each finished shard.
         """
         self._limit = limit
         self._name, self._prefix, self._documents = name, prefix, documents
@@ -205,7 +205,7 @@ class Gathering:
         """
         self.count_finished(wait=True)
         if self.fits_nothing:
-            remedy = "raise max_tokens (or its share, where there are shares)"
+            remedy = "raise max_tokens (or its share, if there are shares)"
             raise DataError(_too_little(self._name, self._limit, remedy=remedy))
         gathered = Gathered(
             self._name, self._shards, list(self._licenses), self._left_out, self.reach.stop
@@ -216,11 +216,11 @@ class Gathering:
 
     @property
     def fits_nothing(self) -> bool:
-        """Whether the first training document goes beyond the limit, by the shards counted."""
+        """Whether the first training document exceeds the limit, by the shards counted."""
         return self.reach.stop is not None and not self.reach.documents
 
     def count_finished(self, *, wait: bool = False) -> None:
-        """Count shards in order, as far as they are finished; to the last if `wait`.
+        """Count finished shards in order; with `wait`, wait for all of them.
 
         Raises:
             DataError: A shard could not be made.

@@ -1,4 +1,4 @@
-"""What is in a corpus: counts, lengths, samples, fill of rows, duplicates, origins."""
+"""Statistics of a corpus: counts, lengths, samples, fill of rows, duplicates, origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from biphasic.data.rows import NUM_SPECIAL, BatchShape, RowPlan
 from biphasic.data.tokens.tokenizer import TextTokenizer
 
 _MOST_ROWS = 4096
-"""Rows that the fill rate is measured on."""
+"""Maximum rows for measuring the fill rate."""
 _SAMPLE_TOKENS = 64
 _DIGEST_BYTES = 16
 
@@ -37,7 +37,7 @@ class LengthBin:
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of a document, decoded again."""
+    """The beginning of a document, decoded."""
 
     document: int
     id: str
@@ -50,8 +50,8 @@ class Fill:
     """How full rows are.
 
     Attributes:
-        rate: Tokens, special ones included, over room.
-        rows: How many were looked at.
+        rate: Tokens, including special tokens, divided by capacity.
+        rows: Number of rows measured.
     """
 
     rate: float
@@ -60,7 +60,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class SourceCount:
-    """What a source gave to a corpus, as noted when it was built."""
+    """A source's contribution to a corpus, recorded by the build."""
 
     name: str
     documents: int
@@ -70,7 +70,7 @@ class SourceCount:
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """What `inspect_corpus` found."""
+    """Result of `inspect_corpus`."""
 
     documents: int
     tokens: int
@@ -82,16 +82,16 @@ class CorpusSummary:
     """Tokens of a document at 5, 50, 95, 100 per cent of the documents."""
     fill: Fill
     duplicates: int
-    """Documents whose exact tokens came before."""
+    """Documents whose exact tokens occurred before."""
     sources: tuple[SourceCount, ...]
     samples: tuple[Sample, ...] = ()
-    """None without the corpus's tokenizer, as for what follows."""
+    """Empty without the corpus's tokenizer, like the following fields."""
     mask_document: int | None = None
-    """The first document that has the mask token, which none should."""
+    """Index of the first document that contains the mask token; there should be none."""
     special_in_text: Mapping[str, int] = field(default_factory=dict)
-    """Other special tokens that documents have as text, and how often."""
+    """Counts of other special tokens in documents."""
     is_other_tokenizer: bool = False
-    """Whether the tokenizer that was given is not the corpus's."""
+    """Whether the given tokenizer is not the corpus's."""
 
 
 def inspect_corpus(
@@ -105,10 +105,10 @@ def inspect_corpus(
 
     Args:
         folder: The corpus.
-        tokenizer: The one it was made with, for samples and to look for special tokens; another
-            one is not used.
-        max_seqlen: Capacity of the rows whose fill is measured.
-        num_samples: Documents to decode, spread evenly.
+        tokenizer: The tokenizer it was made with, for samples and special tokens; another one is
+            ignored.
+        max_seqlen: Row length for measuring the fill rate.
+        num_samples: Number of documents to decode, spread evenly.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
@@ -137,7 +137,7 @@ def inspect_corpus(
 
 
 def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
-    """Count documents by length: 1, 2 to 3, 4 to 7, ... tokens; from the first to the last used."""
+    """Count documents by length: 1, 2 to 3, 4 to 7, ... tokens, from the first to the last bin."""
     exponents = np.frexp(lengths)[1] - 1  # exact, unlike a logarithm
     documents = np.bincount(exponents)
     tokens = np.bincount(exponents, weights=lengths)
@@ -148,10 +148,10 @@ def length_bins(lengths: NDArray[np.int64]) -> tuple[LengthBin, ...]:
 
 
 def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
-    """Measure how full training's rows are, on the first rows of an epoch.
+    """Measure how full training rows are, on the first rows of an epoch.
 
     Raises:
-        ConfigError: Rows of that length leave no room for text.
+        ConfigError: Rows of this length have no room for text.
     """
     room = max(max_seqlen - NUM_SPECIAL, 1)
     num_pieces = int(np.sum(-(-lengths // room)))
@@ -164,7 +164,7 @@ def fill_rate(lengths: NDArray[np.int64], *, max_seqlen: int) -> Fill:
 
 
 def count_duplicates(corpus: Corpus) -> int:
-    """Count documents whose exact tokens came before; memory does not grow with the corpus."""
+    """Count documents whose exact tokens occurred before, with bounded memory."""
     num_duplicates = 0
     with SeenDigests() as seen:
         for _, tokens, lengths in corpus.shards():
@@ -201,7 +201,7 @@ def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[S
 
 
 def _sources(provenance: Mapping[str, Any]) -> Iterator[SourceCount]:
-    """Find what was noted about sources; merged corpora have those of their parts."""
+    """Find the records of sources; merged corpora have those of their parts."""
     for part in provenance.get("merged", ()):
         yield from _sources(part["provenance"])
     for name, counts in provenance.get("by_source", {}).items():

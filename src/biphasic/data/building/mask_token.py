@@ -1,4 +1,4 @@
-"""The mask-token doctor: finds an id to stand for hidden tokens, and checks that no text has it."""
+"""Chooses a mask token for a tokenizer, and checks that no text contains it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import MASK, TextTokenizer
 from biphasic.errors import DataError
 
-# Names that vocabularies give to entries kept free for later. Not among them are names whose
-# entries some models were trained with after all: `<|fim_prefix|>` and its like, T5's
-# `<extra_id_0>`, and the `<reserved_106>`, `[UNUSED_TOKEN_145]` and `<SPECIAL_10>` that mark turns
-# of chats for Baichuan, InternLM and Nemotron.
+# Names of unused vocabulary entries. Names that some models were trained with after all are
+# excluded: `<|fim_prefix|>` and the like, T5's `<extra_id_0>`, and `<reserved_106>`,
+# `[UNUSED_TOKEN_145]` and `<SPECIAL_10>`, which mark chat turns for Baichuan, InternLM and
+# Nemotron.
 _RESERVED = re.compile(
     r"""
       <\|reserved_(?:special_)?token_\d+\|>    # Llama 3, Kimi
@@ -37,28 +37,28 @@ _BLOCK_TOKENS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class MaskChoice:
-    """Which token is to stand for hidden ones."""
+    """The chosen mask token."""
 
     token: str
     token_id: int
     reason: str
     """One sentence: what it is and why it was chosen."""
     is_new: bool
-    """Whether it is appended to the vocabulary, so that models get one row more."""
+    """Whether it is added to the vocabulary, so the embedding grows by one row."""
 
 
 def choose_mask_token(tokenizer: TextTokenizer) -> MaskChoice:
     """Choose a tokenizer's mask token.
 
-    That is the declared one, unless it has another role too; else the first entry that the
-    vocabulary keeps free and that no text can spell; else a new one.
+    It is the declared one, unless that has another role; otherwise the first unused entry that no
+    text can spell; otherwise a new one.
     """
     declared = tokenizer.special_tokens.get("mask")
     also = [role for role, token in tokenizer.special_tokens.items() if token == declared]
     if also == ["mask"]:
         reason = f"the tokenizer declares {declared} as its mask token"
         return MaskChoice(str(declared), tokenizer.mask_id, reason, is_new=False)
-    unfit = f"the declared {declared} is the {also[0]} token as well; " if also else ""
+    unfit = f"the declared {declared} is also the {also[0]} token; " if also else ""
     vocabulary = tokenizer.vocabulary()
     for token, why in _candidates(tokenizer, vocabulary):
         if not _can_be_spelt(tokenizer, token):
@@ -84,20 +84,20 @@ def with_mask_token(tokenizer: TextTokenizer, choice: MaskChoice) -> TextTokeniz
     if changed.mask_id != choice.token_id:
         raise DataError(
             f"mask token {choice.token} has id {changed.mask_id} in this tokenizer, not "
-            f"{choice.token_id}: it was chosen for another one; choose again"
+            f"{choice.token_id}: it was chosen for another tokenizer; choose again"
         )
     return changed
 
 
 def refuse_if_present(corpus: Corpus | Path, mask_id: int) -> None:
-    """Refuse a mask token that some document of a corpus holds as text.
+    """Raise an error if a document of a corpus contains the mask token.
 
     Args:
         corpus: A corpus, or its folder.
-        mask_id: The id that is to stand for hidden tokens.
+        mask_id: Id of the mask token.
 
     Raises:
-        DataError: It occurs; the message names the first document and what to do.
+        DataError: It occurs; the message names the first document and a remedy.
         CheckpointError: The folder is damaged.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
@@ -114,10 +114,10 @@ def refuse_if_present(corpus: Corpus | Path, mask_id: int) -> None:
 def find_token(
     token_id: int, tokens: NDArray[np.integer], lengths: NDArray[np.int64]
 ) -> int | None:
-    """Return the number of the first document that holds an id; None if there is none.
+    """Return the index of the first document that contains an id; None if there is none.
 
     Args:
-        token_id: What to look for.
+        token_id: The id to search for.
         tokens: Documents end to end; may be a memory map.
         lengths: int64 [num_documents], in tokens.
     """
@@ -130,12 +130,12 @@ def find_token(
 
 
 def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, int]:
-    """Count the special tokens that a corpus's documents hold as text, beside the mask.
+    """Count the special tokens in a corpus's documents, except the mask token.
 
-    Some vocabularies give a special token's id to text that spells it.
+    Some vocabularies map text that spells a special token to the token's id.
 
     Returns:
-        Tokens that occur, and how often.
+        Counts by token, without zeros.
     """
     tokens_by_id = {
         tokenizer.special_ids[role]: token
@@ -152,26 +152,26 @@ def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, 
 
 
 def holds_mask(document_id: str, mask_id: int) -> str:
-    """Say that a document holds the mask token, and what to do."""
+    """Return the error message for a document that contains the mask token."""
     return (
-        f"document '{document_id}' holds the mask token (id {mask_id}), so hidden tokens could not "
-        "be told from text; leave out documents that spell it, or take another tokenizer"
+        f"document '{document_id}' contains the mask token (id {mask_id}), so hidden tokens and "
+        "text would look the same; remove documents that spell it, or use another tokenizer"
     )
 
 
 def _candidates(tokenizer: TextTokenizer, vocabulary: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield entries that could serve, the best first, each with the reason to take it."""
+    """Yield candidates, the best first, each with a reason."""
     taken = set(tokenizer.special_tokens.values())
     for token in _MASK_NAMES:
         if token in vocabulary and token not in taken:
-            yield token, f"the vocabulary has {token}, although nothing declares it"
+            yield token, f"the vocabulary has {token}, although it is not declared"
     reserved = [token for token in vocabulary if _RESERVED.fullmatch(token) and token not in taken]
     for token in sorted(reserved, key=vocabulary.__getitem__):
-        yield token, f"the vocabulary keeps {token} free for uses such as this"
+        yield token, f"the vocabulary reserves {token} for uses like this"
 
 
 def _can_be_spelt(tokenizer: TextTokenizer, token: str) -> bool:
-    """Tell whether text with this spelling would get the token's id, as in Unigram vocabularies."""
+    """Return whether text can spell the token and get its id, as in Unigram vocabularies."""
     masked = tokenizer.with_mask(token)
     return any(masked.mask_id in masked.encode(text) for text in (token, f"a {token} b{token}"))
 

@@ -1,4 +1,4 @@
-"""Several corpora of one tokenizer into one."""
+"""Merges several corpora of one tokenizer into one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from biphasic.files import complete_folder, is_complete, read_json, write_json
 
 
 def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
-    """Put built corpora together, or find it done: training with training documents.
+    """Merge built corpora, or find the result complete; training and held-out stay separate.
 
     Args:
         sources: Folders made by `build_corpus` with one tokenizer.
-        folder: Where `tokenizer/`, `train/` and `heldout/` go.
+        folder: Target folder of `tokenizer/`, `train/` and `heldout/`.
 
     Raises:
         ConfigError: The folder holds something else.
-        DataError: They were not made with one tokenizer, one is given twice, or is unfinished.
+        DataError: Their tokenizers differ, one is given twice, or one is unfinished.
         CheckpointError: A file is missing, truncated or changed.
     """
     records = [read_record(source) for source in sources]
@@ -35,7 +35,7 @@ def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
     if (folder / RECORD).is_file() and read_json(folder / RECORD) == merged:
         return folders
     _refuse_used(folder)
-    # All is checked before anything is written.
+    # Check everything before writing.
     train = _open_matching([part.train for part in parts])
     heldout = _open_matching([part.heldout for part in parts])
     for corpus in (train[0], heldout[0]):
@@ -48,15 +48,15 @@ def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
 
 
 def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
-    """Put corpora one after another; shards are linked, or copied to another file system.
+    """Concatenate corpora; shards are linked, or copied to another file system.
 
     Args:
-        sources: Corpus folders, in the order that the documents keep.
-        folder: Where the merged corpus appears once it is complete.
+        sources: Corpus folders, in document order.
+        folder: Target folder; it appears when complete.
 
     Raises:
         ConfigError: The folder is in use.
-        DataError: They were not made with one tokenizer, or one is given twice.
+        DataError: Their tokenizers differ, or one is given twice.
         CheckpointError: A file is missing, truncated or changed.
     """
     corpora = _open_matching(sources)
@@ -104,7 +104,7 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _refuse_used(folder: Path) -> None:
     if folder.exists():
-        raise ConfigError(f"{folder}: already there; choose another folder, or delete it")
+        raise ConfigError(f"{folder}: already exists; choose another folder, or delete it")
 
 
 def _refuse_mismatches(corpora: Sequence[Corpus]) -> None:
@@ -119,7 +119,7 @@ def _refuse_mismatches(corpora: Sequence[Corpus]) -> None:
                     "the same --tokenizer"
                 )
         if other := seen.get(corpus.content_hash):
-            raise DataError(f"{other} and {corpus.folder}: the same documents; give them once")
+            raise DataError(f"{other} and {corpus.folder}: the same documents; give only one")
         seen[corpus.content_hash] = corpus.folder
 
 

@@ -1,8 +1,8 @@
-"""How far each source of a corpus is read: limits, shares of tokens, and where they cut.
+"""Limits and shares of a corpus's sources, and where they end each source.
 
-Sources are read in order, and a limit cuts a source between two documents: the last one kept is
-the last with which its training documents stay within the limit. What is held out is what was met
-on the way there.
+Sources are read in order, and a limit ends a source between two documents: after the last one with
+which its training documents stay within the limit. Held-out documents are those before this
+point.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from numpy.typing import NDArray
 from biphasic.data.tokens.shards import LENGTHS
 
 POSITION = 0
-"""Column of a shard's index: the number of the document in its source, both splits counted."""
+"""Column of a shard's index: index of the document in its source, counting both splits."""
 
 
 MOST_BYTES_PER_TOKEN = 8
-"""Of text, on average; for how much to read of a source of which so many tokens are wanted."""
+"""Average bytes of text per token, an upper bound; limits how much of a source is read."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most of a source's training documents; None for no limit."""
+    """Maximum training documents and tokens of a source; None for no limit."""
 
     tokens: int | None = None
     documents: int | None = None
 
 
 class Reach:
-    """Follows a source's training documents until they fill a limit.
+    """Counts a source's training documents until they fill a limit.
 
     Attributes:
-        tokens: Of the documents kept.
-        documents: How many are kept; those without a token are not counted.
+        tokens: Tokens of the kept documents.
+        documents: Number of kept documents; empty ones are not counted.
         stop: Position of the first document that is not kept; None while the limit is not filled.
     """
 
@@ -47,7 +47,7 @@ class Reach:
         self.stop: int | None = None
 
     def extend(self, index: NDArray[np.int64]) -> None:
-        """Go on by a shard of training documents.
+        """Add a shard of training documents.
 
         Args:
             index: int64 [num_documents, columns], as in shards.
@@ -67,7 +67,7 @@ class Reach:
             last = int(is_filled.argmax())
             is_beyond = self.limit.tokens is not None and tokens[last] > self.limit.tokens
             num_kept = last if is_beyond else last + 1
-            # Not the position of the next document: it may not have been read yet.
+            # Not the position of the next document, which may not have been read yet.
             self.stop = int(index[last, POSITION]) + (not is_beyond)
         if num_kept:
             self.tokens, self.documents = int(tokens[num_kept - 1]), int(documents[num_kept - 1])
@@ -87,12 +87,12 @@ def fitting_quotas(shares: Sequence[float], available: Sequence[int]) -> list[in
 
 
 def largest_total(shares: Sequence[float], source: int, tokens: int) -> int:
-    """Return the largest total of which one source can give its share.
+    """Return the largest total for which a source can fill its share.
 
     Args:
-        shares: Of all sources.
-        source: Which of them has `tokens`.
-        tokens: What it has.
+        shares: Shares of all sources.
+        source: Index of the source.
+        tokens: Tokens of the source.
     """
     exact = [Fraction(share) for share in shares]
     return int(tokens * sum(exact) / exact[source])

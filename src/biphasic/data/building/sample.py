@@ -1,4 +1,4 @@
-"""A bounded sample of training text, for training a tokenizer on."""
+"""A bounded sample of training text for training a tokenizer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from biphasic.data.text.sources import read_documents
 from biphasic.errors import DataError
 
 SAMPLE_BYTES = 100_000_000
-"""The most text that a tokenizer is trained on."""
+"""Maximum text for training a tokenizer."""
 CONSIDERED_BYTES = 1_000_000_000
-"""The most text that this sample is drawn from: the beginning of each source."""
+"""Maximum text that the sample is drawn from: the beginning of each source."""
 
 
 def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
@@ -51,21 +51,21 @@ def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
 
 
 _MOST_OF_ONE = 16
-"""One document gives no more than this part of the sample."""
+"""A single document gives at most one part in this many of the sample."""
 
 
 class TextSample:
-    """Keeps texts by their hash, fewer and fewer as more come, in the order in which they came.
+    """Keeps a sample of texts chosen by hash, in their original order; it thins as more are added.
 
-    Of a long text only the beginning is considered: by itself it could push out all others. Which
-    texts are kept depends on nothing but the texts; all are while they fit.
+    Only the beginning of a long text is considered, as it could displace all others. The sample
+    depends only on the texts; all are kept while they fit.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
-            max_bytes: The most text to keep, in bytes of UTF-8.
+            max_bytes: Maximum text to keep, in bytes of UTF-8.
         """
         self._max_bytes = max_bytes
         self._kept: list[tuple[float, str]] = []
@@ -73,7 +73,7 @@ class TextSample:
         self._rate = 1.0
 
     def extend(self, texts: Iterable[str], *, max_bytes: int) -> None:
-        """Consider texts, `max_bytes` of them at most."""
+        """Add texts, at most `max_bytes` of them."""
         for text in texts:
             place = _place(text)
             considered, size = _beginning(text, self._max_bytes // _MOST_OF_ONE)
@@ -86,7 +86,7 @@ class TextSample:
                 return
 
     def texts(self) -> list[str]:
-        """Return what is kept."""
+        """Return the sample."""
         return [text for _, text in self._kept]
 
     def _thin_out(self) -> None:
@@ -106,5 +106,5 @@ def _beginning(text: str, max_bytes: int) -> tuple[str, int]:
 
 
 def _place(text: str) -> float:
-    # The other half of the digest decides what is held out; these must not depend on each other.
+    # The other half of the digest selects held-out texts; the two must be independent.
     return int.from_bytes(digest_of(text)[8:], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Which documents of a stream stay, and on which side of the held-out split they fall."""
+"""Selects documents of a stream, and assigns them to the training or held-out split."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CACHE_KIB = 64 * 1024
 
 
 class Selection:
-    """Chooses documents; one for all sources of a corpus, so that duplicates are found across them.
+    """Selects documents; shared by all sources of a corpus to find duplicates across them.
 
     Use it as a context manager: it may keep an index on disk.
 
     Attributes:
-        left_out: How many documents did not stay, by reason.
+        left_out: Number of skipped documents, by reason.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class Selection:
         deduplicate: bool = False,
         folder: Path | None = None,
     ) -> None:
-        """Begin without any document seen.
+        """Start without any document.
 
         Args:
-            heldout_fraction: Chance of a text to be held out, decided by its hash: equal texts
-                fall on the same side whatever their order, source and company.
-            min_characters: Shorter documents are left out.
-            max_characters: Longer documents are left out; None for no limit.
-            deduplicate: Leave out documents whose text was selected before.
-            folder: Where the index of texts seen may grow (40 bytes a document); the system's
-                folder for temporary files when not given.
+            heldout_fraction: Probability that a text is held out, decided by its hash: equal texts
+                get the same split whatever their order and source.
+            min_characters: Shorter documents are skipped.
+            max_characters: Longer documents are skipped; None for no limit.
+            deduplicate: Skip documents whose text was selected before.
+            folder: Folder for the index of seen texts (40 bytes per document); by default the
+                system's temporary folder.
         """
         self._heldout_fraction = heldout_fraction
         self._min_characters = min_characters
@@ -65,9 +65,9 @@ class Selection:
     def select(
         self, documents: Iterable[SourceDocument]
     ) -> Iterator[tuple[SourceDocument, CorpusSplit]]:
-        """Yield the documents that stay with their splits, and count the others.
+        """Yield the selected documents with their splits, and count the others.
 
-        Streams of several sources may be drawn from in turns.
+        Streams of several sources may be interleaved.
         """
         for document in documents:
             text_digest = digest_of(document.text)
@@ -77,13 +77,13 @@ class Selection:
                 yield document, document.split or split_of(text_digest, self._heldout_fraction)
 
     def mark(self) -> int:
-        """Return how many texts are remembered; what `forget` takes."""
+        """Return the number of texts in the index, for `forget`."""
         return len(self._seen) if self._seen is not None else 0
 
     def forget(self, mark: int) -> None:
-        """Forget the texts remembered since `mark`, so that they may be selected again.
+        """Remove the texts added since `mark`, so they may be selected again.
 
-        For whoever reads further than turns out to be needed.
+        For callers that read further than needed.
         """
         if self._seen is not None:
             self._seen.forget(mark)
@@ -101,25 +101,24 @@ class Selection:
 
 
 def digest_of(text: str) -> bytes:
-    """Return the 16 bytes that stand for a text: BLAKE2b of its UTF-8."""
+    """Return a 16-byte digest of a text: BLAKE2b of its UTF-8."""
     return hashlib.blake2b(text.encode("utf-8"), digest_size=_DIGEST_BYTES).digest()
 
 
 def split_of(text_digest: bytes, heldout_fraction: float) -> CorpusSplit:
-    """Decide a text's side by its digest alone."""
+    """Return a text's split by its digest alone."""
     place = int.from_bytes(text_digest[:8], "big") / 2**64
     return "heldout" if place < heldout_fraction else "train"
 
 
 class SeenDigests:
-    """A set of digests that may outgrow memory: a table in a temporary file.
+    """A set of digests that may exceed memory: a table in a temporary file.
 
-    The file is no record of anything, so neither journal nor flushing is needed: after a crash it
-    is only deleted.
+    The file needs no journal or flushing: after a crash it is deleted.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        # Named as `files.remove_partials` expects, which clears what a killed process leaves.
+        # `files.remove_partials` expects this name, and deletes the files of killed processes.
         self._folder = tempfile.TemporaryDirectory(prefix=".partial-seen-", dir=folder)
         path = Path(self._folder.name) / "seen.sqlite"
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -143,13 +142,13 @@ class SeenDigests:
         return self._count
 
     def add(self, digest: bytes) -> bool:
-        """Add a digest, and tell whether it is new."""
+        """Add a digest, and return whether it is new."""
         row = (digest, self._count)
         added = self._connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", row)
         self._count += added.rowcount
         return added.rowcount == 1
 
     def forget(self, count: int) -> None:
-        """Forget all but the first `count` digests."""
+        """Remove all except the first `count` digests."""
         self._connection.execute("DELETE FROM seen WHERE number >= ?", (count,))
         self._count = min(self._count, count)

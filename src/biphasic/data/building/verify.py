@@ -1,4 +1,4 @@
-"""Whether a corpus on disk is whole, and says the same everywhere."""
+"""Verifies that a corpus on disk is complete and consistent."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def verify_corpus(folder: Path) -> Corpus:
         The corpus, open.
 
     Raises:
-        CheckpointError: Something is damaged or missing; the message names the file.
-        DataError: `corpus.json` cannot be understood.
+        CheckpointError: A file is damaged or missing; the message names it.
+        DataError: `corpus.json` is not readable.
     """
     corpus = open_corpus(folder)
     details = corpus.details
     _check(
         sum(details["shard_documents"]) == len(corpus) == details["num_documents"],
         folder / "lengths.npy",
-        "its number of documents is not that of corpus.json",
+        "its number of documents differs from corpus.json",
     )
     _check(
         bool((corpus.lengths > 0).all()) and corpus.num_tokens == details["num_tokens"],
         folder / "lengths.npy",
-        "its lengths do not add up to the tokens of corpus.json",
+        "its lengths do not add up to the tokens in corpus.json",
     )
     num_names = sum(1 for _ in corpus.names())
     _check(
@@ -49,10 +49,10 @@ def verify_corpus(folder: Path) -> Corpus:
         _check(
             len(tokens) == num_tokens,
             file,
-            f"has {len(tokens)} tokens, and its documents {num_tokens}",
+            f"has {len(tokens)} tokens, but its documents {num_tokens}",
         )
         largest = _largest(tokens)
-        # Corpora of version 0.1 do not say how large their vocabulary is.
+        # Corpora of version 0.1 do not record their vocabulary size.
         _check(
             largest < details.get("vocab_size", np.inf),
             file,
@@ -61,19 +61,19 @@ def verify_corpus(folder: Path) -> Corpus:
     _check(
         content_hash_of(corpus) == corpus.content_hash,
         folder / DETAILS,
-        "its content hash is not that of the tokens",
+        "its content hash does not match the tokens",
     )
     return corpus
 
 
 def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
-    """Check what `build_corpus` made: both corpora, and that they fit the tokenizer.
+    """Verify the result of `build_corpus`: both corpora, and that they match the tokenizer.
 
     Returns:
         The training and the held-out corpus, open.
 
     Raises:
-        CheckpointError: Something is damaged or missing; the message names the file.
+        CheckpointError: A file is damaged or missing; the message names it.
         DataError: The folder holds no finished corpus.
     """
     read_record(folder)
@@ -85,7 +85,7 @@ def verify_build(folder: Path) -> tuple[Corpus, Corpus]:
 
 
 def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
-    """Read a corpus's tokenizer; check its files, and that the corpus was made with it.
+    """Read a corpus's tokenizer, and verify its files and that the corpus was made with it.
 
     Raises:
         CheckpointError: A file is damaged.
@@ -98,7 +98,7 @@ def verify_tokenizer(folder: Path, corpus: Corpus) -> TextTokenizer:
 
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
-    """Read a corpus's tokenizer, and check every byte of its files.
+    """Read a corpus's tokenizer, and verify its hashes.
 
     Raises:
         CheckpointError: A file is damaged.
@@ -108,11 +108,11 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Open a corpus, whatever its files say.
+    """Open a corpus, with clear errors for invalid files.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
-        DataError: It is no corpus.
+        DataError: It is not a corpus.
     """
     try:
         return Corpus(folder)

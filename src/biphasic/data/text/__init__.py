@@ -1,1 +1,1 @@
-"""Where text comes from: files, the hub, and the documentation of installed libraries."""
+"""Text sources: files, the hub, and the documentation of installed libraries."""

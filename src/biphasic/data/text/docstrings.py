@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Folders of packages that hold no documentation: tests, caches, vendored copies of others.
+# Package folders without documentation of their own: tests, caches, vendored copies.
 SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "test", "tests", "testing", "_tests", "idle_test", "site-packages"}
     | {"dist-packages", "_vendor", "_vendored", "vendored", "externals", "third_party"}
@@ -18,7 +18,7 @@ SKIPPED_FOLDERS = frozenset(
 )
 MAX_SIGNATURE_CHARACTERS = 240
 
-# Functions by which extension modules are documented from Python, as numpy, scipy and torch do.
+# Functions that document extension modules from Python, as in numpy, scipy and torch.
 _ATTACHING = frozenset({"add_newdoc", "add_docstr", "add_docstr_all", "add_newdoc_for_scalar_type"})
 _BRACES = {"{{": "{", "}}": "}"}
 _FORMAT_FIELD = re.compile(r"\{\{|\}\}|\{\w*\}")
@@ -27,10 +27,10 @@ _QUOTES = (b'"""', b"'''")
 
 @dataclass(frozen=True)
 class Docstring:
-    """One docstring as it stands in the source."""
+    """One docstring of a source file."""
 
     name: str
-    """Qualified name, module included."""
+    """Qualified name, including the module."""
     signature: str
     """`(x, ord=None)` without annotations; empty for modules."""
     text: str
@@ -38,9 +38,9 @@ class Docstring:
 
 
 def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Yield `(module name, file)` for a package's folder or a module's one file, in order.
+    """Yield `(module name, file)` for a package's folder or a single-file module, in order.
 
-    A stub (`.pyi`) comes after the source of the same name: extension modules have only stubs.
+    A stub (`.pyi`) comes after the source of the same name; extension modules have only stubs.
     """
     if root.is_file():
         yield package, root
@@ -56,7 +56,7 @@ def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
 def read_docstrings(path: Path, module: str) -> list[Docstring]:
     """Read the docstrings of a module, its classes, functions and methods.
 
-    A file that this Python cannot parse (a template, another version's syntax) has none.
+    A file that this Python cannot parse (a template, another version's syntax) gives none.
     """
     source = path.read_bytes()
     if not any(quotes in source for quotes in _QUOTES):
@@ -78,7 +78,7 @@ def _is_test(stem: str) -> bool:
 
 
 def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[Docstring]:
-    """Walk classes and functions, through `if` and `try`, but not into functions."""
+    """Walk classes and functions, through `if` and `try`, but not into function bodies."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             name = f"{prefix}.{node.name}"
@@ -144,7 +144,7 @@ def _owner(function: str, arguments: list[ast.expr], module: str) -> str:
 
 
 def _attached_texts(node: ast.expr) -> Iterator[tuple[str, str]]:
-    """Yield `(member, text)` of a string, a `(member, string)` pair or a list of pairs."""
+    """Yield `(member, text)` for a string, a `(member, string)` pair or a list of pairs."""
     if isinstance(node, ast.List):
         for element in node.elts:
             yield from _attached_texts(element)
@@ -157,7 +157,7 @@ def _attached_texts(node: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _string(node: ast.expr) -> str:
-    """The value of a string literal, of `"..." + "..."`, or of `"...".format(...)` unfilled."""
+    """Return the value of a string literal, of `"..." + "..."`, or of `"...".format(...)`."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

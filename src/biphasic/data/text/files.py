@@ -1,4 +1,4 @@
-"""Texts in files and folders: plain text, Markdown, JSON lines and Parquet, read as a stream."""
+"""Streams texts from files and folders: plain text, Markdown, JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _PARQUET_BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """One document as its file holds it."""
+    """One document of a file."""
 
     id: str
-    """The record's own `id`, or where it stands: `folder/file.jsonl:17`."""
+    """The record's own `id`, or its position: `folder/file.jsonl:17`."""
     text: str
     license: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """The files that a path stands for."""
+    """The files of a path."""
 
     root: Path
     """The folder that ids are relative to."""
     files: tuple[Path, ...]
-    """In the order of their relative paths."""
+    """Files in the order of their relative paths."""
     num_ignored: int
-    """Files of the folder that hold no text as far as their names tell, and hidden ones."""
+    """Number of files without a text suffix, and of hidden ones."""
 
     def name_of(self, file: Path) -> str:
         """Return a file's path relative to the root, with `/` on every system."""
@@ -49,10 +49,10 @@ class TextFiles:
 
 
 def find_text_files(path: Path) -> TextFiles:
-    """List the text files that a path stands for: itself, or all below it.
+    """List the text files of a path: itself, or all below it.
 
     Raises:
-        DataError: There is no such path, or nothing at it that can be read.
+        DataError: The path does not exist, or has no readable text files.
     """
     supported = f"supported are {', '.join(_READERS)}"
     if path.is_file():
@@ -72,11 +72,11 @@ def find_text_files(path: Path) -> TextFiles:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """List all files below a folder, in no order.
+    """List all files below a folder, in no particular order.
 
     Raises:
-        DataError: A part of it cannot be read, or lies elsewhere; hidden parts are not looked at
-            so closely.
+        DataError: A part of it cannot be read, or is a linked folder; hidden parts are not
+            checked.
     """
 
     def refuse(error: OSError) -> None:
@@ -87,29 +87,29 @@ def list_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, onerror=refuse):
         for below in (Path(place, name) for name in folders):
             if below.is_symlink() and not is_hidden(below, folder):
-                raise DataError(f"{below}: a linked folder; give it as a source of its own")
+                raise DataError(f"{below}: a linked folder; list it as a separate source")
         for file in (Path(place, name) for name in names):
             if os.path.isfile(file):  # noqa: PTH113 - `is_file` raises where access is denied
                 files.append(file)
             elif _reader_of(file) and not is_hidden(file, folder):
-                raise DataError(f"{file}: no readable file (a link to nothing?); mend or remove it")
+                raise DataError(f"{file}: not readable (a broken link?); repair or remove it")
     return files
 
 
 def is_hidden(file: Path, root: Path) -> bool:
-    """Tell whether a path below `root` is hidden, or below something that is."""
+    """Return whether a path below `root` is hidden, or inside something hidden."""
     return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
 def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]:
     """Read every document of a file or folder, one at a time.
 
-    Plain text and Markdown files are one document each, named by their relative path. The others
-    hold one document a row, whose text is in `column`; `id` (text or a whole number) and
-    `license` are read where a row has them. A null text is an empty document.
+    Plain text and Markdown files are one document each, named by their relative path. Other files
+    hold one document per row, with its text in `column`; `id` (text or an integer) and `license`
+    are read if present. A null text is an empty document.
 
     Raises:
-        DataError: A file is missing, damaged or not what its name says, or a row has no text;
+        DataError: A file is missing, damaged or not of its suffix's format, or a row has no text;
             the message names file and row.
     """
     found = find_text_files(path)
@@ -121,7 +121,7 @@ def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]
 
 
 def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
-    """Return count, bytes and a hash of relative names, sizes and times of files."""
+    """Return count, total bytes and a hash of the relative names, sizes and times of files."""
     listed = sorted(
         (file.relative_to(root).as_posix(), file.stat().st_size, file.stat().st_mtime_ns)
         for file in files
@@ -132,16 +132,16 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> TextRecord:
-    """Make a document of a row.
+    """Convert a row to a document.
 
     Args:
         row: A JSON object, or a row of a table.
-        column: Which value is the text.
-        place: Names the document if the row has no `id`.
-        where: File and line, for the message.
+        column: Key of the text.
+        place: The document's id if the row has none.
+        where: File and line, for error messages.
 
     Raises:
-        DataError: The column is missing, or holds something else than text.
+        DataError: The column is missing, or is not text.
     """
     if column not in row:
         raise DataError(missing_column(column, row, where=where))
@@ -150,7 +150,7 @@ def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) ->
         text = ""
     if not isinstance(text, str):
         kind = type(text).__name__
-        raise DataError(f"{where}: '{column}' holds no text but a value of type {kind}")
+        raise DataError(f"{where}: '{column}' is not text but a value of type {kind}")
     own_id, license_ = row.get("id"), row.get("license")
     if isinstance(own_id, int) and not isinstance(own_id, bool):
         own_id = str(own_id)
@@ -162,7 +162,7 @@ def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) ->
 
 
 def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
-    """Say which column is missing, and which one was perhaps meant."""
+    """Return a message for a missing column, with a suggestion."""
     names = sorted(columns)
     listed = f"; there are {', '.join(names)}" if names else "; there are none"
     close = nearest(column, names)
@@ -173,7 +173,7 @@ def missing_column(column: str, columns: Iterable[str], *, where: str) -> str:
 def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
     del column  # the whole file is the text
     if file.stat().st_size > _MOST_WHOLE_BYTES:
-        raise DataError(f"{file}: a document of more than 1 GiB; make it JSON lines, or divide it")
+        raise DataError(f"{file}: a document of more than 1 GiB; split it, or use JSON lines")
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -190,19 +190,19 @@ def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]
 
 
 def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
-    """Parse one line; a blank one gives None."""
+    """Parse one line; a blank line gives None."""
     if not line.strip():
         return None
     try:
-        # Only a file's first line may begin with a byte-order mark.
+        # Only a file's first line may start with a byte order mark.
         row = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 (byte {error.start}); convert it first") from None
-    except (ValueError, RecursionError) as error:  # some numbers are refused without its own error
+    except (ValueError, RecursionError) as error:  # some numbers raise no JSON error
         raise DataError(f"{where}: not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise DataError(f'{where}: expected one JSON object a line, such as {{"text": "..."}}')
-    # JSON can spell half of a surrogate pair, which is no text: UTF-8 cannot hold it.
+        raise DataError(f'{where}: expected one JSON object per line, such as {{"text": "..."}}')
+    # JSON can encode an unpaired surrogate, which is invalid in UTF-8.
     if b"\\ud" in line or b"\\uD" in line:
         _refuse_half_pairs(row, where=where)
     return row
@@ -216,17 +216,17 @@ def _refuse_half_pairs(row: Mapping[str, Any], *, where: str) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where}: '{name}' holds half of a surrogate pair (character {error.start}), "
-                "which is no valid text"
+                f"{where}: '{name}' holds an unpaired surrogate (character {error.start}), "
+                "which is not valid text"
             ) from None
 
 
 def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
-    import pyarrow as pa  # noqa: PLC0415 - commands that only name files start sooner
+    import pyarrow as pa  # noqa: PLC0415 - keeps other commands fast to start
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        # Both keep memory flat: by default the whole file is fetched, and never let go.
+        # Both keep memory flat: by default the whole file is read and kept.
         buffering = {"pre_buffer": False, "buffer_size": _PARQUET_BUFFER_BYTES}
         with pq.ParquetFile(file, **buffering) as parquet:
             columns = _text_columns(parquet.schema_arrow, column, file)
@@ -237,8 +237,8 @@ def _read_parquet(file: Path, name: str, column: str) -> Iterator[TextRecord]:
                     place, where = f"{name}:{row}", f"{file}:row {row}"
                     yield record_of(values, column=column, place=place, where=where)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        told = " ".join(str(error).split())
-        raise DataError(f"{file}: damaged, or no Parquet file ({told})") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file}: damaged, or not a Parquet file ({reason})") from None
 
 
 def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
@@ -254,12 +254,12 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
-        raise DataError(f"{file}: '{column}' holds no text but values of type {kind}")
+        raise DataError(f"{file}: '{column}' is not text but values of type {kind}")
     return [column, *extra]
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    """Yield a file's lines, decompressed as its suffix says."""
+    """Yield a file's lines, decompressed according to its suffix."""
     number = 0
     try:
         for line in read_lines(file):

@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub, or local copies of them, through the one `load_dataset`.
+"""Hub datasets or local copies of them, read with `load_dataset`.
 
-The hub's libraries are imported when something is read or fetched: they take seconds, and most
-commands only look for local copies.
+The hub's libraries take seconds to import, so they are imported only when needed; most commands
+only look for local copies.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ROWS_AT_ONCE = 256
 _LOCAL = "or give a local copy"
-_OFFLINE = f"the hub is switched off (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
+_OFFLINE = f"hub access is disabled (HF_HUB_OFFLINE or HF_DATASETS_OFFLINE); unset it, {_LOCAL}"
 _UNREACHABLE = f"the hub cannot be reached; check the connection, {_LOCAL}"
 _NEEDS_CODE = (
-    "needs code of its own to be read, which the datasets library no longer runs; give a local "
+    "needs custom code to be read, which the datasets library no longer runs; give a local "
     "copy in a common format (Parquet, JSON lines, CSV)"
 )
-# By the names of errors of huggingface_hub; narrow kinds before those that they are kinds of.
+# By the names of huggingface_hub's errors; subclasses come before their base classes.
 _MEANINGS: Mapping[str, str] = {
-    "GatedRepoError": "ask for access on its page of the hub, then log in with `hf auth login`",
+    "GatedRepoError": "request access on its hub page, then log in with `hf auth login`",
     "RevisionNotFoundError": "the hub has no such revision",
     "RepositoryNotFoundError": (
         "not on the hub, or private; check the name, or log in with `hf auth login`"
@@ -52,11 +52,11 @@ class HubTable:
     """Dataset, config, split and revision (the commit, or None with `local` for a copy)."""
 
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
-        """Yield rows as plain dictionaries of some columns, a few hundred fetched at a time.
+        """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.
 
         Args:
-            columns: Columns that must be there.
-            optional: Columns to add where they are there.
+            columns: Required columns.
+            optional: Columns to include if they exist.
 
         Raises:
             DataError: A column is missing, or rows cannot be read.
@@ -89,16 +89,15 @@ def open_hub(
 
     Args:
         dataset: Hub id (`owner/name`), or path of a folder in the hub's layout.
-        config: Name of a configuration, where there are several.
+        config: Name of a configuration, if there are several.
         split: Name of a split; without streaming also a slice such as `train[:1000]`.
-        revision: Branch, tag or commit on the hub; the newest when not given. Local copies have
-            none.
-        streaming: Read rows over the network as they are needed, rather than download first.
-        copies: Folder with local copies as `owner/name/`, which go before the hub.
+        revision: Branch, tag or commit on the hub; by default the newest. Local copies have none.
+        streaming: Read rows over the network on demand instead of downloading first.
+        copies: Folder of local copies as `owner/name/`, used instead of the hub.
 
     Raises:
-        DataError: The hub cannot be reached, or there is no such dataset, configuration or split,
-            or the dataset needs code of its own.
+        DataError: The hub cannot be reached, the dataset, configuration or split does not exist,
+            or the dataset needs custom code.
     """
     local = _find_copy_without_revision(dataset, copies, revision)
     commit = None if local else resolve_revision(dataset, revision)
@@ -117,7 +116,7 @@ def open_hub(
                 cache_dir=_cache_of(local) if local else None,
             )
     except ValueError as error:
-        # The library says in many words what is wrong with names: look and tell.
+        # The library's messages about wrong names are long, so look up the names ourselves.
         names = {"config": config, "split": split, "commit": commit}
         reason = _wrong_name(place, **names, streaming=streaming) or one_line(error)
         raise DataError(f"{describe(origin)}: {reason}") from None
@@ -136,10 +135,10 @@ def hub_fingerprint(
 ) -> dict[str, Any]:
     """Return what determines a split's rows, without reading them.
 
-    That is the commit on the hub, or names, sizes and times of a local copy's files.
+    These are the commit on the hub, or names, sizes and times of a local copy's files.
 
     Raises:
-        DataError: The hub cannot be reached, or there is no such dataset or revision.
+        DataError: The hub cannot be reached, or the dataset or revision does not exist.
     """
     local = _find_copy_without_revision(dataset, copies, revision)
     commit = None if local else resolve_revision(dataset, revision)
@@ -148,10 +147,10 @@ def hub_fingerprint(
 
 
 def find_copy(dataset: str, copies: Path | None) -> Path | None:
-    """Return the folder that stands for a dataset, or None if it is to come from the hub.
+    """Return the local folder of a dataset, or None to use the hub.
 
     Raises:
-        DataError: It is neither a folder nor a name that the hub could know.
+        DataError: It is neither a folder nor a valid hub name.
     """
     folder = expanded(dataset)
     if dataset and folder.is_dir():
@@ -165,25 +164,25 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
 def _find_copy_without_revision(
     dataset: str, copies: Path | None, revision: str | None
 ) -> Path | None:
-    """Return a local copy, which is the only revision of itself.
+    """Return a local copy; it has no revisions.
 
     Raises:
-        DataError: Another revision was asked for.
+        DataError: A revision was requested.
     """
     local = find_copy(dataset, copies)
     if local and revision:
         raise DataError(
-            f"hf:{dataset}: the local copy has no revision '{revision}'; leave the revision out, "
+            f"hf:{dataset}: the local copy has no revision '{revision}'; omit the revision, "
             "or the copy"
         )
     return local
 
 
 def _cache_of(local: Path) -> str:
-    """Return where the library may keep what it makes of a local copy.
+    """Return the library's cache folder for a local copy.
 
-    By itself it would know a copy by the name of its folder alone, and give the old rows of one
-    that was changed, or of another one of that name.
+    By default the library identifies a copy by its folder name only, and would return the old rows
+    of a changed copy or of another one with the same name.
     """
     import datasets.config  # noqa: PLC0415
 
@@ -192,16 +191,16 @@ def _cache_of(local: Path) -> str:
 
 
 def _copy_fingerprint(local: Path) -> dict[str, Any]:
-    # Downloads leave notes of their own in `.cache`, which change while the data stays.
+    # Downloads write notes to `.cache`, which change while the data stay the same.
     files = (file for file in list_files(local) if not is_hidden(file, local))
     return files_fingerprint(local, files)
 
 
 def resolve_revision(dataset: str, revision: str | None) -> str:
-    """Return the commit that a branch or tag of a hub dataset stands for now.
+    """Return the current commit of a branch or tag of a hub dataset.
 
     Raises:
-        DataError: The hub cannot be reached, or there is no such dataset or revision.
+        DataError: The hub cannot be reached, or the dataset or revision does not exist.
     """
     if revision and _COMMIT.fullmatch(revision):
         return revision
@@ -214,32 +213,32 @@ def resolve_revision(dataset: str, revision: str | None) -> str:
         at = f" at revision '{revision}'" if revision else ""
         raise DataError(f"hf:{dataset}{at}: {explain(error)}") from None
     if not commit:
-        raise DataError(f"hf:{dataset}: the hub names no commit; give a full one as revision")
+        raise DataError(f"hf:{dataset}: the hub returned no commit; set a full one as revision")
     return commit
 
 
 def describe(origin: dict[str, Any]) -> str:
-    """Name a table for a message: `hf:owner/name, config a, split train`."""
+    """Return a table's name for messages: `hf:owner/name, config a, split train`."""
     config = f", config {origin['config']}" if origin["config"] else ""
     return f"hf:{origin['dataset']}{config}, split {origin['split']}"
 
 
 def library_errors() -> tuple[type[Exception], ...]:
-    """Return what the hub's libraries raise; wrong names are a ValueError."""
+    """Return the errors of the hub's libraries; wrong names are a ValueError."""
     import pyarrow as pa  # noqa: PLC0415
     from datasets.exceptions import DatasetsError  # noqa: PLC0415
     from huggingface_hub.errors import HTTPError  # noqa: PLC0415  # pyright: ignore[reportPrivateImportUsage]  # httpx's, or its successor's
 
-    # RuntimeError is for a dataset with code of its own.
+    # RuntimeError is raised for a dataset with custom code.
     return DatasetsError, HTTPError, pa.ArrowException, OSError, RuntimeError
 
 
 def explain(error: BaseException) -> str:
-    """Say in one line what an error of the hub's libraries means and what to do."""
+    """Return a one-line explanation of an error of the hub's libraries, with a remedy."""
     from huggingface_hub import errors  # noqa: PLC0415
 
     chain = list(_chain(error))
-    # datasets cuts the chain of causes and leaves the name alone.
+    # datasets drops the chain of causes and keeps only the name.
     if any("OfflineModeIsEnabled" in f"{type(part).__name__} {part}" for part in chain):
         return _OFFLINE
     for name, meaning in _MEANINGS.items():
@@ -247,7 +246,7 @@ def explain(error: BaseException) -> str:
             return meaning
     if "scripts are no longer supported" in str(error):
         return _NEEDS_CODE
-    # The first cause says what happened; those above it only that something did.
+    # The first cause is the most specific.
     if isinstance(error, errors.HfHubHTTPError):
         return f"the hub refuses to answer; try again later, {_LOCAL} ({one_line(chain[-1])})"
     if isinstance(error, errors.HTTPError | ConnectionError):  # pyright: ignore[reportPrivateImportUsage]
@@ -256,13 +255,13 @@ def explain(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text without line breaks; its type where it has none."""
+    """Return an error's text without line breaks, or its type if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the hub's libraries from drawing bars and logging retries, for the block only."""
+    """Disable progress bars and retry logs of the hub's libraries within the block."""
     import datasets.utils  # noqa: PLC0415
     import huggingface_hub.utils  # noqa: PLC0415
 
@@ -271,7 +270,7 @@ def quiet() -> Iterator[None]:
             logger = logging.getLogger(name)
             undo.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL)
-        # Where the environment decides about bars, the libraries warn and leave things alone.
+        # If the environment controls progress bars, the libraries warn and change nothing.
         undo.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", UserWarning)
         for library in (datasets.utils, huggingface_hub.utils):
@@ -284,7 +283,7 @@ def quiet() -> Iterator[None]:
 def _origin(
     dataset: str, *, config: str | None, split: str, commit: str | None, local: Path | None
 ) -> dict[str, Any]:
-    # A folder is named without its path: the same copy elsewhere is the same data.
+    # Folders are named without their path: the same copy elsewhere is the same data.
     is_path = local is not None and expanded(dataset) == local
     name = local.resolve().name if local and is_path else dataset
     origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
@@ -294,7 +293,7 @@ def _origin(
 def _wrong_name(
     place: str, *, config: str | None, split: str, commit: str | None, streaming: bool
 ) -> str:
-    """Tell which of config and split the dataset lacks; empty when it lacks neither."""
+    """Return a message about a missing config or split; empty if neither is missing."""
     import datasets  # noqa: PLC0415
 
     try:
@@ -308,7 +307,7 @@ def _wrong_name(
                 return f"no config '{config}'{nearest(config, configs)}"
             splits = datasets.get_dataset_split_names(place, config, revision=commit)
     except (*library_errors(), ValueError):
-        return ""  # the first error says more
+        return ""  # the original error is more specific
     name = split.partition("[")[0]
     if name not in splits:
         return f"no split '{name}'{nearest(name, splits)}"

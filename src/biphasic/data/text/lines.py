@@ -1,4 +1,4 @@
-"""Lines of files, unpacked on the way, in bounded memory whatever a file holds."""
+"""Reads lines of files, decompressed, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import zstandard
 from biphasic.errors import DataError
 
 LONGEST_LINE = 1 << 28
-"""In bytes: far more than any document has."""
+"""In bytes; far longer than any document."""
 PACKING_ERRORS = (zlib.error, zstandard.ZstdError, EOFError)
-"""What damaged data raise that are being unpacked."""
-# Four packed bytes can hold 128 KiB, so this unpacks to 16 MiB at most.
+"""Errors raised while damaged data are decompressed."""
+# Four compressed bytes can hold 128 KiB, so this decompresses to at most 16 MiB.
 _READ_BYTES = 1 << 9
-# Text takes a hundredth of its size at best. Small files may be as empty as they like.
+# Text compresses at most a hundredfold. Small files may compress more.
 _MOST_RATIO = 1000
 _LARGE = 1 << 24
 _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
@@ -29,12 +29,12 @@ _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
-    r"""Yield a file's lines, `\n` included, unpacked if its suffix is `.gz` or `.zst`.
+    r"""Yield a file's lines, including `\n`, decompressed if its suffix is `.gz` or `.zst`.
 
     Raises:
-        DataError: A line is too long, or the file unpacks to far more than text ever does.
-        OSError: It cannot be opened.
-        Exception: One of `PACKING_ERRORS`: its packed data are damaged.
+        DataError: A line is too long, or the file decompresses to far more than any text.
+        OSError: The file cannot be opened.
+        Exception: One of `PACKING_ERRORS`: the compressed data are damaged.
     """
     open_decompressor = _DECOMPRESSORS.get(file.suffix.lower())
     with file.open("rb") as stream:
@@ -58,12 +58,12 @@ def _too_long(file: Path) -> DataError:
 def _decompress(
     file: Path, stream: io.BufferedReader, open_decompressor: Callable[[], Any]
 ) -> Iterator[bytes]:
-    """Yield what a stream of compressed members (or frames) holds.
+    """Yield the content of a stream of compressed members (or frames).
 
-    Written out because zstandard's own reader takes a truncated file for a complete one.
+    zstandard's own reader is not used: it accepts a truncated file as complete.
 
     Raises:
-        EOFError: The stream is empty, or its last member incomplete.
+        EOFError: The stream is empty, or its last member is incomplete.
     """
     decompressor = None
     num_unpacked = 0
@@ -76,8 +76,8 @@ def _decompress(
         num_unpacked += len(unpacked)
         if num_unpacked > max(_LARGE, _MOST_RATIO * stream.tell()):
             raise DataError(
-                f"{file}: unpacks to more than {_MOST_RATIO:,} times its size, which no text does; "
-                "unpack it yourself to see what it holds"
+                f"{file}: decompresses to more than {_MOST_RATIO:,} times its size, unlike text; "
+                "decompress it manually to check its content"
             )
         yield unpacked
         rest = b""
@@ -88,7 +88,7 @@ def _decompress(
 
 
 def _split(chunks: Iterator[bytes], file: Path) -> Iterator[bytes]:
-    """Cut a stream of bytes behind its line ends; the parts of a long line are joined once."""
+    """Split a stream of bytes after its line ends; the parts of a long line are joined once."""
     pending: list[bytes] = []
     num_pending = 0
     for chunk in chunks:

@@ -1,9 +1,9 @@
 """Near-duplicates by shared word shingles, in time linear in the text.
 
-A text's shingles are its runs of eight consecutive words, lower-cased, punctuation and layout
-ignored (Broder 1997, "On the resemblance and containment of documents"). Containment is the share
-of a text's shingles that a collection holds. All shingles are kept, not a sketch of them, so the
-rule has no chance in it apart from collisions of 64-bit hashes.
+A text's shingles are its runs of eight consecutive words, lower-cased, without punctuation and
+layout (Broder 1997, "On the resemblance and containment of documents"). Containment is the share of
+a text's shingles that a collection holds. All shingles are kept, not a sketch, so the result is
+exact except for collisions of 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SHINGLE_WORDS = 8
 MAX_CONTAINMENT = 0.5
 
 _WORD = re.compile(r"[^\W_]+")
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication loses nothing
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication is invertible
 
 
 class Shingler:
-    """Turns texts into shingles, remembering the hash of each word."""
+    """Converts texts to shingles, caching the hash of each word."""
 
     def __init__(self) -> None:
         self._hashes: dict[str, int] = {}
@@ -49,18 +49,18 @@ class Shingler:
 
 
 class ShingleIndex:
-    """The shingles of a collection of texts; tells how much of another text they hold."""
+    """The shingles of a collection of texts, for measuring containment."""
 
     def __init__(self, collection: Iterable[NDArray[np.uint64]]) -> None:
         self._known = np.sort(np.concatenate([np.zeros(0, np.uint64), *collection]))
 
     def containment(self, shingles: NDArray[np.uint64]) -> float:
-        """Share of a text's shingles that the collection holds, 0 to 1."""
+        """Return the share of a text's shingles that the collection holds, 0 to 1."""
         if not (len(shingles) and len(self._known)):
             return 0.0
         places = np.minimum(np.searchsorted(self._known, shingles), len(self._known) - 1)
         return float(np.mean(self._known[places] == shingles))
 
     def holds(self, shingles: NDArray[np.uint64]) -> bool:
-        """Tell whether half of a text or more is in the collection: a near-duplicate."""
+        """Return whether the collection holds at least half of a text: a near-duplicate."""
         return self.containment(shingles) >= MAX_CONTAINMENT

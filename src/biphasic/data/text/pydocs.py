@@ -1,4 +1,4 @@
-"""The built-in corpus: the English documentation that every installation already has."""
+"""The built-in corpus: English documentation of the installed Python libraries."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from biphasic.errors import DataError
 Split = Literal["train", "validation", "test"]
 
 PYDOCS_VERSION = 1
-"""Raised by hand whenever the same libraries would give other documents."""
+"""Increase by hand whenever the same libraries would give different documents."""
 STANDARD_LIBRARY = "python"
-# Library -> the packages it installs. What is not installed is not part of the corpus. Test and
-# lint tools are left out, so that the text is the same with and without them.
+# Libraries and their packages. Those not installed are not part of the corpus. Test and lint tools
+# are omitted: the text does not depend on them.
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "absl-py": ("absl",),
     "anyio": ("anyio",),
@@ -113,7 +113,7 @@ class Document:
     text: str
     """Name and signature, a blank line, the cleaned docstring."""
     module: str
-    """The file's module, which decides the split."""
+    """Module of the file, which decides the split."""
     library: str
     """A key of `LIBRARIES`, or `python`."""
     split: Split
@@ -122,8 +122,8 @@ class Document:
 def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     """Read the documentation of the standard library and of the installed `LIBRARIES`.
 
-    Sorted by id, without duplicates, and without near-duplicates across splits; the result
-    depends on nothing but the versions of Python and of those libraries.
+    They are sorted by id, without duplicates, and without near-duplicates across splits. The result
+    depends only on the versions of Python and of those libraries.
 
     Args:
         libraries: Keys of `LIBRARIES`, or `python`, to read; all when None.
@@ -134,7 +134,7 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     return list(_load_documents(None if libraries is None else tuple(sorted(set(libraries)))))
 
 
-# A study's corpus and its built-in tasks are made of the same documents, one after the other.
+# A study's corpus and its built-in tasks are made from the same documents in sequence.
 @lru_cache(maxsize=1)
 def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
     with _collector_paused():
@@ -155,7 +155,7 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
 
 
 def installed_versions(libraries: Collection[str] | None = None) -> dict[str, str]:
-    """Return the versions of those libraries that are installed: what the documents depend on."""
+    """Return the versions of the installed libraries, which determine the documents."""
     wanted = LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]
     found = {}
     for library in wanted:
@@ -178,7 +178,7 @@ def locate_package(package: str) -> Path | None:
 
 
 def read_package(root: Path, package: str, *, library: str) -> Iterator[Document]:
-    """Read every usable docstring below a package's folder; sources are parsed, never run."""
+    """Read every usable docstring below a package's folder, without running any code."""
     for module, path in find_modules(root, package):
         split = split_of(module)
         for docstring in read_docstrings(path, module):
@@ -187,7 +187,7 @@ def read_package(root: Path, package: str, *, library: str) -> Iterator[Document
 
 
 def split_of(module: str) -> Split:
-    """Assign a module, and all that its file documents, to a split by the hash of its name."""
+    """Assign a module, with everything its file documents, to a split by the hash of its name."""
     digest = hashlib.sha256(f"pydocs:{module}".encode()).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     if place < TEST_SHARE:
@@ -196,13 +196,13 @@ def split_of(module: str) -> Split:
 
 
 def document_text(docstring: Docstring) -> str:
-    """Clean a docstring and put its name and signature above it; empty if it is of no use."""
+    """Clean a docstring and prepend its name and signature; empty if it is not useful."""
     body = clean(docstring.text)
     signature = docstring.signature
     first, _, rest = body.partition("\n")
     written = _SIGNATURE_LINE.fullmatch(first)
     if written and written["name"] == docstring.name.rpartition(".")[2]:
-        # Extension modules write the signature themselves, as the docstring's first line.
+        # Extension modules write the signature as the docstring's first line.
         signature, body = written["signature"], rest.strip()
     if not is_useful(body):
         return ""
@@ -218,7 +218,7 @@ def clean(text: str) -> str:
 
 
 def is_useful(body: str) -> bool:
-    """Tell English prose of some length from tiny texts, tables, code, licences."""
+    """Return whether a text is English prose of some length: no table, code or license."""
     if not MIN_CHARACTERS <= len(body) <= MAX_CHARACTERS or _LICENCE.search(body):
         return False
     prose = _DOCTEST.sub("", body)
@@ -230,7 +230,7 @@ def is_useful(body: str) -> bool:
 
 
 def drop_duplicates(documents: Iterable[Document]) -> list[Document]:
-    """Sort by id; keep the first of each id, and of each text below the signature."""
+    """Sort by id; keep the first document of each id, and of each text below the signature."""
     kept: dict[str, Document] = {}
     bodies: set[bytes] = set()
     for document in sorted(documents, key=lambda document: document.id):
@@ -243,10 +243,11 @@ def drop_duplicates(documents: Iterable[Document]) -> list[Document]:
 
 
 def separate_splits(documents: Iterable[Document]) -> list[Document]:
-    """Drop near-duplicates across splits, so that no split quotes another.
+    """Drop near-duplicates across splits.
 
-    Validation gives way to test, train to both; then a held-out document goes if train or the
-    other held-out split still holds half of it (a short text inside a long one).
+    Test documents are kept over validation, and both over train. Then a held-out document is
+    dropped if train or the other held-out split still contains half of it (a short text inside a
+    long one).
     """
     shingler = Shingler()
     by_split: dict[str, dict[str, Document]] = {"train": {}, "validation": {}, "test": {}}
@@ -269,13 +270,13 @@ def separate_splits(documents: Iterable[Document]) -> list[Document]:
 
 
 def body_of(document: Document) -> str:
-    """The text below the signature line."""
+    """Return the text below the signature line."""
     return document.text.partition("\n\n")[2]
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector: it costs a third of the time and finds nothing here."""
+    """Pause the cyclic garbage collector, which takes a third of the time to free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

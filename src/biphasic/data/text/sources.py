@@ -1,4 +1,4 @@
-"""Where a corpus's text comes from: the built-in documentation, files, or datasets of the hub."""
+"""Text sources of a corpus: the built-in documentation, files, or hub datasets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from biphasic.files import expanded, is_folder
 BUILTIN = "builtin:pydocs"
 _HUB = "hf:"
 _TRUTH = {"true": True, "false": False}
-# A corpus splits in two: the built-in test split belongs to the tasks made from the same texts.
+# The built-in test split is excluded: it belongs to the tasks made from the same texts.
 _BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
     "train": "train",
     "validation": "heldout",
@@ -39,7 +39,7 @@ _BUILTIN_SPLITS: Mapping[str, Literal["train", "heldout"]] = {
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A dataset of the hub as `hf:ID?name=CONFIG&split=SPLIT...` names it."""
+    """A hub dataset, written as `hf:ID?name=CONFIG&split=SPLIT...`."""
 
     dataset: str
     """Hub id, or path of a local folder in the hub's layout."""
@@ -57,21 +57,21 @@ class SourceDocument:
     id: str
     text: str
     split: Literal["train", "heldout"] | None
-    """None where the hash of the text decides."""
+    """None if the hash of the text decides."""
     license: str = ""
 
 
 class SourceConfig(Config):
-    """One source of text; a plain string stands for its `source` alone."""
+    """One text source; a plain string is shorthand for its `source`."""
 
     source: str
     """`builtin:pydocs`; a file or folder; or `hf:ID?name=CONFIG&split=SPLIT&revision=...`."""
     column: str = "text"
-    """Which column of a table, or value of a JSON line, is the text."""
+    """Column of a table, or key of a JSON line, that holds the text."""
     share: PositiveFloat | None = None
-    """Share of the corpus's tokens, in any unit; for all sources of a corpus or for none."""
+    """Share of the corpus's tokens, in any unit; set it for all sources or none."""
     license: str = ""
-    """Licence of documents that do not state their own; only recorded."""
+    """License of documents that do not state their own; only recorded."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,9 +84,9 @@ class SourceConfig(Config):
             raise ValueError(f"unknown source '{self.source}' (did you mean '{BUILTIN}'?)")
         if not self.source.strip():
             raise ValueError("source is empty")
-        # By value: a configuration written out in full must load again.
+        # Compare values, because a fully written configuration must load again.
         if self.is_builtin and self.column != SourceConfig.model_fields["column"].default:
-            raise ValueError(f"'{self.source}' has no columns; leave 'column' away")
+            raise ValueError(f"'{self.source}' has no columns; omit 'column'")
         if (hub := self.hub) and hub.column and "column" in self.model_fields_set:
             raise ValueError(f"'{self.source}': give the column once, in the source or beside it")
         return self
@@ -98,18 +98,18 @@ class SourceConfig(Config):
 
     @property
     def hub(self) -> HubSource | None:
-        """The dataset that it names; None for other sources."""
+        """The dataset; None for other sources."""
         return parse_hub(self.source) if self.source.startswith(_HUB) else None
 
     @property
     def path(self) -> Path | None:
-        """The file or folder that it names; None for other sources."""
+        """The file or folder; None for other sources."""
         if self.is_builtin or self.source.startswith(_HUB):
             return None
         return expanded(self.source)
 
     def anchored(self, base: Path) -> SourceConfig:
-        """Return the source with a relative path taken from `base`."""
+        """Return the source with a relative path resolved against `base`."""
         if self.path:
             return self.model_copy(update={"source": str(base / self.path)})
         if self.hub and is_folder(folder := base / expanded(self.hub.dataset)):
@@ -119,7 +119,7 @@ class SourceConfig(Config):
 
 
 def parse_hub(source: str) -> HubSource:
-    """Take `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false` apart.
+    """Parse `hf:ID?name=CONFIG&split=SPLIT&revision=REVISION&column=COLUMN&streaming=false`.
 
     Raises:
         ValueError: A key is unknown, repeated or without a value.
@@ -135,10 +135,10 @@ def parse_hub(source: str) -> HubSource:
             raise ValueError(f"'{source}': give '{key}' one value")
         given[key] = unquote(value)
     if not dataset:
-        raise ValueError(f"'{source}': write it as hf:OWNER/NAME")
+        raise ValueError(f"'{source}': the form is hf:OWNER/NAME")
     streaming = given.get("streaming", "true")
     if streaming not in _TRUTH:
-        raise ValueError(f"'{source}': streaming is true or false, not '{streaming}'")
+        raise ValueError(f"'{source}': streaming must be true or false, not '{streaming}'")
     return HubSource(
         dataset=dataset,
         config=given.get("name"),
@@ -158,9 +158,9 @@ def read_documents(
     """Read a source's documents one at a time, always in the same order.
 
     Args:
-        source: What to read.
-        libraries: For the built-in documentation: which libraries' to read.
-        copies: Folder with local copies of hub datasets, as `owner/name/`.
+        source: The source.
+        libraries: For the built-in documentation: the libraries to read.
+        copies: Folder of local copies of hub datasets, as `owner/name/`.
 
     Raises:
         DataError: It cannot be read; the message names file and line.
@@ -180,13 +180,13 @@ def source_origin(
     libraries: Collection[str] | None = None,
     copies: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what determines a source's documents, without reading them; no absolute paths.
+    """Return what determines a source's documents, without reading them or any absolute paths.
 
-    For files that is name, size and time of each; for the hub the commit; for the built-in
-    documentation the versions of what is installed.
+    For files these are names, sizes and times, for the hub the commit, and for the built-in
+    documentation the installed versions.
 
     Raises:
-        DataError: There is no such source.
+        DataError: The source does not exist.
     """
     if source.is_builtin:
         licensed = {"license": source.license} if source.license else {}
@@ -209,10 +209,10 @@ def source_origin(
 
 
 def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path | None:
-    """Return the folder that a source is read from; None for a file, the hub and what is built in.
+    """Return the folder of a source; None for a file, the hub or the built-in documentation.
 
     Raises:
-        DataError: A dataset is neither a folder nor a name that the hub could know.
+        DataError: A dataset is neither a folder nor a valid hub name.
     """
     if hub := source.hub:
         return find_copy(hub.dataset, copies)
@@ -230,7 +230,7 @@ def _read_builtin(
 def _builtin_origin(libraries: Collection[str] | None) -> dict[str, Any]:
     return {
         "libraries": installed_versions(libraries),
-        # It has no version of its own: without this, with and without it would be the same.
+        # It has no version of its own; this records whether it is used.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
         "pydocs_version": PYDOCS_VERSION,

@@ -1,1 +1,1 @@
-"""From documents to tokens on disk."""
+"""Tokenization of documents to files."""

@@ -1,4 +1,4 @@
-"""What `tokenizer.json` must say so that everyone's `AutoTokenizer` frames texts as we do.
+"""Writes rules into `tokenizer.json` that make `AutoTokenizer` frame texts as we do.
 
 Inputs are BOS, text, EOS; a question with its context is BOS, question, line break, context, EOS
 (`tasks/kinds/windows.py`). Both are written as the post-processor.
@@ -28,20 +28,20 @@ def framed(
     """Return rules that add BOS and EOS.
 
     Args:
-        rules: Of the tokenizer as it is here; not changed.
-        special_tokens: Tokens by role: bos, eos and, where there is one, mask.
+        rules: Rules of the tokenizer; not changed.
+        special_tokens: Tokens by role: bos, eos and, if there is one, mask.
         vocabulary: All tokens with their ids.
         separator: Ids between a question and its context.
     """
     template = _template(special_tokens, vocabulary, separator)
     offsets = _offset_parts(rules.get("post_processor"))
     whole = {"type": "Sequence", "processors": [*offsets, template]} if offsets else template
-    # Training hides a token with the space before it: "reads <mask>" must not keep one.
+    # Training hides a token with its leading space: "reads <mask>" must not keep one.
     return _with(rules, post_processor=whole, mask=special_tokens.get("mask"), lstrip=True)
 
 
 def own_part(rules: Rules, mask: str | None) -> Rules:
-    """Return what `framed` replaces, by which `unframed` puts it back."""
+    """Return the part that `framed` replaces, for `unframed`."""
     strips = [added["lstrip"] for added in rules["added_tokens"] if added["content"] == mask]
     return {"post_processor": rules.get("post_processor"), "mask_lstrip": strips == [True]}
 
@@ -50,9 +50,9 @@ def unframed(rules: Rules, own: Rules, mask: str | None) -> Rules:
     """Undo `framed`.
 
     Args:
-        rules: As `framed` returned them.
-        own: As `own_part` returned it.
-        mask: The mask token, where there is one.
+        rules: Result of `framed`.
+        own: Result of `own_part`.
+        mask: The mask token, if there is one.
     """
     return _with(rules, post_processor=own["post_processor"], mask=mask, lstrip=own["mask_lstrip"])
 
@@ -66,7 +66,7 @@ def _with(rules: Rules, *, post_processor: Rules | None, mask: str | None, lstri
 
 
 def _offset_parts(given: Rules | None) -> list[Rules]:
-    """Return what a post-processor corrects offsets with."""
+    """Return the parts of a post-processor that correct offsets."""
     if given is None:
         return []
     if given["type"] == "Sequence":

@@ -1,14 +1,14 @@
-"""Blocks of documents, and the shards that tokenising them gives.
+"""Blocks of documents, and the shards made by tokenizing them.
 
-A shard is a complete folder that nobody reads but the build it belongs to:
+A shard is a complete folder, used only by its build:
 
 - `tokens.bin`: token ids, little-endian uint16 or uint32, documents end to end;
-- `index.npy`: int64 [num_documents, num_notes + 2]; the notes that came with each document, its
-  characters, its tokens (zero where the text has none);
-- `documents.jsonl`: one JSON string a line, the id of each document;
+- `index.npy`: int64 [num_documents, num_notes + 2]; the notes of each document, its number of
+  characters, its number of tokens (zero for empty texts);
+- `documents.jsonl`: one JSON string per line, the id of each document;
 - `manifest.json`: SHA-256 of every file.
 
-A shard's name is the hash of all that determined it: the documents, their notes, the tokenizer.
+A shard's name is the hash of its inputs: the documents, their notes, the tokenizer.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from biphasic.files import complete_folder
 BLOCK_BYTES = 1 << 24
 """Text of a block, in bytes of UTF-8: some seconds of work for one core."""
 SHARD_VERSION = 1
-"""Raised by hand whenever the same block would give another shard."""
+"""Increase by hand whenever the same block would give a different shard."""
 TOKENS, INDEX, NAMES = "tokens.bin", "index.npy", "documents.jsonl"
 CHARACTERS, LENGTHS = -2, -1
-"""Columns of the index, behind the notes."""
-# Of text given to the tokenizer at once: its records of a text need many times the text's memory.
+"""Columns of the index, after the notes."""
+# Text tokenized at once: the tokenizer's records need many times the text's memory.
 _BATCH_CHARACTERS = 1 << 18
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Return the narrowest type that holds a vocabulary."""
+    """Return the narrowest integer type for a vocabulary."""
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Documents that are tokenised together, as bytes.
+    """Documents tokenized together, as bytes.
 
     Attributes:
         notes: int64 [num_documents, num_notes]; passed on to the shard's index.
@@ -71,7 +71,7 @@ class Block:
             start = end
 
     def key(self, tokenizer_sha256: str) -> str:
-        """Return the name of the shard that a tokenizer makes of this block."""
+        """Return the name of the shard that a tokenizer makes from this block."""
         version = importlib.metadata.version("tokenizers")
         header = [SHARD_VERSION, version, tokenizer_sha256, *self.notes.shape]
         hasher = hashlib.sha256(json.dumps(header).encode())
@@ -80,7 +80,7 @@ class Block:
         return hasher.hexdigest()[:40]
 
     def send(self, stream: IO[bytes]) -> None:
-        """Write the block; `receive` reads it."""
+        """Write the block for `receive`."""
         shape = [*self.notes.shape, len(self.content)]
         stream.write(json.dumps(shape).encode() + b"\n")
         for part in (self.notes.tobytes(), self.sizes.tobytes(), self.content):
@@ -88,7 +88,7 @@ class Block:
 
     @classmethod
     def receive(cls, stream: IO[bytes]) -> Block:
-        """Read a block that `send` wrote.
+        """Read a block written by `send`.
 
         Raises:
             EOFError: The stream ends before the block does.

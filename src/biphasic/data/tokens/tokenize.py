@@ -1,10 +1,10 @@
-"""Blocks of documents to shards, on worker processes; finished shards are found after a restart.
+"""Converts blocks of documents to shards on worker processes; a restart reuses finished shards.
 
-Workers are plain subprocesses that are sent one block at a time through a pipe. They need no
+Workers are plain subprocesses that receive one block at a time through a pipe. They do not need
 `if __name__ == "__main__"` in the caller's script, and end when the caller does. A shard is named
-by the hash of its block and of the tokenizer, so one that an interrupted build left behind is
-taken if and only if it is what would be made now: the result depends neither on interruptions nor
-on the number of workers.
+by the hash of its block and of the tokenizer, so a shard of an interrupted build is reused if and
+only if it equals the one that would be made now. The result depends neither on interruptions nor on
+the number of workers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from biphasic.errors import CheckpointError, DataError
 from biphasic.files import is_complete, remove_partials, verify_folder
 
 _WAITING_BLOCKS = 2
-"""Blocks that stand ready, beside one for each worker, so that none waits for the next."""
+"""Blocks waiting besides one per worker, so no worker is idle."""
 _PIPE_BYTES = 1 << 20
-# One core per worker, so that as many run as were asked for.
+# One core per worker, so as many run as requested.
 _ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
@@ -40,12 +40,12 @@ _ONE_THREAD = {
 
 
 class ShardMaker:
-    """Makes shards of blocks, in this process (one worker) or on several others.
+    """Makes shards from blocks, in this process (one worker) or in several others.
 
-    Memory is bounded: `make` waits while every worker is busy and some blocks wait already.
+    Memory is bounded: `make` waits while every worker is busy and some blocks are waiting.
 
     Attributes:
-        num_found: Shards that were there from an interrupted build.
+        num_found: Shards found from an interrupted build.
         tokenizer_sha256: Hash of the tokenizer.
     """
 
@@ -53,10 +53,10 @@ class ShardMaker:
         """Prepare; a worker starts with its first block.
 
         Args:
-            folder: Where shards go, each into a folder of its own.
+            folder: Target folder; each shard has its own subfolder.
             tokenizer_folder: Tokenizer in Hugging Face's format.
-            num_workers: Processes, on one thread each; if one, it is this process, and the
-                tokenizers library decides about threads.
+            num_workers: Processes with one thread each; if 1, this process is used, and the
+                tokenizers library chooses its threads.
         """
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,13 +78,13 @@ class ShardMaker:
             thread.start()
 
     def make(self, block: Block, *, label: str) -> Future[Path]:
-        """Order a shard, once there is room; the future gives its folder.
+        """Request a shard, once there is room; the future returns its folder.
 
         The future raises `DataError` if the shard cannot be made.
 
         Args:
             block: The documents.
-            label: What messages call the shard.
+            label: Name of the shard in messages.
         """
         order = _Order(block, label, self._folder / block.key(self.tokenizer_sha256))
         if _is_whole(order.folder):
@@ -106,7 +106,7 @@ class ShardMaker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the workers at once; shards that they finished stay."""
+        """Stop the workers immediately; finished shards stay."""
         for worker in self._workers:
             worker.stop()
         for _ in self._threads:
@@ -124,12 +124,12 @@ class ShardMaker:
 
 class _Writer(Protocol):
     def write(self, folder: Path, block: Block) -> str | None:
-        """Write a shard, or say why that is not possible."""
+        """Write a shard, or return an error message."""
         ...
 
 
 class _Order:
-    """A shard to be made."""
+    """A requested shard."""
 
     def __init__(self, block: Block, label: str, folder: Path) -> None:
         self._block, self._label = block, label
@@ -139,11 +139,11 @@ class _Order:
     def fill(self, writer: _Writer) -> None:
         try:
             problem = writer.write(self.folder, self._block)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the future is told
+        except Exception as error:  # noqa: BLE001 - passed to the waiter of the future
             self.future.set_exception(error)
             return
         finally:
-            del self._block  # the future is kept longer than the text should be
+            del self._block  # the future outlives the need for the text
         if problem is None:
             self.future.set_result(self.folder)
         else:
@@ -161,7 +161,7 @@ class _Here:
 
 
 class _Worker:
-    """Writes shards in a process of its own."""
+    """Writes shards in a separate process."""
 
     def __init__(self, tokenizer_folder: Path, log: Path) -> None:
         self._tokenizer_folder, self._log = tokenizer_folder, log
@@ -172,7 +172,7 @@ class _Worker:
     def write(self, folder: Path, block: Block) -> str | None:
         process = self._started()
         if process is None:
-            return "not made, the build was stopped"
+            return "not made because the build was stopped"
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker was started without pipes")
         answer = b""
@@ -186,7 +186,7 @@ class _Worker:
         return json.loads(answer)["error"]
 
     def stop(self) -> None:
-        """End the process at once, and start no other."""
+        """Stop the process immediately, and start no other."""
         with self._lock:
             self._is_stopped = True
             if self._process:
@@ -194,7 +194,7 @@ class _Worker:
                 self._process.wait()
 
     def close(self) -> None:
-        """Close the pipes; nobody may be using them."""
+        """Close the pipes; they must not be in use."""
         for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
             with suppress(BrokenPipeError):
                 if pipe:
@@ -216,14 +216,15 @@ class _Worker:
                 stderr=log,
                 env={**os.environ, **_ONE_THREAD},
             )
-        # Only faster: a user's quota of pipes may be used up, and not every system can.
+        # Only an optimization: a user's quota of pipes may be used up, and not every system
+        # supports it.
         with suppress(OSError, AttributeError):
             fcntl.fcntl(cast("IO[bytes]", process.stdin), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         return process
 
 
 def _is_whole(shard: Path) -> bool:
-    """Tell whether a shard is there; a damaged one is removed, as it can be made again."""
+    """Return whether a shard is complete; delete it if it is damaged, as it can be made again."""
     if not is_complete(shard):
         return False
     try:

@@ -1,7 +1,7 @@
-"""A tokenizer as the data path uses it: ids, character offsets, and four special tokens.
+"""A tokenizer for the data path: ids, character offsets, and four special tokens.
 
-Any folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format will do, or
-the hub id of one; the `tokenizers` library reads it directly, so nothing here imports transformers.
+It is read from a folder with `tokenizer.json` and `tokenizer_config.json` in Hugging Face's format,
+or by hub id. The `tokenizers` library reads it directly, so nothing here imports transformers.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from biphasic.errors import DataError
 from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
-# The names under which a tokenizer's files may declare each role, in order of preference. Decoders
-# such as Qwen declare one token only, between documents: it then both begins and ends them.
+# Names under which a tokenizer's files may declare each role, in order of preference. Decoders such
+# as Qwen declare only one token, between documents: it is used as both BOS and EOS.
 _ROLES = {
     "bos": ("bos_token", "cls_token", "eos_token"),
     "eos": ("eos_token", "sep_token"),
     "pad": ("pad_token", "eos_token", "sep_token"),
     "mask": ("mask_token",),
 }
-# Declared for others' use, and kept for them.
+# Not used here, but preserved.
 _FURTHER = ("unk_token", "cls_token", "sep_token")
 _VOCABULARY = "tokenizer.json"
 _SETTINGS = "tokenizer_config.json"
-# Older makers declare special tokens in a file of their own; the settings win over it.
+# Older tokenizers declare special tokens in a separate file; the settings take precedence.
 _SPECIAL_TOKENS = "special_tokens_map.json"
-# In the settings of a state's tokenizer: what framing replaced in its rules.
+# In the settings of a state's tokenizer: the rules that framing replaced.
 _OWN = "biphasic_unframed"
 
 
 class TextTokenizer:
-    """Text to ids and back, without special tokens; their ids stand beside.
+    """Converts text to ids and back, without special tokens; their ids are attributes.
 
-    A tokenizer may lack a mask token; then whoever asks for it is told.
+    A tokenizer may lack a mask token; accessing `mask_id` then raises an error.
 
     Attributes:
-        bos_id: Begins documents.
-        eos_id: Ends them.
-        pad_id: Fills up.
-        vocab_size: One more than the highest id.
+        bos_id: Token before documents.
+        eos_id: Token after documents.
+        pad_id: Padding token.
+        vocab_size: Highest id plus one.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class TextTokenizer:
         """Wrap a tokenizer.
 
         Args:
-            tokenizer: Is changed: kept from cutting, padding and reading special tokens in text.
-            special_tokens: Tokens by role: bos, eos, pad and, where there is one, mask.
-            further_tokens: Declarations, such as `unk_token`, that `save` is to keep.
+            tokenizer: Changed: truncation, padding and special tokens in text are disabled.
+            special_tokens: Tokens by role: bos, eos, pad and, if there is one, mask.
+            further_tokens: Declarations, such as `unk_token`, that `save` preserves.
 
         Raises:
             DataError: A role's token is not in the vocabulary.
         """
-        # Text that spells a special token stays text: it must not become one.
+        # Text that spells a special token must stay text.
         tokenizer.encode_special_tokens = True
-        # Some makers save these with the vocabulary; they would cut or pad documents unseen.
+        # Some tokenizers save these with the vocabulary; they would silently cut or pad documents.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -84,7 +84,7 @@ class TextTokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of all that ids depend on: the vocabulary with its rules, and the four roles."""
+        """Hash of everything that determines ids: vocabulary, rules, and the four roles."""
         identity = canonical_json([self.rules(), self._special_tokens])
         return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -105,7 +105,7 @@ class TextTokenizer:
     def save_framed(self, folder: Path, **settings: Any) -> None:
         """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
 
-        It puts BOS and EOS around a text, and a line break between a question and its context.
+        It adds BOS and EOS around a text, and a line break between a question and its context.
 
         Args:
             folder: An existing folder.
@@ -115,7 +115,7 @@ class TextTokenizer:
         self._save_settings(folder, settings)
 
     def save_with_model(self, folder: Path) -> None:
-        """Write the files of `save_framed`; `load` gives this tokenizer back, with its hash."""
+        """Write the files of `save_framed`; `load` restores this tokenizer, with the same hash."""
         own = own_part(self.rules(), self._special_tokens.get("mask"))
         self.save_framed(folder, **{_OWN: own})
 
@@ -147,7 +147,7 @@ class TextTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of one text, and where each begins and ends in it, in characters."""
+        """Return the ids of one text, and the start and end of each in it, in characters."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
@@ -157,7 +157,7 @@ class TextTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included."""
+        """Return the text of ids, including special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     @property
@@ -166,36 +166,36 @@ class TextTokenizer:
         return self.encode("\n") or [self.eos_id]
 
     def rules(self) -> dict[str, Any]:
-        """Return the content of `tokenizer.json`: vocabulary, model, and how text is cut."""
+        """Return the content of `tokenizer.json`: vocabulary, model, and rules."""
         return json.loads(self._tokenizer.to_str())
 
     def vocabulary(self) -> dict[str, int]:
-        """Return all tokens with their ids, added and special ones too."""
+        """Return all tokens with their ids, including added and special ones."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Tokens of the four roles: bos, eos, pad and, where there is one, mask."""
+        """Tokens of the four roles: bos, eos, pad and, if there is one, mask."""
         return dict(self._special_tokens)
 
     def with_mask(self, token: str) -> TextTokenizer:
-        """Return a tokenizer whose mask is `token`, appended to the vocabulary if it is new.
+        """Return a tokenizer whose mask is `token`, added to the vocabulary if it is new.
 
-        Text that spells it is text from then on, unless the vocabulary itself holds the spelling.
+        Text that spells it stays text, unless the vocabulary itself contains the spelling.
 
         Raises:
-            DataError: The vocabulary has gaps, so that no new token can be appended.
+            DataError: The vocabulary has gaps, so no new token can be added.
         """
         is_new = self._tokenizer.token_to_id(token) is None
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
         special_tokens = {**self._special_tokens, "mask": token}
         changed = TextTokenizer(tokenizer, special_tokens, further_tokens=self._further_tokens)
-        # The library counts entries to find the next id, which a gap below makes one in use.
+        # The library uses the number of entries as the next id, which is taken if there are gaps.
         if is_new and changed.mask_id != self.vocab_size:
             raise DataError(
                 f"the tokenizer's vocabulary has gaps ({len(self.vocabulary())} entries, ids up to "
-                f"{self.vocab_size - 1}), so no token can be appended; use another tokenizer"
+                f"{self.vocab_size - 1}), so no token can be added; use another tokenizer"
             )
         return changed
 
@@ -215,7 +215,7 @@ class TextTokenizer:
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Ids of the four roles: bos, eos, pad and, where there is one, mask."""
+        """Ids of the four roles: bos, eos, pad and, if there is one, mask."""
         return {role: self._special_id(role) for role in self._special_tokens}
 
     def _special_id(self, role: str) -> int:
@@ -230,18 +230,18 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
     """Read a tokenizer from a folder, or that of a model on the hub.
 
     Args:
-        name_or_folder: Folder in Hugging Face's format, or hub id; a folder goes first.
-        revision: Branch, tag or commit on the hub; the newest when not given. With HF_HUB_OFFLINE
-            set, what was downloaded before.
+        name_or_folder: Folder in Hugging Face's format, or hub id; a folder takes precedence.
+        revision: Branch, tag or commit on the hub; by default the newest. With HF_HUB_OFFLINE,
+            the downloaded one.
 
     Raises:
-        DataError: There is no such folder or model, the hub cannot be reached, or the tokenizer
-            lacks a file or a token that training needs.
+        DataError: The folder or model does not exist, the hub cannot be reached, or the tokenizer
+            lacks a required file or token.
     """
     folder = expanded(name_or_folder)
     if str(name_or_folder) and is_folder(folder):
         if revision:
-            raise DataError(f"{folder}: a folder has no revisions; leave '{revision}' away")
+            raise DataError(f"{folder}: a folder has no revisions; omit '{revision}'")
         return TextTokenizer.load(folder)
     if isinstance(name_or_folder, Path):
         raise DataError(f"{folder}: no such folder")
@@ -249,7 +249,7 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
 
 
 def _download(name: str, revision: str | None) -> Path:
-    """Fetch the files of a model's tokenizer, all of one commit; the folder that holds them."""
+    """Fetch the files of a model's tokenizer, all of one commit; return their folder."""
     from huggingface_hub import HfApi, hf_hub_download, is_offline_mode  # noqa: PLC0415 - slow
     from huggingface_hub.errors import (  # noqa: PLC0415
         EntryNotFoundError,
@@ -276,7 +276,7 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def _read(folder: Path, name: str) -> TextTokenizer:
-    """Read a tokenizer; `name` is what messages call it."""
+    """Read a tokenizer; `name` is used in messages."""
     path = folder / _VOCABULARY
     if not path.is_file():
         raise DataError(_only_fast(name))
@@ -300,7 +300,7 @@ def _read(folder: Path, name: str) -> TextTokenizer:
             tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
         raise DataError(f"{path}: cannot be read ({error})") from None
-    # Transformers would append one that is not in the vocabulary.
+    # Transformers would add a token that is not in the vocabulary.
     further = {
         each: declared[each]
         for each in _FURTHER
@@ -310,7 +310,7 @@ def _read(folder: Path, name: str) -> TextTokenizer:
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
-    """Return what a tokenizer's files declare, what they leave empty apart."""
+    """Return the settings in a tokenizer's files, without empty ones."""
     files = [file for file in (_SPECIAL_TOKENS, _SETTINGS) if (folder / file).is_file()]
     if not files:
         raise DataError(f"{name}: no {_SETTINGS}, which declares the special tokens")
@@ -334,15 +334,15 @@ def _declared_tokens(declared: Mapping[str, Any], name: str) -> dict[str, str]:
     for each, token in tokens.items():
         if not isinstance(token, str):
             raise DataError(
-                f"{name}: '{each}' is declared as {declared[each]!r}, which is no token"
+                f"{name}: '{each}' is declared as {declared[each]!r}, which is not a token"
             )
     return tokens
 
 
 def _only_fast(name: str) -> str:
     return (
-        f"{name}: no {_VOCABULARY}; only fast tokenizers can be used: load it with transformers' "
-        "AutoTokenizer, save_pretrained it to a folder, and give that"
+        f"{name}: no {_VOCABULARY}; only fast tokenizers are supported: load it with transformers' "
+        "AutoTokenizer, save it to a folder with save_pretrained, and use that folder"
     )
 
 
@@ -366,6 +366,6 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:
 
 
 def write_tokenizer(tokenizer: TextTokenizer, folder: Path, **notes: str) -> None:
-    """Write a tokenizer as a complete folder of its own; its manifest keeps the notes."""
+    """Write a tokenizer as a separate complete folder; its manifest keeps the notes."""
     with complete_folder(folder, sha256=tokenizer.sha256, **notes) as partial:
         tokenizer.save(partial)

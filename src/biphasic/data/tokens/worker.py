@@ -1,8 +1,8 @@
-"""A worker of `biphasic.data.tokens.tokenize`: blocks of documents in, shards on disk out.
+"""Worker process of `biphasic.data.tokens.tokenize`: reads blocks of documents, writes shards.
 
-Each request is a line of JSON (the folder to write) and a block; each answer is a line of JSON.
-The worker ends when its input ends, so it never outlives the process that started it, however that
-ended. It imports neither torch nor transformers.
+Each request is a line of JSON (the target folder) and a block; each answer is a line of JSON. The
+worker ends when its input ends, so it never outlives its parent process. It imports neither torch
+nor transformers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _Request = tuple[Path, Block]
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Process requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print goes to the log
+    os.dup2(2, 1)  # output of libraries goes to the log
     requests: SimpleQueue[_Request] = SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     tokenizer = TextTokenizer.load(Path(sys.argv[1]))
@@ -35,16 +35,16 @@ def main() -> None:
 
 
 def _read_requests(requests: SimpleQueue[_Request]) -> None:
-    """Queue what arrives; at its end leave at once, even in the middle of a shard.
+    """Queue requests; exit immediately at the end of input, even while writing a shard.
 
-    The parent is gone or done, and half a shard is no shard.
+    The parent has then ended or finished, and an incomplete shard is ignored.
     """
     try:
         while line := sys.stdin.buffer.readline():
             requests.put((Path(json.loads(line)), Block.receive(sys.stdin.buffer)))
     except EOFError:
         pass
-    except Exception:  # noqa: BLE001 - the log says why the worker ends
+    except Exception:  # noqa: BLE001 - the log shows why the worker ends
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -56,7 +56,7 @@ def _serve(folder: Path, block: Block, tokenizer: TextTokenizer) -> dict[str, st
         write_shard(folder, block, tokenizer)
     except (BiphasicError, OSError) as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whoever asked is told; the log says where
+    except Exception as error:  # noqa: BLE001 - sent to the caller; the log has the traceback
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
     return {"error": None}

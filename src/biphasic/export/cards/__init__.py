@@ -1,1 +1,1 @@
-"""Model cards: what a model is, and how it came about."""
+"""Model cards: content and provenance of a model."""

@@ -1,7 +1,7 @@
-"""The model card of an exported encoder: what it is, how to use it, and how it was trained.
+"""The model card of an exported encoder: content, use and training.
 
-Every number comes from records or from the files themselves; what they do not know is left out, or
-marked to be filled in. The words are in `card.md.j2`.
+Every number comes from records or from the files. Unknown facts are omitted or marked to be filled
+in. The text is in `card.md.j2`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from biphasic.export.source import Source
 from biphasic.model.loading.directions import is_open
 
 _MASKED = "mlm"
-"""The objective whose head says at a token what it is itself; others', what the next one is."""
+"""The objective whose head predicts a token at its own position; others predict the next one."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """What a card is about.
+    """Facts about an export for its card.
 
     Attributes:
         source: The model that was exported.
-        name: Of the folder.
+        name: Name of the folder.
         format: `hf`, `sentence-transformers` or `onnx`.
         dtype: Precision of the weights.
-        written: What was written.
-        found: How it was found to agree with ours.
-        onnx: Largest difference of the graph from it, as a share of the largest state; None
-            where there is no graph.
+        written: Files that were written.
+        found: Result of the check against the source model.
+        onnx: Largest difference between graph and exported model, relative to the largest state;
+            None without a graph.
     """
 
     source: Source
@@ -55,12 +55,12 @@ class Export:
 
     @property
     def config(self) -> PretrainedConfig:
-        """Of the exported model."""
+        """Configuration of the exported model."""
         return self.written.config
 
     @property
     def fills_masks(self) -> bool:
-        """Tell whether `pipeline("fill-mask")` works, and the head has learnt to fill masks."""
+        """Return whether `pipeline("fill-mask")` works and the head was trained to fill masks."""
         has_class = type(self.config) in MODEL_FOR_MASKED_LM_MAPPING
         return self.written.has_head and has_class and self._has_learnt_masks
 
@@ -90,7 +90,7 @@ def write_export_card(folder: Path, export: Export) -> None:
         export=export,
         dimensions=_dimensions(export),
         auto_classes=_auto_classes(export),
-        # Old releases run such models causally without a warning.
+        # Old releases run these models causally without a warning.
         has_direction=not is_onnx and is_open(export.config),
         special_tokens=source.tokenizer.special_tokens,
         differences=listing([f"{k} {v:.0e}" for k, v in export.found.differences.items()]),
@@ -126,7 +126,7 @@ def _dimensions(export: Export) -> str:
 
 
 def _auto_classes(export: Export) -> list[str]:
-    """Return the classes of transformers that can fine-tune it."""
+    """Return the transformers classes that can fine-tune the model."""
     classes = {
         "AutoModelForMaskedLM": MODEL_FOR_MASKED_LM_MAPPING if export.fills_masks else {},
         "AutoModelForSequenceClassification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,

@@ -1,4 +1,4 @@
-"""The file of a model card: metadata for the hub, a template for people, and safe text in both."""
+"""Writes model cards: metadata for the hub, a template for the text, and escaping in both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METRIC_IDS = {
     "pearson": "pearsonr",
     "spearman": "spearmanr",
 }
-"""Our metrics that the hub has under another id."""
+"""Hub ids of our metrics, where they differ."""
 
 
 def write_card(
@@ -44,11 +44,11 @@ def write_card(
 
     Args:
         folder: The model's.
-        name: What the folder will be called.
-        scores: For the hub's own table.
-        base_model: What training began with; told to the hub where it is an id of the hub.
-        metadata: Other fields of the hub.
-        facts: What the template names.
+        name: Name of the folder.
+        scores: For the hub's results table.
+        base_model: Initial model of training; passed to the hub if it is a hub id.
+        metadata: Other hub fields.
+        facts: Variables of the template.
     """
     data = ModelCardData(
         base_model=base_model if base_model and _HUB_ID.fullmatch(base_model) else None,
@@ -60,29 +60,29 @@ def write_card(
         data, template_path=str(_TEMPLATE), name=name, **_WRITERS, **facts
     )
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
-    # No library writes comments into YAML; these fields are for the owner to fill in.
+    # YAML libraries write no comments; the owner fills in these fields.
     blank = f"language:  {FILL_IN}, e.g. en\nlicense:  {FILL_IN}, e.g. apache-2.0"
     write_text(folder / CARD, card.content.replace("\n---\n", f"\n{blank}\n---\n", 1))
 
 
 def pipeline_of(kind: str) -> str:
-    """Return the hub's pipeline for a kind of task."""
+    """Return the hub's pipeline tag of a kind of task."""
     return _PIPELINES.get(kind, "text-classification")
 
 
 def eval_result(
     *, kind: str, task: str, title: str, metric: str, value: float, split: str, note: str = ""
 ) -> EvalResult:
-    """Return a score as the hub takes it: a share from 0 to 1, as `evaluate` gives accuracy and F1.
+    """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics.
 
     Args:
-        kind: Of the task, such as `sc`.
+        kind: Kind of task, such as `sc`.
         task: The task's name.
         title: The task's title.
         metric: Our name of the metric.
         value: A share.
-        split: Of the task's examples.
-        note: What else to say behind the metric's name.
+        split: Split of the task's examples.
+        note: Text to append to the metric's name.
     """
     is_retrieval = kind in {"ir", "zs"}
     return EvalResult(
@@ -98,18 +98,18 @@ def eval_result(
 
 
 def code(text: str) -> str:
-    """Return text within backticks, more of them than the text has in a row."""
+    """Return text in backticks, using more of them than its longest run."""
     text = flat(text)
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
-    """Return a table of texts.
+    """Return a Markdown table.
 
     Args:
         header: Names of the columns.
-        rows: As many cells in each.
+        rows: Cells by row.
         numbers: How many columns, from the right, hold numbers.
     """
     rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers

@@ -1,4 +1,4 @@
-"""The card of a fine-tuned model: what it does, how well, and how to use it."""
+"""The card of a fine-tuned model: its task, its scores and its use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from biphasic.tasks.finetuned import HeadRecord
 from biphasic.tasks.records import TEXT_KINDS
 
 _DOES = {
-    "sc": "gives a text one of {number} labels",
-    "ml": "gives a text any of {number} labels",
-    "sr": "gives a text a number",
+    "sc": "assigns one of {number} labels to a text",
+    "ml": "assigns any of {number} labels to a text",
+    "sr": "predicts a number for a text",
     "tc": "finds entities in a text",
     "qa": "finds the answer to a question in a context",
-    "ir": "embeds queries and documents so that those which belong together are close",
-    "zs": "embeds queries and documents so that those which belong together are close",
+    "ir": "embeds queries and documents; related ones are close",
+    "zs": "embeds queries and documents; related ones are close",
 }
 _CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
@@ -33,9 +33,9 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
 
     Args:
         folder: The model's.
-        record: What it is.
-        name: What the folder will be called.
-        difference: Between transformers' outputs and ours, as a share of the largest.
+        record: Its `head.json`.
+        name: Name of the folder.
+        difference: Between transformers' outputs and ours, relative to the largest.
     """
     splits = {"validation": record.validation, "test": record.test}
     held = {split: metrics for split, metrics in splits.items() if metrics}
@@ -78,6 +78,6 @@ def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference
         ],
         learning_rate=rate(record.learning_rate),
         difference=difference,
-        # Old releases run such models causally without a warning.
+        # Old releases run these models causally without a warning.
         has_direction=read_json(folder / "config.json").get("is_causal") is False,
     )

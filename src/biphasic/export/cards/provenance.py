@@ -1,4 +1,4 @@
-"""Where a state's text came from, as its corpora tell."""
+"""Sources of a state's text, from the records of its corpora."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TextSource:
 
     Attributes:
         name: Such as `hf:OWNER/NAME` or a folder's name.
-        documents: How many.
-        tokens: Of them, without special tokens.
-        licenses: How many documents are under which; empty where the source says nothing.
+        documents: Number of documents.
+        tokens: Number of tokens, without special tokens.
+        licenses: Number of documents by license; empty if the source states none.
     """
 
     name: str
@@ -37,10 +37,10 @@ class CorpusFacts:
     """A corpus that a state was trained on.
 
     Attributes:
-        content_hash: Of its ordered content.
-        documents: How many; None where the corpus was not found.
-        tokens: Of them; None where the corpus was not found.
-        sources: Its parts; empty where they are not known.
+        content_hash: Hash of its ordered content.
+        documents: Number of documents; None if the corpus was not found.
+        tokens: Number of tokens; None if the corpus was not found.
+        sources: Its parts; empty if unknown.
     """
 
     content_hash: str
@@ -50,11 +50,11 @@ class CorpusFacts:
 
 
 def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
-    """Return what is known of the corpora that a state's phases read, in order.
+    """Return facts about the corpora that a state's phases read, in order.
 
     Args:
         state: The state.
-        store: Where `data/` lies; corpora elsewhere are found by the recipe's own paths.
+        store: The folder of `data/`; other corpora are found by the recipe's paths.
     """
     hashes: dict[str, Path | None] = {}
     if "corpus_hash" in state.ground:
@@ -84,7 +84,7 @@ def _at(folder: Path | None, content_hash: str) -> CorpusFacts:
 
 
 def _read(path: Path) -> CorpusFacts | None:
-    """Read a corpus's description; None where it is damaged, as nothing hangs on it here."""
+    """Read a corpus's description; None if it is damaged, as the card can do without it."""
     try:
         details = read_json(path)
         return CorpusFacts(
@@ -101,6 +101,6 @@ def _sources(provenance: Mapping[str, Any]) -> Iterator[TextSource]:
     for part in provenance.get("merged", ()):
         yield from _sources(part["provenance"])
     for name, counts in provenance.get("by_source", {}).items():
-        # A card is public; where a file lay on someone's machine is not.
+        # Cards are public, so local paths are omitted.
         shown = Path(name).name if Path(name).is_absolute() else name
         yield TextSource(shown, counts["documents"], counts["tokens"], counts["licenses"])

@@ -1,4 +1,4 @@
-"""Scores of a state: what the store beside it holds of its fine-tunings."""
+"""Scores of a state, from the fine-tunings in its store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from biphasic.records import ZERO_SHOT, Convention, ResultRecord, parse_record
 
 @dataclass(frozen=True)
 class TaskScore:
-    """A state on one task.
+    """Score of a state on one task.
 
     Attributes:
         task: Its name.
-        trained_on: The task that was trained on, where it is another.
-        kind: Such as `sc`; `zs` is scored without fine-tuning.
-        metric: What decides.
+        trained_on: The task trained on, if it is another one.
+        kind: Kind of task, such as `sc`; `zs` is scored without fine-tuning.
+        metric: The primary metric.
         estimate: Mean over seeds with its 95 % interval.
-        learning_rates: Rates that were tried.
-        seeds: Seeds that were tried.
+        learning_rates: Learning rates tried.
+        seeds: Seeds tried.
         num_diverged: Fine-tunings without a score.
     """
 
@@ -43,7 +43,7 @@ class TaskScore:
 
     @property
     def for_hub(self) -> EvalResult:
-        """The mean on test, with what it is the mean of."""
+        """The mean on test in the hub's format, with a note on what it averages."""
         seeds = self.estimate.num_seeds
         is_mean = self.kind != ZERO_SHOT and seeds > 1
         return eval_result(
@@ -64,7 +64,7 @@ class StateScores:
 
     Attributes:
         scores: By task.
-        left_out: What cannot be told, one sentence each.
+        left_out: What was omitted, one sentence each.
     """
 
     scores: tuple[TaskScore, ...]
@@ -74,14 +74,14 @@ class StateScores:
 def scores_of_state(
     finetunes: Path, identity: str, *, convention: Convention = "standard"
 ) -> StateScores:
-    """Summarise the fine-tunings of a state in a store; by the convention of reports.
+    """Summarize the fine-tunings of a state in a store, with the reports' convention.
 
-    A task that was fine-tuned under several protocols has several results of one rate and seed.
-    Records do not say which belong together, so such a task is left out, and said to be.
+    A task fine-tuned under several protocols has several results for one rate and seed. Records do
+    not show which belong together, so this task is omitted and listed in `left_out`.
 
     Args:
         finetunes: `store/finetunes`; may be absent.
-        identity: Of the state.
+        identity: Identity of the state.
         convention: How intervals are computed.
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)

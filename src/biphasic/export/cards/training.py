@@ -1,4 +1,4 @@
-"""The model card's account of training: phases, costs, text, losses, scores; all from records."""
+"""Training facts of the model card: phases, costs, text, losses, scores; all from records."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from biphasic.export.cards.provenance import CorpusFacts, corpora_of
 from biphasic.export.cards.results import StateScores, TaskScore
 from biphasic.records import ZERO_SHOT, LedgerEntry, StateRecord
 
-# Told elsewhere in the table, or of no account to a reader.
+# Shown elsewhere in the table, or irrelevant to readers.
 _PHASE_COLUMNS = {"objective", "steps", "corpus"}
 _SETTINGS = {
-    "precision": "precision of the computation",
-    "max_seqlen": "tokens of a row, at most",
-    "rows_per_step": "rows of a step",
+    "precision": "compute precision",
+    "max_seqlen": "maximum tokens per row",
+    "rows_per_step": "rows per step",
 }
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
 
 
 def training_facts(state: StateRecord, found: StateScores, *, store: Path) -> dict[str, Any]:
-    """Return what the card's template says of training, text, losses and scores.
+    """Return the template variables for training, text, losses and scores.
 
     Args:
         state: The state.
         found: Its scores.
-        store: Where the state lies.
+        store: The store of the state.
     """
     recipe = state.recipe
     ledger = {entry.phase: entry for entry in state.ledger}
@@ -72,9 +72,9 @@ def _software(environment: Mapping[str, Any]) -> str:
 
 
 def base_model(recipe: Mapping[str, Any]) -> str | None:
-    """Return the finished model that training began with; None where weights were random.
+    """Return the initial model of training; None if weights were random.
 
-    A hub id as it is, of a folder its name alone.
+    Hub ids are returned unchanged, folders by name only.
     """
     model = recipe.get("model")
     if not isinstance(model, Mapping) or "pretrained" not in model:
@@ -84,7 +84,7 @@ def base_model(recipe: Mapping[str, Any]) -> str | None:
 
 
 def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
-    """Return the objectives of a phase: those that take turns or are mixed, or the only one."""
+    """Return the objectives of a phase, all if they alternate or are mixed."""
     return _names(_phase(recipe, entry.phase)) or {entry.objective}
 
 
@@ -102,7 +102,7 @@ def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
     told = {key: value for key, value in phase.items() if key not in _PHASE_COLUMNS}
     planned = phase.get("steps")
-    # A state in the middle of a phase has not done all of it.
+    # A state in the middle of a phase has completed only part of it.
     steps = f"{entry.steps:,}" + (f" of {planned:,}" if planned not in {None, entry.steps} else "")
     return (
         str(entry.phase + 1),
@@ -126,7 +126,7 @@ def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    """Return settings that say something: what is null, empty or 'as before' does not."""
+    """Return settings that have an effect; omit null, empty and inherited ones."""
     silent = ({}, [], (), None, "keep")
     told = {key: value for key, value in values.items() if value not in silent}
     told = {key: value for key, value in told.items() if (key, value) != ("learning_rate_scale", 1)}
@@ -142,7 +142,7 @@ def _value(value: Any) -> str:
 
 
 def _shared_settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what all phases share: words and value."""
+    """Return the settings shared by all phases, as words and value."""
     plain = [(words, str(recipe[name])) for name, words in _SETTINGS.items() if name in recipe]
     groups = [
         (words, _settings(recipe[name]))

@@ -1,4 +1,4 @@
-"""Whether a fine-tuned folder gives by transformers alone what it gives here."""
+"""Checks that a fine-tuned folder gives the same outputs in transformers alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from biphasic.tasks.records import (
 )
 
 TOLERANCE = 1e-4
-"""Largest difference of outputs, as a share of the largest output."""
+"""Largest difference of outputs, relative to the largest output."""
 _NUM_EXAMPLES = 8
 _CLASSES: dict[Form, Any] = {
     "sequence-classification": AutoModelForSequenceClassification,
@@ -50,7 +50,7 @@ _CLASSES: dict[Form, Any] = {
 
 
 def example_texts(task: Task) -> Sequence[str | tuple[str, str]]:
-    """Return a few texts of the test split as the model reads them; question and context as two."""
+    """Return a few texts of the test split as the model reads them; for QA, pairs."""
     match task:
         case ClassificationTask() | MultiLabelTask() | RegressionTask():
             return [record.text for record in task.splits["test"][:_NUM_EXAMPLES]]
@@ -70,7 +70,7 @@ def _pair(question: Question) -> tuple[str, str]:
 def example_sequences(
     texts: Iterable[str | tuple[str, str]], tokenizer: TextTokenizer, *, max_seqlen: int
 ) -> list[TokenIds]:
-    """Return the tokens of texts as training reads them, cut to the limit."""
+    """Return the tokens of texts as in training, cut to the limit."""
     single = [text for text in texts if isinstance(text, str)]
     pairs = [pair_ids(tokenizer, *text) for text in texts if not isinstance(text, str)]
     cut = [np.array(ids[:max_seqlen], dtype=np.int64) for ids in pairs]
@@ -86,15 +86,15 @@ def check_before(
     batching: Batching,
     scratch: Path,
 ) -> None:
-    """Check, before anything is trained, that transformers alone reads texts as we do.
+    """Check before training that transformers alone reads texts as we do.
 
     Args:
         folder: The encoder.
         tokenizer: Its tokenizer.
-        texts: A few.
+        texts: A few texts.
         max_seqlen: Longest input in tokens.
         batching: How training reads them.
-        scratch: An existing folder for files of a moment.
+        scratch: An existing folder for temporary files.
 
     Raises:
         ModelError: It does not.
@@ -114,7 +114,7 @@ def check_before(
     if not difference <= TOLERANCE:
         raise ModelError(
             f"{folder}: hidden states by transformers alone differ from ours ({difference:.0e} of "
-            "the largest): nobody else could use the fine-tuned model"
+            "the largest), so the fine-tuned model would only work in biphasic"
         )
 
 
@@ -126,7 +126,7 @@ def _check_tokenizer(
     scratch: Path,
 ) -> None:
     write_tokenizer(tokenizer, scratch, max_seqlen=max_seqlen)
-    # Text that spells a special token is text in training.
+    # In training, text that spells a special token is plain text.
     plain = AutoTokenizer.from_pretrained(scratch, split_special_tokens=True)
     for text in texts:
         if isinstance(text, str):
@@ -136,20 +136,20 @@ def _check_tokenizer(
             ours, theirs = pair_ids(tokenizer, *text), plain(*text)["input_ids"]
         if ours != theirs:
             raise ModelError(
-                "transformers would read a text as other tokens than training does "
+                "transformers would tokenize a text differently from training "
                 f"({len(theirs)} tokens, not {len(ours)}, or others): {str(text)[:60]!r}"
             )
 
 
 def check_fitted(folder: Path, sequences: Sequence[TokenIds]) -> float:
-    """Compare a folder's outputs by transformers alone with ours, in fp32.
+    """Compare a folder's outputs in transformers alone with ours, in fp32.
 
     Args:
         folder: With configuration, weights, tokenizer and `head.json`.
         sequences: Inputs.
 
     Returns:
-        The largest difference, as a share of the largest output.
+        The largest difference, relative to the largest output.
 
     Raises:
         ModelError: transformers cannot load it.

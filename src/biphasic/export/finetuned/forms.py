@@ -1,10 +1,9 @@
-"""The forms in which a fine-tuned model can be written, so that others compute the same function.
+"""The forms in which a fine-tuned model can be written for other libraries.
 
-Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`), on single states (`tc`, `qa`).
-Where transformers has a class that is no more than that, the model is written as that class.
-EuroBERT's sequence classifier has a hidden layer with a GELU between; but gelu(z) - gelu(-z) = z
-for every z, so a hidden layer that holds each output and its negative computes a linear head
-exactly.
+Our heads are linear: on the mean of all states (`sc`, `ml`, `sr`) or on each state (`tc`, `qa`).
+Where transformers has a class with exactly this structure, the model is written as that class.
+EuroBERT's sequence classifier has an extra hidden layer with a GELU. Since gelu(z) - gelu(-z) = z
+for every z, a hidden layer that holds each output and its negative computes a linear head exactly.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ _PROBLEMS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the outputs of a head stand for.
+    """Meaning of a head's outputs.
 
     Attributes:
-        kind: Of the task.
-        labels: Names of the outputs; none for `sr`, `qa` and retrieval.
-        mean: `sr`: the value of an output of 0.
-        deviation: `sr`: what an output of 1 adds to it.
+        kind: Kind of task.
+        labels: Names of the outputs; empty for `sr`, `qa` and retrieval.
+        mean: `sr`: value of an output of 0.
+        deviation: `sr`: value difference per unit of output.
     """
 
     kind: Kind
@@ -67,12 +66,12 @@ class WrittenForm:
     """A model as files.
 
     Attributes:
-        form: What it can be loaded as.
-        architecture: Name of transformers' class.
+        form: How it can be loaded.
+        architecture: Name of the transformers class.
         config: Its `config.json`.
         tensors: Content of `model.safetensors`, by transformers' names.
-        head: Where the head is; None where there is none.
-        separate: Content of `head.safetensors`; empty where the head is among the others.
+        head: Names of the head's tensors; None without a head.
+        separate: Content of `head.safetensors`; empty if the head is in `tensors`.
     """
 
     form: Form
@@ -100,17 +99,17 @@ def forms_of(
     outputs: Outputs,
     tokenizer: TextTokenizer,
 ) -> Iterator[WrittenForm]:
-    """Yield the forms that a fine-tuned model fits by its structure, the most useful first.
+    """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
-    Whether a form computes the same is for the caller to find out; the last one leaves the head
-    beside an encoder that anybody can load.
+    The caller checks whether a form computes the same. The last form stores the head separately,
+    beside an encoder that other libraries can load.
 
     Args:
-        encoder: Folder of the model before it was fine-tuned: its configuration.
+        encoder: Folder of the model before fine-tuning; its configuration is used.
         body: Tensors of the body.
         head: `weight` [num_outputs, hidden_size] and `bias` [num_outputs]; empty for retrieval.
-        outputs: What they stand for.
-        tokenizer: Its special tokens go into the configuration.
+        outputs: Meaning of the outputs.
+        tokenizer: Its special tokens are written into the configuration.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}
@@ -123,7 +122,7 @@ def forms_of(
 
 
 def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
-    """Return the configuration under which transformers runs a model in both directions."""
+    """Return the configuration with which transformers runs a model in both directions."""
     known = tokenizer.special_ids
     if "mask" in known:
         config.mask_token_id = known["mask"]
@@ -135,7 +134,7 @@ def _open_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretrain
     config.dtype = "float32"
     for role in ("bos", "eos", "pad", "mask"):
         given = getattr(config, f"{role}_token_id", None)
-        # A family's default may lie beyond a vocabulary that is not the family's.
+        # A family's default may be outside of a custom vocabulary.
         is_known = isinstance(given, int) and given < config.vocab_size
         if role in known and not is_known:
             setattr(config, f"{role}_token_id", known[role])
@@ -182,7 +181,7 @@ def _linear_form(
     head: Mapping[str, Tensor],
     outputs: Outputs,
 ) -> WrittenForm | None:
-    """Return transformers' class for a kind of task if it is a body and one linear layer."""
+    """Return transformers' class for a kind of task if it is a body plus one linear layer."""
     form, mapping = _CLASSES[outputs.kind]
     kind = mapping.get(type(config), None)
     num_outputs = len(head["weight"])
@@ -192,7 +191,7 @@ def _linear_form(
     with torch.device("meta"):
         model: Any = kind(config)
     layer = _only_layer(model, num_outputs)
-    # Some decoders call the body otherwise here, and then nothing else can load it.
+    # Some decoders name the body differently here, and other classes could not load it.
     plain = body_class(config.model_type, config).base_model_prefix
     if layer is None or model.base_model_prefix != plain:
         return None
@@ -210,7 +209,7 @@ def _linear_form(
 
 
 def _only_layer(model: Any, num_outputs: int) -> str | None:
-    """Return the name of the linear layer that is all a model has beside body and dropout."""
+    """Return the name of the only linear layer of a model besides body and dropout, or None."""
     added = {
         name: layer
         for name, layer in model.named_children()
@@ -229,7 +228,7 @@ def _body_form(
     body: Mapping[str, Tensor],
     head: Mapping[str, Tensor],
 ) -> WrittenForm:
-    """Return the encoder, with its head beside it where there is one."""
+    """Return the encoder, with a separate head if there is one."""
     return WrittenForm(
         form="separate-head" if head else "sentence-transformers",
         architecture=body_class(encoder, config).__name__,
@@ -245,7 +244,7 @@ def _body_form(
 
 
 def _labelled(config: Any, outputs: Outputs, num_outputs: int) -> Any:
-    """Return a configuration that names the outputs as transformers' pipelines show them."""
+    """Return a configuration with output names for transformers' pipelines."""
     config = deepcopy(config)
     names: Sequence[str] = outputs.labels or [f"LABEL_{n}" for n in range(num_outputs)]
     config.num_labels = num_outputs

@@ -60,10 +60,10 @@ from biphasic.tasks.records import (
 
 @dataclass(frozen=True)
 class FinetunedFolder:
-    """A fine-tuned model that was written.
+    """A fine-tuned model on disk.
 
     Attributes:
-        folder: Where it is.
+        folder: Its path.
         evaluation: The scores of the whole grid.
         record: Its `head.json`, whose metrics are shares.
         difference: Largest difference between transformers' outputs and ours, as a share.
@@ -76,12 +76,12 @@ class FinetunedFolder:
 
     @property
     def validation(self) -> dict[str, float]:
-        """Scores of the kept model on validation, in percent points; empty where it has none."""
+        """Validation scores of the kept model, in percentage points; empty without validation."""
         return _in_points(self.record.validation)
 
     @property
     def test(self) -> dict[str, float]:
-        """Scores of the kept model on test, in percent points."""
+        """Test scores of the kept model, in percentage points."""
         return _in_points(self.record.test)
 
 
@@ -101,24 +101,24 @@ def finetune(
     device: str | None = None,
     console: Console | None = None,
 ) -> FinetunedFolder:
-    """Fine-tune an encoder over a grid, and keep the model that is best on validation.
+    """Fine-tune an encoder over a grid, and keep the model with the best validation score.
 
-    The folder loads without biphasic: as a class of transformers where one computes the same
-    function, as a sentence-transformers folder for retrieval, and else as an encoder with its head
-    beside it. Which of these it is stands in `head.json` and in its card.
+    The folder loads without biphasic: as a transformers class that computes the same function if
+    there is one, as a sentence-transformers folder for retrieval, and otherwise as an encoder with
+    a separate head. `head.json` and the card state which.
 
     Args:
         model: As in `evaluate`.
         task: As in `evaluate`.
-        out: The folder to make. One that was made before from the same model, task and settings is
-            left as it is; only scores that the store lacks are computed again.
+        out: The folder to create. An existing one from the same model, task and settings is kept;
+            only scores missing from the store are recomputed.
         learning_rates: Peak rates; 2e-5, 5e-5, 1e-4 and 2e-4 when None.
-        seeds: Seeds; 0 alone when None.
-        protocol: All other constants; the study's but for three passes over the training data
-            instead of one when None.
+        seeds: Seeds; only 0 when None.
+        protocol: All other constants; when None the study's, with three passes over the training
+            data instead of one.
         libraries: As in `evaluate`.
         revision: As in `evaluate`.
-        root: Folder of the store; runs whose results it has are not done again, except the best.
+        root: Folder of the store; runs with stored results are skipped, except the best.
         num_workers: As in `evaluate`.
         num_threads: Threads per fine-tuning.
         device: As in `evaluate`.
@@ -127,7 +127,7 @@ def finetune(
     Raises:
         ConfigError: A setting is wrong, or `out` holds something else.
         DataError: Model or task are missing or damaged.
-        ModelError: The model cannot be an encoder, or nobody else could use what came of it.
+        ModelError: The model cannot be an encoder, or the result would only work in biphasic.
         TrainingError: Every run diverged.
 
     Example:
@@ -186,7 +186,7 @@ def finetune(
         writer = _Writer(finetuned, _named(model, plan.name), tokenizer, loaded)
         sequences = example_sequences(texts, tokenizer, max_seqlen=limit)
         with (
-            progress_bar(console, "writing the best model and checking it by transformers alone"),
+            progress_bar(console, "writing the best model and checking it with transformers alone"),
             new_folder(out) as partial,
         ):
             record, difference = writer.write(partial, sequences, name=out.name)
@@ -199,13 +199,13 @@ def _in_points(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _named(model: Path | str, name: str) -> str:
-    """Return what a card calls a model: a hub id as it is, a folder by its name alone."""
+    """Return a model's name for the card: a hub id unchanged, a folder by name only."""
     return name if expanded(model).exists() else str(model)
 
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder beside `out`, where there is room for weights, and remove it."""
+    """Yield a folder beside `out`, which has space for weights, and remove it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = out.absolute().with_name(f".partial-{out.name}-{uuid.uuid4().hex[:8]}-weights")
     folder.mkdir()
@@ -217,7 +217,7 @@ def _scratch(out: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes one fine-tuned model, in the first form that proves to compute the same."""
+    """Writes one fine-tuned model, in the first form that computes the same outputs."""
 
     finetuned: GridModel
     model: str
@@ -230,7 +230,7 @@ class _Writer:
         """Write all files into an empty folder.
 
         Raises:
-            ModelError: In no form does transformers alone compute the same.
+            ModelError: No form computes the same in transformers alone.
         """
         settings, kept = self._settings(), self.finetuned.kept
         outputs = Outputs(
@@ -249,8 +249,8 @@ class _Writer:
                 write_fitted_card(folder, record, name=name, difference=difference)
                 return record, difference
         raise ModelError(
-            f"{self.model}: what transformers alone computes differs from ours ({difference:.0e} "
-            "of the largest output), so the fine-tuned model is not written"
+            f"{self.model}: outputs by transformers alone differ from ours ({difference:.0e} "
+            "of the largest output), so the fine-tuned model was not written"
         )
 
     def _write_form(
@@ -275,7 +275,7 @@ class _Writer:
         return record
 
     def _settings(self) -> dict[str, Any]:
-        """Return what `head.json` says, form and place of the head apart."""
+        """Return the content of `head.json` except form and head."""
         planned, kept = self.finetuned.task, self.finetuned.kept
         encoder = self.finetuned.plan.encoder
         return {
@@ -296,7 +296,7 @@ class _Writer:
         }
 
     def _of_kind(self, folder: Path) -> dict[str, Any]:
-        """Return what only some kinds of task have."""
+        """Return the fields that only some kinds of task have."""
         description, task = read_description(folder), self.task
         match task:
             case ClassificationTask() | MultiLabelTask():
@@ -324,7 +324,7 @@ class _Writer:
 
 
 def _prompt(template: str) -> str:
-    """Return what a template puts before a text alone; empty where it does anything else."""
+    """Return the prefix of a template that only prepends text; otherwise an empty string."""
     before, _, after = template.partition("{text}")
     before = before.partition("{title}")[0]
     return "" if after else before

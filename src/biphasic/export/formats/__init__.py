@@ -1,1 +1,1 @@
-"""The formats that a model is written in."""
+"""Export formats."""

@@ -1,4 +1,4 @@
-"""A model as transformers alone reads it: bidirectional by its configuration, its head kept."""
+"""Writes a model for transformers alone: bidirectional by its configuration, with its head."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from biphasic.model.loading.reading import (
 )
 
 MAX_SHARD_SIZE = "5GB"
-"""Weights beyond this are split into several files."""
+"""Larger weights are split into several files."""
 
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """What was written.
+    """The exported model.
 
     Attributes:
-        config: As in `config.json`.
-        architecture: Name of transformers' class.
+        config: Content of `config.json`.
+        architecture: Name of the transformers class.
         has_head: Whether that class has a language-model head.
-        logits: Of the head for the probe, fp32 [length, vocab_size]; None without one.
-        num_parameters: Of all that was written; tied ones once.
-        was_decoder: Whether the source is of a family of decoders.
+        logits: Logits of the head for the probe, fp32 [length, vocab_size]; None without a head.
+        num_parameters: Number of parameters written; tied ones count once.
+        was_decoder: Whether the source belongs to a decoder family.
     """
 
     config: PretrainedConfig
@@ -62,7 +62,7 @@ def write_model(
         source: The model.
         folder: An existing folder.
         dtype: Precision of the weights.
-        max_shard_size: Such as `5GB`; what is larger is split, with an index beside.
+        max_shard_size: Such as `5GB`; larger weights are split, with an index file.
         probe: Token ids to compute logits for.
 
     Raises:
@@ -77,7 +77,7 @@ def write_model(
     logits = model.eval()(input_ids=torch.tensor([probe])).logits[0] if has_head else None
     with loading(source.folder):
         model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
-    # Written for decoders; an encoder generates nothing.
+    # Meant for decoders; an encoder generates nothing.
     (folder / "generation_config.json").unlink(missing_ok=True)
     return WrittenModel(
         config=model.config,
@@ -90,10 +90,10 @@ def write_model(
 
 
 def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> PretrainedConfig:
-    """Return the configuration under which transformers runs a model in both directions.
+    """Return the configuration with which transformers runs a model in both directions.
 
-    Weights of Llama's shape become `eurobert`, which is bidirectional by itself and has the
-    classes of an encoder; other decoders are opened by `is_causal: false`.
+    Models of Llama's architecture become `eurobert`, which is bidirectional and has an encoder's
+    classes; other decoders get `is_causal: false`.
     """
     config.mask_token_id = tokenizer.mask_id
     native = eurobert_config(config)
@@ -108,16 +108,16 @@ def exported_config(config: PretrainedConfig, tokenizer: TextTokenizer) -> Pretr
 
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
-    """Let the model know the tokenizer's padding, by which classifiers find the last token.
+    """Set the model's padding token to the tokenizer's; classifiers use it to find the last token.
 
-    Where positions are counted around the padding token, as RoBERTa does, the model's own stays.
+    Models that count positions around the padding token, such as RoBERTa, keep their own.
     """
     if first_position(model) == 0:
         model.config.pad_token_id = tokenizer.pad_id
 
 
 def _load(folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, bool]:
-    """Load all weights in fp32; without a head where none was saved."""
+    """Load all weights in fp32, without a head if none was saved."""
     try:
         kind = language_model_class(folder, config)
     except ModelError:

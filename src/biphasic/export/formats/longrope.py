@@ -1,4 +1,4 @@
-"""Rotary positions that depend on the length of the input, in a form that a graph can hold."""
+"""Makes length-dependent rotary positions traceable for graph export."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LONGROPE = "longrope"
 
 @contextmanager
 def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
-    """Let a model choose between its short and long frequencies within the graph, for a while.
+    """Make a model choose between its short and long frequencies within the graph, temporarily.
 
-    transformers writes the chosen ones into a buffer. Some releases branch for it, which cannot be
-    traced (5.17); with others it depends on how torch traces whether the graph keeps the choice, or
-    only what it found in the buffer: it would be wrong, without a word, beyond the length that the
-    short ones are for (5.23 with gradients).
+    transformers writes the chosen frequencies into a buffer. Some releases branch for this, which
+    cannot be traced (5.17). With others, depending on how torch traces, the graph holds either the
+    choice or only the traced buffer; the latter is silently wrong beyond the length of the short
+    frequencies (5.23 with gradients).
 
     Args:
         body: Changed only where its rotary positions are of type `longrope` (Phi-3, 128k).
@@ -60,7 +60,7 @@ class _ByLength(nn.Module):
 
 
 def _fixed(rotary: Any, *, length: int) -> nn.Module:
-    """Return a copy with the frequencies for inputs of one length, which never change."""
+    """Return a copy whose frequencies are fixed to those for one input length."""
     fixed = copy.deepcopy(rotary)
     fixed.rope_type = "default"
     frequencies, fixed.attention_scaling = ROPE_INIT_FUNCTIONS[LONGROPE](

@@ -1,4 +1,4 @@
-"""A folder's model as an ONNX graph, checked against the model that it came from."""
+"""Exports a folder's model as an ONNX graph, checked against the source model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from biphasic.seeds import stream
 
 GRAPH = Path("onnx") / "model.onnx"  # where optimum and sentence-transformers look
 TOLERANCE = 1e-4
-"""Of hidden states; relative to the largest where that is above one, as fp32 rounds relatively."""
+"""For hidden states; relative to the largest if that is above 1, as fp32 rounds relatively."""
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _INPUTS = ("input_ids", "attention_mask")
 _STATES, _EMBEDDING = "last_hidden_state", "sentence_embedding"
-_INLINE_BYTES = 2_000_000_000  # a protobuf ends at 2 GiB; the graph itself needs some of it
+_INLINE_BYTES = 2_000_000_000  # protobuf's limit is 2 GiB; the graph itself needs some of it
 _WEIGHTS = {
     ".safetensors",
     ".bin",
@@ -60,26 +60,26 @@ Probe = dict[str, np.ndarray]
 def write_onnx(
     folder: Path, out: Path, *, pooling: bool = True, inline_bytes: int = _INLINE_BYTES
 ) -> float:
-    """Write the encoder of a folder as `onnx/model.onnx`, beside its configuration and tokenizer.
+    """Write the encoder of a folder as `onnx/model.onnx`, with its configuration and tokenizer.
 
     The graph takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length], and gives
-    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size]. It is run by onnxruntime
-    on batches of several shapes and compared with torch before `out` comes to be, all at once.
+    `last_hidden_state`, fp32 [batch_size, sequence_length, hidden_size]. onnxruntime runs it on
+    batches of several shapes; `out` is created only if the results match those of torch.
 
     Args:
         folder: A model that transformers loads as an encoder, with its tokenizer.
-        out: New folder; it has the layout that optimum and sentence-transformers load.
+        out: New folder, in the layout that optimum and sentence-transformers load.
         pooling: Add an output `sentence_embedding`, fp32 [batch_size, hidden_size]: the mean of the
-            states of all tokens that are not padding.
-        inline_bytes: Weights of more bytes go into a file of their own, `model.onnx_data`.
+            states of all non-padding tokens.
+        inline_bytes: Larger weights go into a separate file, `model.onnx_data`.
 
     Returns:
         The largest difference between onnxruntime and torch, in units of the tolerance's scale.
 
     Raises:
-        ConfigError: Packages are missing, or the folders cannot be used.
-        ModelError: The model cannot be loaded or exported, is causal, or its graph computes
-            something else.
+        ConfigError: Packages are missing, or the folders are unusable.
+        ModelError: The model cannot be loaded or exported, is causal, or its graph gives other
+            results.
     """
     require_packages()
     refuse_existing(out)
@@ -109,7 +109,7 @@ class _Encoder(nn.Module):
 
 
 def require_packages() -> None:
-    """Refuse to begin without the packages of the extra `onnx`.
+    """Raise an error if packages of the extra `onnx` are missing.
 
     Raises:
         ConfigError: Some are missing.
@@ -123,37 +123,37 @@ def require_packages() -> None:
 
 def _check_folder(folder: Path, *, pooling: bool) -> None:
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json there; name a folder that transformers loads")
+        raise ConfigError(f"{folder}: no config.json; name a folder that transformers loads")
     mode = _pooling_mode(folder)
     if pooling and mode != "mean":
         raise ConfigError(
-            f"{folder}: pools by {mode}, and `sentence_embedding` would be a mean; leave that "
-            "output out (pooling off)"
+            f"{folder}: pools by {mode}, but `sentence_embedding` is a mean; omit that output "
+            "(pooling off)"
         )
 
 
 def _pooling_mode(folder: Path) -> str:
-    """Return how a sentence-transformers folder pools; the mean where nothing is said."""
+    """Return the pooling mode of a sentence-transformers folder; the mean by default."""
     file = folder / "1_Pooling" / "config.json"
     if not file.is_file():
         return "mean"
     settings = read_json_object(file)
-    prefix = "pooling_mode_"  # a switch for each, before sentence-transformers 5.3
+    prefix = "pooling_mode_"  # one switch per mode, before sentence-transformers 5.3
     switches = [key for key, value in settings.items() if key.startswith(prefix) and value]
     old = " and ".join(key.removeprefix(prefix).removesuffix("_tokens") for key in switches)
     return str(settings.get("pooling_mode", old or "mean"))
 
 
 def _load(folder: Path) -> PreTrainedModel:
-    """Load what users load, and prove that it is an encoder."""
+    """Load the model as users do, and check that it is an encoder."""
     config = read_config(folder)
     body_class(folder, config)
     _check_config(folder, config)
     model, report = load_model(AutoModel, folder, config)
     refuse_unfit(folder, report["mismatched_keys"])
-    # A pooler, which many encoders come without, is no part of the graph.
+    # The graph has no pooler; many encoders lack one.
     refuse_missing(folder, [key for key in report["missing_keys"] if key.split(".")[0] != "pooler"])
-    model.config.use_cache = False  # decoders would put keys and values among the outputs
+    model.config.use_cache = False  # otherwise decoders also output keys and values
     try:
         check_contract(model, causal=False)
     except ModelError as error:
@@ -165,7 +165,7 @@ def _check_config(folder: Path, config: PreTrainedConfig) -> None:
     if is_decoder(config) and not is_open(config):
         raise ModelError(
             f"{folder}: a decoder ({config.model_type}; config.json does not set is_causal to "
-            "false); make an encoder of it with `biphasic adapt`"
+            "false); convert it to an encoder with `biphasic adapt`"
         )
     if "dynamic" in _rope_types(getattr(config, "rope_parameters", None)):
         raise ModelError(
@@ -175,7 +175,7 @@ def _check_config(folder: Path, config: PreTrainedConfig) -> None:
 
 
 def _rope_types(parameters: Any) -> set[str]:
-    """Return the rope types of a configuration, which may have one for each type of layer."""
+    """Return the rope types of a configuration, which may have one per layer type."""
     if not isinstance(parameters, dict):
         return set()
     own = {parameters["rope_type"]} if "rope_type" in parameters else set()
@@ -183,7 +183,7 @@ def _rope_types(parameters: Any) -> set[str]:
 
 
 def _copy_beside(folder: Path, partial: Path) -> None:
-    """Copy everything but weights: configuration, tokenizer, card, and modules that pool."""
+    """Copy everything except weights: configuration, tokenizer, card and pooling modules."""
     for file in folder.iterdir():
         is_weights = _WEIGHTS.intersection(file.suffixes) or file.name == "manifest.json"
         if file.is_file() and not is_weights and not file.name.startswith("."):
@@ -193,7 +193,7 @@ def _copy_beside(folder: Path, partial: Path) -> None:
 
 
 def _module_folders(folder: Path) -> list[str]:
-    """Return the folders of a sentence-transformers model's modules beside the encoder."""
+    """Return the module folders of a sentence-transformers model, except the encoder."""
     if not (folder / "modules.json").is_file():
         return []
     paths = [Path(module["path"]) for module in read_json(folder / "modules.json")]
@@ -229,7 +229,7 @@ def _export(encoder: _Encoder, file: Path, *, inline_bytes: int, folder: Path) -
 
 
 def _first_cause(error: BaseException) -> str:
-    """Return the class and first line of the error at the bottom of a chain."""
+    """Return the class and first line of the first error of a chain."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
@@ -263,13 +263,13 @@ def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
 
 
 def _difference(expected: np.ndarray, computed: np.ndarray, mask: np.ndarray) -> float:
-    if expected.ndim == mask.ndim + 1:  # a state for each token; those of padding mean nothing
+    if expected.ndim == mask.ndim + 1:  # one state per token; padding states are meaningless
         expected, computed = expected[mask == 1], computed[mask == 1]
     return float(np.abs(computed - expected).max() / max(1.0, np.abs(expected).max()))
 
 
 def _probes(body: PreTrainedModel) -> Iterator[Probe]:
-    """Yield batches of one and of many, padded on either side and not, up to beyond any window."""
+    """Yield batches of one and of many, padded on either side or not, up to beyond any window."""
     longest = _longest_input(body)
     yield _batch(body, [1])
     yield _batch(body, [min(9, longest)])
@@ -280,7 +280,7 @@ def _probes(body: PreTrainedModel) -> Iterator[Probe]:
 
 
 def _longest_input(body: PreTrainedModel) -> int:
-    """Return the longest probe: where lengths matter, past that length if it is not too long."""
+    """Return the longest probe: longer than any length that changes the model, within reason."""
     config = body.config
     rope = getattr(config, "rope_parameters", None) or {}
     borders = [getattr(config, name, None) for name in ("sliding_window", "local_attention")]
@@ -305,7 +305,7 @@ def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence what torch tells about its own workings."""
+    """Silence torch's messages about its internals."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

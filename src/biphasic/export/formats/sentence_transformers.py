@@ -1,4 +1,4 @@
-"""What sentence-transformers needs beside a model and its tokenizer: modules and mean pooling."""
+"""Adds the sentence-transformers files to a model folder: modules and mean pooling."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _POOLING = "1_Pooling"
 def write_sentence_transformers(
     folder: Path, *, hidden_size: int, max_seqlen: int, prompts: Mapping[str, str] | None = None
 ) -> None:
-    """Add the files by which `SentenceTransformer(folder)` averages the states of all tokens.
+    """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens.
 
-    Names of modules and settings are those that its releases since 2.2 read. Text that spells a
-    special token stays text, as in our own encoding.
+    Names of modules and settings are those that releases since 2.2 read. Text that spells a special
+    token stays text, as in our own encoding.
 
     Args:
         folder: Holds config, weights and tokenizer.
         hidden_size: Width of the states.
-        max_seqlen: Longest input in tokens; what is longer is cut.
-        prompts: Texts to put before inputs, by name.
+        max_seqlen: Longest input in tokens; longer inputs are cut.
+        prompts: Texts to prepend to inputs, by name.
     """
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

@@ -1,4 +1,4 @@
-"""Tokenizers that give to everyone's `AutoTokenizer` the ids that training and tasks read."""
+"""Writes tokenizers so that `AutoTokenizer` gives the ids used in training and tasks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int |
     """Write `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        tokenizer: With all special tokens that the model is to have.
+        tokenizer: With all special tokens of the model.
         folder: An existing folder.
-        max_seqlen: Longest input in tokens, special ones included; None where there is no limit.
+        max_seqlen: Longest input in tokens, including special tokens; None without a limit.
     """
     limit = {} if max_seqlen is None else {"model_max_length": max_seqlen}
     tokenizer.save_framed(folder, padding_side="right", truncation_side="right", **limit)
 
 
 def pair_ids(tokenizer: TextTokenizer, first: str, second: str) -> list[int]:
-    """Return the ids of a question and its context, uncut."""
+    """Return the ids of a question and its context, not cut."""
     framed = [tokenizer.bos_id, *tokenizer.encode(first), *tokenizer.separator_ids]
     return [*framed, *tokenizer.encode(second), tokenizer.eos_id]

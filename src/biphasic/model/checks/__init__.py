@@ -1,1 +1,1 @@
-"""What is checked of a model before it is used."""
+"""Checks of a model before use."""

@@ -1,12 +1,12 @@
-"""The attention contract, probed on the real model: who may see whom, layer by layer.
+"""Probes the attention contract on the real model: which tokens attend to which, layer by layer.
 
-`config.is_causal = False` makes many decoders bidirectional, but not all of them everywhere; a
-model that stays causal in some layers would be compared under a false name. So every layer is asked
-for gradients: a token sees another if its output changes with the other's input. A weight of zero
-gives a gradient of exactly zero and any other does not, so rounding decides nothing here, in any
-precision and whatever the weights are.
+`config.is_causal = False` makes many decoders bidirectional, but not all in every layer, and
+a model with causal layers would be reported wrongly. Each layer is therefore probed with gradients:
+a token attends to another if its output depends on the other's input. A weight of zero gives a
+gradient of exactly zero and any other does not, so the result does not depend on rounding, in any
+precision and for any weights.
 
-A model in fp32 must also give the states that transformers' own forward gives (`own_forward.py`).
+A model in fp32 must also reproduce the states of transformers' own forward (`own_forward.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from biphasic.model.loading.reading import probing
 
 _LENGTH = 4  # of each probe document
 _TOKENS = 2 * _LENGTH
-"""Of a probe row: two documents; where sequences are padded, not packed, the two are one."""
+"""Tokens of a probe row: two documents if packed; if padded, the two form one."""
 _ROW_LENGTH = _TOKENS + 2  # with two tokens of padding
 _DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
 
@@ -46,19 +46,19 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation, padding, and hidden states.
 
     Args:
-        model: Loaded by `biphasic.model.loading.build`, for packed rows or for padded ones, which
-            hold one document each. In half precision its layers are probed, not its states.
-        causal: What the phase to come needs; False for padded rows.
+        model: Loaded by `biphasic.model.loading.build`, for packed or padded rows; padded rows
+            hold one document each. In half precision only its layers are probed, not its states.
+        causal: The required direction; False for padded rows.
 
     Raises:
-        ModelError: A layer sees what it must not, or does not see what it must, and is named; or
-            states differ from those of a document alone, or from transformers' own.
+        ModelError: A layer attends to the wrong tokens (the message names it), or states differ
+            from those of a document alone, or from transformers' own.
     """
     was_training = model.training
     model.eval()
     try:
         with first_pass(model):
-            # Some models see both ways only where a mask says so.
+            # Some models are bidirectional only if a mask is given.
             for has_padding in (True,) if batching_of(model) == "packed" else (True, False):
                 for name, sees in _sights(model, causal=causal, has_padding=has_padding):
                     _check_layer(name, sees, model, causal=causal, has_padding=has_padding)
@@ -71,11 +71,11 @@ def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
 def load_checked_encoder(
     folder: Path | str, place: Callable[[PreTrainedModel], PreTrainedModel] = lambda model: model
 ) -> PreTrainedModel:
-    """Load an encoder for packed rows; one that cannot be shown to read them, for padded ones.
+    """Load an encoder for packed rows or, if it fails the checks, for padded rows.
 
     Args:
-        folder: As `load_encoder` takes it.
-        place: Moves the model to where it computes.
+        folder: A folder for `load_encoder`.
+        place: Moves the model to its device.
 
     Raises:
         ModelError: It cannot be an encoder in either way.
@@ -90,7 +90,7 @@ def load_checked_encoder(
         else:
             return model
     packed, padded = map(str, refusals)
-    # Both: either may be the one that names the layer.
+    # Show both: either may name the layer.
     both = packed if padded == packed else f"{padded}; on packed rows: {packed}"
     raise type(refusals[-1])(both)
 
@@ -98,26 +98,26 @@ def load_checked_encoder(
 def _check_layer(
     name: str, sees: Tensor, model: PreTrainedModel, *, causal: bool, has_padding: bool
 ) -> None:
-    """Compare what the tokens of a layer see with what they are to see.
+    """Compare the tokens that a layer attends to with the expected ones.
 
     Args:
-        name: Of the layer, for errors.
-        sees: Bool [tokens of a row, row_length]: whether token i sees token j.
+        name: Name of the layer, for errors.
+        sees: Bool [tokens of a row, row_length]: whether token i attends to token j.
         model: The model.
-        causal: What is expected.
+        causal: The expected direction.
         has_padding: Whether rows end in padding.
     """
     among = sees[:, :_TOKENS]
     if not bool(among.diagonal().all()):
-        raise ModelError(f"{name}: tokens do not see themselves; it cannot be probed")
+        raise ModelError(f"{name}: tokens do not attend to themselves; it cannot be probed")
     is_packed = batching_of(model) == "packed"
     if is_packed and bool((among & (_DOCUMENTS[:, None] != _DOCUMENTS)).any()):
-        raise ModelError(f"{name}: tokens see other documents of their row")
+        raise ModelError(f"{name}: tokens attend to other documents of their row")
     if bool(sees[:, _TOKENS:].any()):
-        raise ModelError(f"{name}: tokens see the padding of their row")
+        raise ModelError(f"{name}: tokens attend to the padding of their row")
     if causal and bool(among.triu(1).any()):
-        raise ModelError(f"{name}: sees later tokens although the objective is causal")
-    # Which ones they see depends on windows, and on weights that may have come to be zero.
+        raise ModelError(f"{name}: attends to later tokens although the objective is causal")
+    # Which later ones depends on windows, and on weights that may be zero.
     documents = among.view(2, _LENGTH, 2, _LENGTH).diagonal(dim1=0, dim2=2).movedim(-1, 0)
     if not causal and any(map(_is_causal, documents if is_packed else [among])):
         reason = (
@@ -129,19 +129,19 @@ def _check_layer(
 
 
 def _is_causal(among: Tensor) -> bool:
-    """Tell whether tokens see earlier ones alone, of those of their document."""
+    """Return whether tokens attend only to earlier ones of their document."""
     return bool(among.tril(-1).any()) and not bool(among.triu(1).any())
 
 
 def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[tuple[str, Tensor]]:
-    """Return each layer's name and what its tokens see, bool [tokens of a row, row_length].
+    """Return, per layer, its name and what its tokens attend to, bool [tokens, row_length].
 
-    All rows are alike, and row i asks for token i: one pass answers for all tokens and layers.
+    All rows are equal, and row i probes token i: one pass covers all tokens and layers.
     """
     tokens = probe_tokens(model, _TOKENS + _ROW_LENGTH)
     document, longer = tokens[:_TOKENS], tokens[_TOKENS:]
     if batching_of(model) == "padded":
-        # One row more than tokens, which makes the padding necessary or tells the two axes apart.
+        # One row more than tokens: forces padding, or distinguishes the two axes.
         sequences = [*[document] * _TOKENS, longer if has_padding else document]
         shape = len(sequences), max(map(len, sequences))
     else:
@@ -160,16 +160,16 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
             probe.remove()
     unused = [probe.name for probe in probes if not probe.found]
     if unused:
-        raise ModelError(f"{unused[0]}: was not run; it cannot be probed")
+        raise ModelError(f"{unused[0]}: was not run, so it cannot be probed")
     return [(probe.name, sees) for probe in probes for sees in probe.found]
 
 
 class _LayerProbe:
-    """Cuts the graph before and after a layer, and takes the gradient of what is between.
+    """Cuts the graph before and after a layer, and takes the gradient in between.
 
     Attributes:
-        name: Of the layer.
-        found: For each of its calls, whether token i sees token j, bool [tokens, row_length].
+        name: Name of the layer.
+        found: For each call, whether token i attends to token j, bool [tokens, row_length].
     """
 
     def __init__(self, name: str, layer: nn.Module, shape: tuple[int, int]) -> None:
@@ -184,7 +184,7 @@ class _LayerProbe:
         ]
 
     def remove(self) -> None:
-        """Leave the layer as it was."""
+        """Remove the hooks from the layer."""
         for hook in self._hooks:
             hook.remove()
 
@@ -194,9 +194,9 @@ class _LayerProbe:
         self._had_gradients = torch.is_grad_enabled()
         states = inputs[0] if inputs else options.get("hidden_states")
         if not isinstance(states, Tensor):
-            raise ModelError(f"{self.name}: takes no hidden states; it cannot be probed")
+            raise ModelError(f"{self.name}: takes no hidden states, so it cannot be probed")
         self._input = states.detach().requires_grad_()
-        torch.set_grad_enabled(True)  # a model may run some layers without
+        torch.set_grad_enabled(True)  # a model may run some layers without gradients
         given = self._input.clone()  # the layer may change it in place
         if inputs:
             return (given, *inputs[1:]), options
@@ -218,13 +218,13 @@ class _LayerProbe:
     def _by_token(self, states: Tensor) -> Tensor:
         """Return states as [rows, row_length, width].
 
-        A few families keep axes in another order, have one more, or add padding of their own.
+        A few families order axes differently, have an additional one, or add padding.
         """
         sizes, (num_rows, row_length) = list(states.shape), self._shape
         rows = sizes.index(num_rows) if num_rows in sizes else None
         tokens = (axis for axis, size in enumerate(sizes) if axis != rows and size >= row_length)
         if rows is None or len(sizes) < 3:
-            raise ModelError(f"{self.name}: has states of shape {sizes}; it cannot be probed")
+            raise ModelError(f"{self.name}: states of shape {sizes} cannot be probed")
         return states.movedim((rows, next(tokens)), (0, 1)).flatten(2)
 
 
@@ -241,5 +241,5 @@ def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
         longest = max(lists, key=lambda name: len(lists[name]))
         names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
     if not names:
-        raise ModelError(f"{type(model).__name__}: no list of layers was found to probe")
+        raise ModelError(f"{type(model).__name__}: no list of layers found to probe")
     return [(f"layer {name}", modules[name]) for name in names]

@@ -1,4 +1,4 @@
-"""How long an input a model can read, from its configuration and its shape."""
+"""Input limits of a model, from its configuration and its shape."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from biphasic.model.compute.forward import first_position
 from biphasic.model.loading.build import empty_body
 
 MAX_INPUT_TOKENS = 2048
-"""Longest input by default, however much more a model could read: the study's rows."""
+"""Default maximum input, even if a model supports more: the study's row length."""
 
-_LIMITS = "look at the numbers in its config.json and tokenizer_config.json"
+_LIMITS = "check the numbers in its config.json and tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model can read.
+    """Input limits of a model.
 
     Attributes:
-        longest_input: The longest input to give it, in tokens, special tokens included: the least
-            of what it has positions for, what its makers used for sentences
-            (`sentence_bert_config.json`), what its tokenizer states, and `MAX_INPUT_TOKENS`.
-        positions: The longest input that it has positions for; None where it states no limit.
-        num_embeddings: Tokens that it has embeddings for.
+        longest_input: Recommended maximum input in tokens, including special tokens: the lowest of
+            its positions, its authors' limit for sentences (`sentence_bert_config.json`), its
+            tokenizer's limit, and `MAX_INPUT_TOKENS`.
+        positions: Longest input that it has positions for; None without a limit.
+        num_embeddings: Number of tokens that it has embeddings for.
     """
 
     longest_input: int
@@ -34,11 +34,11 @@ class ModelLimits:
 
 
 def model_limits(folder: Path) -> ModelLimits:
-    """Look at a model's shape, without its weights.
+    """Read a model's limits, without its weights.
 
     Raises:
         DataError: A file is damaged.
-        ModelError: transformers does not know the model, or the model reads no tokens.
+        ModelError: transformers does not support the model, or the model reads no tokens.
     """
     with reading(folder, ModelFilesError, remedy=_LIMITS):
         return _limits(folder)
@@ -50,7 +50,7 @@ def _limits(folder: Path) -> ModelLimits:
     if num_embeddings is None:
         raise ModelError(f"{folder}: config.json states no vocab_size")
     positions = getattr(body.config, "max_position_embeddings", None)
-    # XLNet says -1: no limit.
+    # XLNet uses -1 for no limit.
     positions = positions - first_position(body) if positions and positions > 0 else None
     stated = [
         positions,
@@ -63,9 +63,9 @@ def _limits(folder: Path) -> ModelLimits:
 
 
 def tokenizer_limit(folder: Path) -> int | None:
-    """Return the longest input that a tokenizer states, in tokens; None where it states none."""
+    """Return the longest input that a tokenizer states, in tokens; None if it states none."""
     stated = _stated(folder / "tokenizer_config.json", "model_max_length")
-    return int(stated) if stated and stated < 1e9 else None  # 1e30 where it knows none
+    return int(stated) if stated and stated < 1e9 else None  # 1e30 means unknown
 
 
 def _stated(path: Path, name: str) -> float | None:

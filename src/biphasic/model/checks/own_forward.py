@@ -1,9 +1,9 @@
-"""Hidden states against transformers' own forward, on texts longer than every window.
+"""Compares hidden states with transformers' own forward, on texts longer than every window.
 
-A family may make its windows by masks alone, which packed rows do without, or count over a row what
-it should count over a document. So two documents are read in the row that they share, one by one,
-and by transformers' own code, with the attention that it writes out. Published windows are too long
-to exceed at little cost: two models with short ones are compared, which share all weights.
+A family may implement windows only with masks, which packed rows do not use, or count over a row
+what it should count over a document. Two documents are therefore read in a shared row, one by one,
+and by transformers' eager attention. Published windows are too long to exceed cheaply, so the two
+compared models have short windows; they share all weights.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from biphasic.model.loading.reading import loading
 from biphasic.seeds import stream
 
 _TOLERANCE = 2e-4
-"""Of a token's states, in fp32. Rounding was 1e-6 in small models and 1e-5 in 30 layers with large
-weights; a window that is one token wider was 9e-4 where it matters least, before any training."""
+"""For a token's states, in fp32. Rounding errors were 1e-6 in small models and 1e-5 in 30 layers
+with large weights; a window one token too wide gave at least 9e-4, before any training."""
 _LENGTHS = (4, 12)
 _ROW_LENGTH = 18  # both documents, and padding
 _WINDOW = 4
-# ModernBERT's `local_attention` follows from its `sliding_window`; Llama 4 scales its queries anew
+# ModernBERT's `local_attention` follows from its `sliding_window`; Llama 4 rescales its queries
 # every `floor_scale` positions.
 _WINDOWS = ("sliding_window", "attention_chunk_size", "floor_scale")
 _DRAWS = 3
@@ -47,11 +47,11 @@ Documents = list[NDArray[np.int64]]
 def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     """Compare the hidden states of a few documents: together, alone, and by transformers' own code.
 
-    Its own forward is asked in the direction that is needed, or else in the one that it has.
+    transformers runs in the required direction or, if it does not support it, in its own.
 
     Args:
         model: In fp32, in evaluation mode; for packed rows or for padded ones.
-        causal: The direction that is needed.
+        causal: The required direction.
 
     Raises:
         ModelError: They differ.
@@ -60,7 +60,7 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     difference = _difference(model, partial(_alone, model, causal=causal), causal=causal)
     if not difference <= _TOLERANCE:
         raise ModelError(
-            f"{name}: padding changes hidden states, or other documents of a row do, by "
+            f"{name}: padding or other documents of a row change hidden states by "
             f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
         )
     theirs, own_causal = _own_forward(model, causal=causal)
@@ -78,7 +78,7 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
 
 
 def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArray[np.int64]:
-    """Draw token ids, none of them padding: some families count positions by that."""
+    """Draw token ids without padding, because some families count positions by it."""
     vocab_size = model.config.vocab_size
     draws = stream("contract", draw).random_raw(count) % np.uint64(vocab_size)
     tokens = draws.astype(np.int64)
@@ -87,18 +87,18 @@ def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArra
 
 
 def pad_id(model: PreTrainedModel) -> int:
-    """Return the token that fills the rows of a probe."""
+    """Return the token that pads the rows of a probe."""
     return getattr(model.config, "pad_token_id", None) or 0
 
 
 def _difference(
     model: PreTrainedModel, reference: Callable[[Documents], Tensor], *, causal: bool
 ) -> float:
-    """Return how far a model's states of documents read together are from others.
+    """Return the difference between a model's states of documents read together and others.
 
     Returns:
-        The largest difference of a token as a share of its states' norm. Rounding may let a router
-        send a token to another expert, but hardly in every draw; so the least of some draws counts.
+        The largest difference of a token relative to the norm of its states. Rounding may make a
+        router choose another expert, but hardly in every draw, so the minimum over draws counts.
     """
     least = math.inf
     for draw in range(_DRAWS):
@@ -106,14 +106,14 @@ def _difference(
         expected = reference(documents)
         error = _together(model, documents, causal=causal) - expected
         share = error.norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-6)
-        least = min(least, float(share.max()))  # NaN stays out, and is no agreement
+        least = min(least, float(share.max()))  # NaN is ignored, and is no agreement
         if least <= _TOLERANCE:
             break
     return least
 
 
 def _documents(model: PreTrainedModel, draw: int) -> Documents:
-    """Draw two documents that hold the mask token in different shares."""
+    """Draw two documents that contain different shares of the mask token."""
     tokens = probe_tokens(model, sum(_LENGTHS), draw=draw)
     mask_id = getattr(model.config, "mask_token_id", None)
     if mask_id is not None and mask_id < model.config.vocab_size:
@@ -122,7 +122,7 @@ def _documents(model: PreTrainedModel, draw: int) -> Documents:
 
 
 def _together(model: PreTrainedModel, documents: Documents, *, causal: bool = False) -> Tensor:
-    """Read documents in one packed row, or in one padded batch; return their states in order."""
+    """Read documents in one packed row, or one padded batch; return their states in order."""
     if batching_of(model) == "padded":
         states, spans = padded_states(model, documents, pad_id=pad_id(model))
     else:
@@ -140,7 +140,7 @@ def _alone(model: PreTrainedModel, documents: Documents, *, causal: bool) -> Ten
 
 
 def _own_forward(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedModel, bool]:
-    """Return a model as transformers runs it, and whether it sees earlier tokens alone."""
+    """Return a model as transformers runs it, and whether it is causal."""
     theirs = _rebuilt(model, "eager", opens=not causal)
     if _is_causal(theirs) == causal:
         return theirs, causal
@@ -148,7 +148,7 @@ def _own_forward(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedMod
 
 
 def _is_causal(theirs: PreTrainedModel) -> bool:
-    """Tell whether no state of a document changes with its last token but that token's own."""
+    """Return whether a document's last token affects only its own state."""
     documents = _documents(theirs, 0)
     changed = [each.copy() for each in documents]
     changed[-1][-1] = probe_tokens(theirs, 1, draw=_DRAWS)[0]
@@ -159,12 +159,12 @@ def _is_causal(theirs: PreTrainedModel) -> bool:
 def _rebuilt(
     model: PreTrainedModel, implementation: str | None, *, opens: bool = False
 ) -> PreTrainedModel:
-    """Return the body of a model with short windows and another attention; it shares the weights.
+    """Return a model's body with short windows and another attention; it shares the weights.
 
     Args:
-        model: It stays as it is.
-        implementation: Of attention, by transformers' name.
-        opens: Whether a decoder is to see both ways.
+        model: Not changed.
+        implementation: transformers' name of an attention function.
+        opens: Whether to make a decoder bidirectional.
     """
     body = cast(PreTrainedModel, model.base_model)
     config = deepcopy(body.config)
@@ -187,6 +187,6 @@ def _rebuilt(
         for key in module._buffers:
             module._buffers[key] = source._buffers[key]
         for key, value in vars(module).items():
-            if isinstance(value, Tensor):  # of rotary positions
+            if isinstance(value, Tensor):  # rotary positions
                 setattr(module, key, getattr(source, key))
     return other.eval()

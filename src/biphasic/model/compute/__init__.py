@@ -1,1 +1,1 @@
-"""How a forward pass is computed, and where."""
+"""Forward passes: attention, kernels and devices."""

@@ -1,26 +1,27 @@
 """One attention function for every model and objective: packed rows, causal or not.
 
-transformers looks attention up by name; `register_attention` adds ours as `biphasic`. What a batch
-looks like travels as keyword arguments from the model's call down to each layer:
+transformers looks attention up by name; `register_attention` adds ours as `biphasic`. The model's
+call passes the layout of a batch to each layer as keyword arguments:
 
 - `cu_seqlens`: int32 [num_segments + 1], borders of the segments over the flattened rows;
 - `max_seqlen`: length of the longest segment, an int;
-- `causal`: whether a token sees only those before it (CLM) or all of its segment (MLM);
-- `block_mask`: [num_rows, 1, row_length, row_length], 0 where a token may look and -inf elsewhere;
-  for the backends without variable-length kernels. It is built once per batch, not per layer.
+- `causal`: whether a token attends only to those before it (CLM) or to its whole segment (MLM);
+- `block_mask`: [num_rows, 1, row_length, row_length], 0 where attention is allowed and -inf
+  elsewhere; for backends without variable-length kernels. It is built once per batch, not per
+  layer.
 
-Three backends compute the same function; device, precision and dropout alone decide which one:
+Three backends compute the same function; device, precision and dropout determine which one is used:
 
 - `varlen`: torch's variable-length kernel, on CUDA in half precision (all it supports);
-- `dense`: scores written out, on a CPU in bf16, where torch's fused kernel converts every tile to
-  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms),
-  wherever weights are dropped on a CPU, where torch's draws slowly (`dropout.py`), and on any
-  device where a model caps its scores (Gemma 2), which neither kernel can;
-- `sdpa`: torch's fused kernel, elsewhere.
+- `dense`: explicit scores. Used on a CPU in bf16, where torch's fused kernel converts every tile to
+  fp32 (9 rows of 256, 3 heads of 64, forward and backward on one core: 7 ms against 20 ms); on a
+  CPU with attention dropout, where torch's random draws are slow (`dropout.py`); and on any device
+  if a model caps its scores (Gemma 2), which neither kernel supports;
+- `sdpa`: torch's fused kernel, in all other cases.
 
-Everything else about the model stays transformers' own. Hugging Face's own packing by
-`position_ids` isolates documents for causal models but leaks for bidirectional ones, which would
-confound the comparison of objectives; hence one function for both.
+The rest of the model is unchanged transformers code. Hugging Face's own packing by `position_ids`
+isolates documents for causal models but leaks for bidirectional ones, which would confound the
+comparison of objectives; hence one function for both.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ATTENTION_NAME = "biphasic"
 
 
 def register_attention() -> None:
-    """Make `attn_implementation="biphasic"` known to transformers. Idempotent."""
+    """Register `attn_implementation="biphasic"` with transformers. Idempotent."""
     AttentionInterface.register(ATTENTION_NAME, packed_attention)
     AttentionMaskInterface.register(ATTENTION_NAME, _no_padding_mask)
 
@@ -52,13 +53,13 @@ def register_attention() -> None:
 def attention_arguments(
     cu_seqlens: Tensor, *, max_seqlen: int, row_length: int, causal: bool, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Return the keyword arguments by which a model's forward pass knows its segments.
+    """Return the keyword arguments that describe a model's segments.
 
     Args:
         cu_seqlens: int32 [num_segments + 1] on the model's device; the last entry is the number of
             tokens, padding included (a token beyond it would yield NaN gradients).
         max_seqlen: Length of the longest segment in tokens.
-        row_length: Capacity of a row in tokens.
+        row_length: Length of a row in tokens.
         causal: True for CLM.
         dtype: Precision of the model's activations.
     """
@@ -76,7 +77,7 @@ def attention_arguments(
 def backend(
     device: torch.device, dtype: torch.dtype, *, drops: bool = False, caps: bool = False
 ) -> str:
-    """Return which backend serves a device and precision: `varlen`, `dense` or `sdpa`.
+    """Return the backend for a device and precision: `varlen`, `dense` or `sdpa`.
 
     `drops` is whether attention weights are dropped, `caps` whether scores are capped.
     """
@@ -88,7 +89,7 @@ def backend(
 
 
 def block_mask(cu_seqlens: Tensor, *, row_length: int, causal: bool, dtype: torch.dtype) -> Tensor:
-    """Return [num_rows, 1, row_length, row_length]: 0 where query i may see key j, else -inf."""
+    """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf."""
     num_tokens = int(cu_seqlens[-1])
     segment_starts = torch.zeros(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
     segment_starts[cu_seqlens[:-1].long()] = 1
@@ -124,28 +125,28 @@ def packed_attention(
     """Attend within segments.
 
     Args:
-        module: The attention layer; named in errors.
+        module: The attention layer, for error messages.
         query: [num_rows, num_heads, row_length, head_dim].
         key: [num_rows, num_key_value_heads, row_length, head_dim].
-        value: As `key`.
-        attention_mask: Must be None: padding is a segment of its own.
+        value: Same shape as `key`.
+        attention_mask: Must be None: padding is a separate segment.
         scaling: Factor on the scores; `head_dim ** -0.5` when None.
-        dropout: Chance to drop an attention weight.
-        sliding_window: A token sees others less than this many positions away, as transformers'
-            flash-attention path reads it (ModernBERT passes its half window plus one).
+        dropout: Probability of dropping an attention weight.
+        sliding_window: A token attends to others less than this many positions away, as in
+            transformers' flash-attention path (ModernBERT passes its half window plus one).
         softcap: Scores become `softcap * tanh(scores / softcap)` before anything is hidden.
-        cu_seqlens: See the module's docstring; so for the three that follow.
+        cu_seqlens: See the module docstring, also for the next three.
         max_seqlen: Length of the longest segment.
         causal: True for CLM.
-        block_mask: For the backend without variable-length kernels.
-        unused: What transformers passes for other backends (`position_ids`, `deterministic`, ...).
+        block_mask: For backends without variable-length kernels.
+        unused: Arguments that transformers passes for other backends (`position_ids`, ...).
 
     Returns:
         [num_rows, row_length, num_heads, head_dim], and no weights.
 
     Raises:
-        ModelError: The arguments of a packed batch are missing, a mask was passed beside them, or
-            the backend cannot compute what the model asks for.
+        ModelError: Arguments of a packed batch are missing, a mask was passed, or the backend does
+            not support the model.
     """
     if cu_seqlens is None or causal is None or max_seqlen is None:
         raise ModelError(
@@ -154,10 +155,10 @@ def packed_attention(
             "pass them to its layers and cannot read packed rows"
         )
     if attention_mask is not None:
-        raise ModelError(f"{_name(module)}: packed rows take no attention_mask")
+        raise ModelError(f"{_name(module)}: packed rows support no attention_mask")
     if unused.get("s_aux") is not None:
         raise ModelError(
-            f"{_name(module)} has attention sinks, which packed attention does not compute; "
+            f"{_name(module)} has attention sinks, which packed attention does not support; "
             "fine-tune it with `batching: padded`"
         )
     if block_mask is None and softcap is not None:
@@ -166,7 +167,7 @@ def packed_attention(
         if dropout:
             raise ModelError(
                 f"{_name(module)} drops attention weights (dropout {dropout:g}), which "
-                "torch's variable-length kernel cannot; fine-tune it with `batching: padded`, or "
+                "torch's variable-length kernel lacks; fine-tune with `batching: padded`, or "
                 "in fp32"
             )
         output = _varlen(
@@ -189,7 +190,7 @@ def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
 
 
 def _name(module: nn.Module) -> str:
-    """Say which attention layer something is about."""
+    """Return the attention layer's name for error messages."""
     index = getattr(module, "layer_idx", None)
     return type(module).__name__ if index is None else f"layer {index} ({type(module).__name__})"
 
@@ -240,7 +241,7 @@ def _dense(
 
 
 def _repeat_heads(states: Tensor, num_heads: int) -> Tensor:
-    """Give every query head its own copy of the key head that it shares."""
+    """Copy each key head for every query head that shares it."""
     groups = num_heads // states.shape[1]
     return states.repeat_interleave(groups, dim=1) if groups > 1 else states
 
@@ -262,9 +263,9 @@ def _varlen(
     scaling: float | None,
     sliding_window: int | None,
 ) -> Tensor:
-    """Attend by the variable-length kernel, which takes [tokens, heads, head_dim].
+    """Attend with the variable-length kernel, on [tokens, heads, head_dim].
 
-    Its options are tested by signature alone where no GPU is at hand.
+    Without a GPU, tests check only the names of its options.
     """
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - absent in CPU-only paths
 
@@ -290,7 +291,7 @@ def _varlen(
         max_seqlen,
         **options,
     )
-    # A tuple only where auxiliary output is asked for.
+    # A tuple only if auxiliary output is requested.
     return cast(Tensor, output).view(num_rows, row_length, num_heads, head_dim)
 
 
@@ -306,7 +307,7 @@ def varlen_options(
     scaling: float | None,
     sliding_window: int | None,
 ) -> dict[str, Any]:
-    """Spell causality, window and scale as the installed torch's `varlen_attn` takes them.
+    """Return causality, window and scale as options of the installed torch's `varlen_attn`.
 
     torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
 
@@ -317,7 +318,7 @@ def varlen_options(
         sliding_window: As in `packed_attention`.
 
     Raises:
-        ModelError: The installed torch cannot express what the model needs.
+        ModelError: The installed torch does not support what the model needs.
     """
     reach = -1 if sliding_window is None else sliding_window - 1
     options: dict[str, Any] = {}
@@ -328,13 +329,13 @@ def varlen_options(
     elif "is_causal" in accepted:
         options["is_causal"] = causal
     else:
-        raise ModelError("this torch's varlen_attn takes neither window_size nor is_causal")
+        raise ModelError("this torch's varlen_attn supports neither window_size nor is_causal")
     if scaling is not None:
         options["scale"] = scaling
     return options
 
 
 def _no_padding_mask(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> None:
-    """Stand where transformers would build a mask; refuse one that would be ignored."""
+    """Replace transformers' mask creation; refuse a mask, which would be ignored."""
     if attention_mask is not None:
-        raise ModelError("packed rows take no attention_mask; padding is a segment of its own")
+        raise ModelError("packed rows support no attention_mask; padding is a separate segment")

@@ -1,4 +1,4 @@
-"""Layers compiled by torch, each on its own: one graph serves all that are alike."""
+"""Compiles a model's layers with torch, one at a time: equal layers share one graph."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from biphasic.errors import ModelError
 
 _GRAPHS = 64
-"""Of one layer: shapes of rows, causal or not, layers that are frozen or not. torch stops at 8 and
-computes what comes after as it is, with no more than a warning."""
+"""Graphs per layer: row shapes, causal or not, frozen or not. torch's default limit is 8; beyond
+it, torch only warns and runs without compilation."""
 
 
 def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None:
-    """Compile the layers of a model in place; the first pass of each shape takes long.
+    """Compile the layers of a model in place; the first pass of each shape is slow.
 
-    Shapes are static, but for the number of documents. Names of parameters stay. What hooks into
-    layers or reads other shapes once is better run `uncompiled`.
+    Shapes are static, except for the number of documents. Parameter names do not change. Code that
+    hooks into layers or reads other shapes once should run `uncompiled`.
 
     Args:
-        model: In the precision that it computes in, on its device.
-        backend: Of torch.compile.
+        model: In its compute precision, on its device.
+        backend: Backend of torch.compile.
 
     Raises:
         ModelError: The family has no layers that transformers marks as such, or torch cannot
-            compile here.
+            compile on this machine.
     """
     layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not layers:
@@ -44,7 +44,7 @@ def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Return a context in which compiled layers compute as if they were not."""
+    """Return a context that disables compilation."""
     return torch.compiler.set_stance("force_eager")
 
 
@@ -67,9 +67,9 @@ def _try_out(device: torch.device, backend: str) -> None:
 def _same_shapes(
     _body: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Keep what differs from batch to batch from asking for another graph.
+    """Prevent values that differ between batches from creating new graphs.
 
-    The kernels take the longest segment as a bound alone, so a row's length is as good.
+    The kernels use the longest segment only as a bound, so the row length serves as well.
     """
     if "cu_seqlens" not in options:
         return inputs, options

@@ -1,8 +1,8 @@
-"""Where models compute: the first CUDA device that the process may use, if there is one.
+"""The compute device: the first CUDA device that the process may use, if there is one.
 
-`CUDA_VISIBLE_DEVICES` chooses among them, and hides all when it is empty. `computing_on` chooses
-for a block of code; processes that are started within it are told by `device_environment`. torch is
-imported when a device is asked for: commands that only pass the choice on need none.
+`CUDA_VISIBLE_DEVICES` selects devices, and hides all when it is empty. `computing_on` selects a
+device for a block of code; `device_environment` passes the selection to child processes. torch is
+imported only when a device is needed: commands that only pass the choice on do not.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _chosen: ContextVar[torch.device | None] = ContextVar("chosen_device", default=N
 
 
 def parse_device(text: str | None) -> torch.device | None:
-    """Return the device that people mean by `cpu`, `cuda` or `cuda:N`; None where they said none.
+    """Parse `cpu`, `cuda` or `cuda:N`; return None for None.
 
     Raises:
-        ConfigError: It is none of these, or there is no such device here.
+        ConfigError: It is none of these, or the device does not exist.
     """
     if text is None:
         return None
@@ -47,7 +47,7 @@ def parse_device(text: str | None) -> torch.device | None:
 
 @contextmanager
 def computing_on(device: torch.device | None) -> Iterator[None]:
-    """Let models compute on a device within the block; None leaves the choice as it is."""
+    """Set the compute device within the block; None leaves the choice unchanged."""
     token = _chosen.set(device or _chosen.get())
     try:
         with _current(device):
@@ -65,19 +65,19 @@ def _current(device: torch.device | None) -> AbstractContextManager[object]:
 
 
 def chosen_device() -> torch.device | None:
-    """Return the device that was chosen; None where it is up to the machine."""
+    """Return the chosen device; None if it depends on the machine."""
     return _chosen.get()
 
 
 def compute_device() -> torch.device:
-    """Return where models compute."""
+    """Return the compute device."""
     import torch  # noqa: PLC0415
 
     return _chosen.get() or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def visible_devices() -> list[str]:
-    """Return the GPUs that models may compute on, as `CUDA_VISIBLE_DEVICES` names them."""
+    """Return the GPUs that models may use, as named in `CUDA_VISIBLE_DEVICES`."""
     import torch  # noqa: PLC0415
 
     chosen, count = _chosen.get(), torch.cuda.device_count()
@@ -89,12 +89,12 @@ def visible_devices() -> list[str]:
 
 
 def device_environment() -> dict[str, str]:
-    """Return the environment variables that tell a new process what was chosen here."""
+    """Return the environment variables that pass the chosen device to a child process."""
     return {} if _chosen.get() is None else {"CUDA_VISIBLE_DEVICES": ",".join(visible_devices())}
 
 
 def on_compute_device(model: ModelT) -> ModelT:
-    """Move a model to where models compute."""
+    """Move a model to the compute device."""
     from torch import nn  # noqa: PLC0415
 
     # Called this way because transformers hides the signature.

@@ -1,4 +1,4 @@
-"""Sequences through a model, packed or padded, to one hidden state per token."""
+"""Runs sequences through a model, packed or padded, to one hidden state per token."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from biphasic.model.compute.attention import ATTENTION_NAME, attention_arguments
 
 
 def batching_of(model: PreTrainedModel) -> Batching:
-    """Return how a model was loaded to read sequences."""
+    """Return the batching a model was loaded for."""
     return "packed" if model.config._attn_implementation == ATTENTION_NAME else "padded"
 
 
 @contextmanager
 def first_pass(model: PreTrainedModel) -> Iterator[None]:
-    """Name the model where its code cannot take what it is called with.
+    """Name the model in errors that its code raises for its arguments.
 
     Raises:
-        ModelError: In place of what the model's code raised.
+        ModelError: The model's code raised an error.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
     Args:
         model: Loaded by `biphasic.model.loading.build`; with or without a language-model head.
         batch: Rows of packed sequences.
-        causal: Whether a token sees only those before it.
+        causal: Whether a token attends only to those before it.
 
     Returns:
         [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
@@ -58,13 +58,13 @@ def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -
 
 
 def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> dict[str, Any]:
-    """Return what a model, or its body, is called with to read packed rows."""
+    """Return the arguments with which a model, or its body, reads packed rows."""
     device = model.device
     positions = torch.from_numpy(batch.position_ids) + first_position(model)
     return {
         "input_ids": torch.from_numpy(batch.input_ids).to(device),
         "position_ids": positions.to(device),
-        "use_cache": False,  # decoders would copy every key and value into one
+        "use_cache": False,  # decoders would copy all keys and values
         **attention_arguments(
             torch.from_numpy(batch.cu_seqlens).to(device),
             max_seqlen=batch.max_seqlen,
@@ -78,18 +78,18 @@ def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool
 def padded_states(
     model: PreTrainedModel, sequences: Sequence[TokenIds], *, pad_id: int
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Run the body of a model over sequences, one in a row, by its own attention.
+    """Run the body of a model over sequences, one per row, with its own attention.
 
-    Positions and masks are left to the model, so this is independent of all that packing does.
+    The model computes positions and masks, so this is independent of packing.
 
     Args:
         model: Loaded by `build.load_encoder` with `batching="padded"`.
-        sequences: Token ids, special tokens included.
-        pad_id: Token that fills rows up to the longest sequence.
+        sequences: Token ids, including special tokens.
+        pad_id: Token that pads rows to the longest sequence.
 
     Returns:
         [num_sequences * longest, hidden_size]: final states, row by row; and the start and end of
-        each sequence among them, int64 [num_sequences, 2].
+        each sequence in them, int64 [num_sequences, 2].
     """
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
     is_token = np.arange(lengths.max()) < lengths[:, None]
@@ -106,8 +106,8 @@ def padded_states(
 def first_position(model: PreTrainedModel) -> int:
     """Return the position of a sequence's first token.
 
-    RoBERTa and its relatives keep a row of their position table for padding, and count from the
-    one behind it.
+    RoBERTa and its relatives reserve a row of their position table for padding, and count from the
+    next one.
     """
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
@@ -116,6 +116,6 @@ def first_position(model: PreTrainedModel) -> int:
 
 
 def activation_dtype(model: PreTrainedModel) -> torch.dtype:
-    """Return the precision that a model computes in; its embeddings may be kept in another."""
+    """Return a model's compute precision; its embeddings may have another."""
     *_, last = model.base_model.parameters()
     return last.dtype

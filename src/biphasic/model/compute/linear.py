@@ -1,12 +1,12 @@
-"""Matrix products on a CPU: by oneDNN in fp32, and in bf16 where the processor cannot.
+"""Faster matrix products on a CPU: oneDNN for fp32, and for bf16 without hardware support.
 
-torch gives fp32 products to MKL. On processors that Intel did not make, MKL leaves half of their
-width unused: 100 against 220 GFLOP/s on one core of an AMD EPYC with AVX-512. Fine-tuning MiniLM
-takes two thirds of the time this way, and scoring it little more than half.
+torch uses MKL for fp32 products. On non-Intel processors, MKL uses only half of their vector width:
+100 against 220 GFLOP/s on one core of an AMD EPYC with AVX-512. With oneDNN, fine-tuning MiniLM
+takes two thirds of the time, and scoring little more than half.
 
 oneDNN has bf16 kernels for AVX-512 only. On other processors torch falls back to plain loops: 0.3
-to 3 GFLOP/s on one core with AVX2, where fp32 reaches 65. There bf16 factors are multiplied in
-fp32 and the result is rounded to bf16, which is what the kernels compute, in another order.
+to 3 GFLOP/s on one core with AVX2, where fp32 reaches 65. There bf16 factors are multiplied in fp32
+and the result is rounded to bf16, as the kernels do, in another order.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# A constant, since torch.compile traces no cached functions. Without oneDNN torch's way is taken.
+# A constant, since torch.compile traces no cached functions. False without oneDNN.
 _HAS_BF16_KERNELS = (
     not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 )
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Let a model's linear layers compute by oneDNN wherever that is the faster of two equals.
+    """Make a model's linear layers use oneDNN where it is faster.
 
-    Weights, names and precision stay as they are; sums are taken in another order. Without oneDNN
-    nothing is done.
+    Weights, names and precision do not change; sums are taken in another order. Without oneDNN this
+    does nothing.
     """
     if not torch.backends.mkldnn.is_available():
         return
@@ -36,7 +36,7 @@ def speed_up_linear_layers(model: nn.Module) -> None:
 
 
 class _OneDnnLinear(nn.Linear):
-    """`nn.Linear`, but on a CPU where oneDNN's fp32 product is faster."""
+    """`nn.Linear` that uses oneDNN's fp32 product on a CPU if it is faster."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not _is_faster(input):
@@ -51,7 +51,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(input, weight)
         output = _by_onednn(input, weight, bias)
-        # oneDNN's result is a view, which autograd lets no layer change in place (Longformer does).
+        # oneDNN's result is a view, which autograd forbids changing in place (Longformer does).
         return torch.ops.aten._unsafe_view(output, output.shape)
 
     @staticmethod
@@ -68,7 +68,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `left @ right.T + bias` by the faster library; outside of autograd.
+    """Return `left @ right.T + bias` with the faster library, without autograd.
 
     Args:
         left: [num_rows, width].
@@ -81,12 +81,12 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def lacks_bf16(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether these are bf16 numbers on a processor without instructions for them."""
+    """Return whether this is bf16 on a processor without bf16 instructions."""
     return dtype == torch.bfloat16 and device.type == "cpu" and not _HAS_BF16_KERNELS
 
 
 def _is_faster(input: Tensor) -> bool:
-    # torch.compile chooses libraries by itself.
+    # torch.compile chooses the library itself.
     if torch.compiler.is_compiling() or input.device.type != "cpu":
         return False
     return input.dtype == torch.float32 or lacks_bf16(input.device, input.dtype)

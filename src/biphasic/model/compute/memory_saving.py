@@ -1,4 +1,4 @@
-"""Activations that are computed twice instead of being kept.
+"""Recomputes activations instead of storing them.
 
 Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", arXiv:1604.06174.
 """
@@ -11,19 +11,19 @@ from biphasic.errors import ModelError
 
 
 def recompute_activations(model: PreTrainedModel) -> None:
-    """Let each layer keep its input alone, and compute the rest again in the backward pass.
+    """Make each layer store only its input and recompute the rest in the backward pass.
 
-    Results are the same to the last bit, dropout included. It holds while the model trains; in
-    evaluation nothing is kept anyway.
+    Results are bitwise the same, including dropout. It applies to training only; evaluation stores
+    no activations anyway.
 
     Raises:
-        ModelError: The family's layers cannot.
+        ModelError: The family's layers do not support it.
     """
     if not model.supports_gradient_checkpointing:
         raise ModelError(
-            f"{type(model).__name__} cannot compute activations twice; set "
+            f"{type(model).__name__} does not support activation checkpointing; set "
             "activation_checkpointing: false, and max_tokens_per_pass to save memory"
         )
-    # The name changed in transformers 5.2x; the older one warns there.
+    # transformers 5.2x renamed this; the old name warns there.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})

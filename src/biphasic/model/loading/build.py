@@ -1,4 +1,4 @@
-"""Models: transformers' own classes, new from a preset or loaded from a folder."""
+"""Builds models of transformers' own classes, from a preset or a folder."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def architecture_config(
 
 
 def preset_config(preset: str, **shared: Any) -> EuroBertConfig:
-    """Return the configuration of a preset; `shared` as in `architecture_config`."""
+    """Return the configuration of a preset; for `shared` see `architecture_config`."""
     return architecture_config(PRESETS[preset], **shared)
 
 
 def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
     """Return a model in fp32 with random weights that depend on `init_seed` alone.
 
-    It drops nothing in training (`dropout.py`).
+    Dropout is disabled in training (`dropout.py`).
 
     Raises:
-        ModelError: The family has no language-model head, or cannot be given our attention.
+        ModelError: The family has no language-model head, or does not support our attention.
     """
     register_attention()
     kind = language_model_class(config.model_type, config)
@@ -95,13 +95,13 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
 
 
 def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
-    """Load the body of any model as an encoder, in fp32: no head, no pooler.
+    """Load the body of any model as an encoder, in fp32, without head or pooler.
 
     Args:
-        folder: With `config.json` and weights as safetensors, of a model with or without heads.
-        batching: `packed` puts it behind our attention function; `padded` leaves it its own, with
-            transformers' switch set that lets decoders see both ways. Whether the model heeds it
-            is for `check_contract` to find out.
+        folder: Folder of `config.json` and safetensors weights, of a model with or without heads.
+        batching: `packed` uses our attention function; `padded` keeps the model's own, with
+            transformers' switch that makes decoders bidirectional. `check_contract` verifies that
+            the model respects it.
 
     Raises:
         ModelError: transformers cannot load it, weights are missing, or the model cannot be an
@@ -129,10 +129,10 @@ def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTra
 
 
 def empty_body(folder: Path | str) -> PreTrainedModel:
-    """Build the body of a model on the meta device: its shape without its weights.
+    """Build the body of a model on the meta device, without its weights.
 
     Raises:
-        ModelError: transformers does not know the model, or it cannot be an encoder.
+        ModelError: transformers does not support the model, or it cannot be an encoder.
     """
     config = read_config(folder)
     body = body_class(folder, config)
@@ -146,5 +146,5 @@ def count_parameters(config: EuroBertConfig) -> dict[str, int]:
         model = EuroBertForMaskedLM(config)
     counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
     embedding = counts["model.embed_tokens.weight"]
-    head = counts.get("lm_head.weight", 0)  # absent where it is tied
+    head = counts.get("lm_head.weight", 0)  # absent if it is tied
     return {"body": sum(counts.values()) - embedding - head, "embedding": embedding, "head": head}

@@ -1,9 +1,9 @@
-"""A decoder's configuration in two directions: its own, and as transformers opens it both ways.
+"""Switches a decoder's configuration between causal and bidirectional.
 
-A causal decoder's window leaves out its border: a token sees those less than `sliding_window`
-positions before it, and so it does on packed rows, in both directions. transformers' two-sided
-windows include the border. So a configuration that says `is_causal: false` has a window one
-narrower, and means the same.
+A causal decoder's window excludes its border: a token attends to those less than `sliding_window`
+positions before it. The same holds for packed rows, in both directions. transformers' two-sided
+windows include the border, so an equivalent configuration with `is_causal: false` has a window that
+is smaller by one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 
 def is_decoder(config: PretrainedConfig) -> bool:
-    """Tell whether a family is a decoder: one that transformers has no masked-LM head for."""
+    """Return whether a family is a decoder: transformers has no masked-LM head for it."""
     return type(config) not in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def is_open(config: PretrainedConfig) -> bool:
-    """Tell whether transformers lets a decoder of this configuration see both ways."""
+    """Return whether transformers runs a decoder of this configuration bidirectionally."""
     return is_decoder(config) and getattr(config, "is_causal", True) is False
 
 
 def open_both_ways(config: PretrainedConfig) -> None:
-    """Let transformers build masks that let every token see those after it too, in place.
+    """Make transformers build bidirectional masks, in place.
 
-    Hidden states are then those of packed rows with `causal=False`. A configuration that is open
-    already stays as it is; so do encoders, but for the cache.
+    Hidden states then equal those of packed rows with `causal=False`. A configuration that is
+    already bidirectional does not change; neither do encoders, except for the cache.
     """
-    config.use_cache = False  # decoders would copy every key and value into one
+    config.use_cache = False  # decoders would copy all keys and values
     if is_open(config):
         return
     config.is_causal = False
@@ -37,9 +37,9 @@ def open_both_ways(config: PretrainedConfig) -> None:
 
 
 def close_again(config: PretrainedConfig) -> None:
-    """Undo `open_both_ways`, in place: the form that our attention function reads.
+    """Undo `open_both_ways` in place, for our attention function.
 
-    It takes direction from the call, and windows as a causal decoder has them.
+    Our function takes the direction from the call, and windows as in a causal decoder.
     """
     if not is_open(config):
         return

@@ -1,4 +1,4 @@
-"""Llama-shaped decoders as EuroBERT, which has masked-LM and classification heads of its own."""
+"""Llama-shaped decoders as EuroBERT, which has masked-LM and classification heads."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _KEPT = (
 
 
 def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
-    """Return the EuroBERT configuration under which a model's weights mean the same, both ways.
+    """Return the EuroBERT configuration that gives a model's weights the same meaning.
 
-    The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs this
-    configuration alone.
+    The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs only this
+    configuration.
 
     Args:
-        config: Of any model; it stays as it is.
+        config: Configuration of any model; not changed.
 
     Returns:
-        None for any family but Llama, and where the feed-forward layers have biases: EuroBERT gives
-        its language-model head one too then, which a Llama has no weights for.
+        None for any family except Llama, and if the feed-forward layers have biases: EuroBERT's
+        language-model head then has one too, for which a Llama has no weights.
     """
     if type(config) is not LlamaConfig or config.mlp_bias:
         return None
     if getattr(config, "sliding_window", None) is not None:
         return None
     kept = {name: deepcopy(getattr(config, name)) for name in _KEPT}
-    # EuroBERT takes no None for it; its own default may be another token, or none.
+    # EuroBERT does not accept None; its own default may be another token, or none.
     mask = getattr(config, "mask_token_id", None)
     if mask is not None:
         kept["mask_token_id"] = mask

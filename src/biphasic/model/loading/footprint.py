@@ -1,4 +1,4 @@
-"""How much memory a model will need, known from the headers of its files before any is loaded."""
+"""Estimates a model's memory from the headers of its files, before loading."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.device import compute_device
 
 Use = Literal["fp32", "bf16", "load"]
-"""Train in that precision, with fp32 weights and AdamW; or `load` alone."""
+"""Train in this precision, with fp32 weights and AdamW; or `load` only."""
 
-# Bytes for each parameter. Weights in fp32: 4; their gradients: 4; two moments: 8. With bf16 there
-# are working copies and their gradients besides: 2 + 2.
+# Bytes per parameter. fp32 weights: 4; gradients: 4; two moments: 8. bf16 adds working copies
+# and their gradients: 2 + 2.
 _BYTES: dict[Use, int] = {"load": 4, "fp32": 16, "bf16": 20}
-# Limit, use, and a table with what of that use is files that can be dropped: control groups 2, 1.
+# Limit, usage, and a table whose file cache can be dropped: control groups v2, v1.
 _GROUPS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -33,33 +33,33 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def stored_parameters(folder: Path | str) -> int:
-    """Count the parameters in a folder's safetensors files, by their headers.
+    """Count the parameters in a folder's safetensors files, from their headers.
 
     Raises:
         ModelError: There are none, or a header is damaged.
     """
     files = weight_files(Path(folder))
     if not files:
-        raise ModelError(f"{folder}: cannot be loaded (no weights as safetensors are here)")
+        raise ModelError(f"{folder}: cannot be loaded (no safetensors weights)")
     return sum(
         math.prod(tensor.get_shape()) for file in files for _, tensor in stored_tensors(file)
     )
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers reads weights from; empty where there are none."""
+    """Return the files that transformers reads weights from; empty if there are none."""
     whole = folder / "model.safetensors"
     return [whole] if whole.is_file() else sorted(folder.glob("model-*-of-*.safetensors"))
 
 
 def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a safetensors file by name, of which only the header is read.
+    """Yield the tensors of a safetensors file by name, reading only the header.
 
     Raises:
         ModelError: The header is damaged.
     """
     try:
-        with safe_open(path, framework="np") as file:  # whose headers need no torch
+        with safe_open(path, framework="np") as file:  # headers need no torch
             for name in file.keys():  # noqa: SIM118 - no mapping
                 yield name, file.get_slice(name)
     except (SafetensorError, OSError) as error:
@@ -67,7 +67,7 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
-    """Estimate the bytes that a model will take, activations not counted.
+    """Estimate the memory of a model in bytes, without activations.
 
     Raises:
         ModelError: It has no weights.
@@ -76,16 +76,16 @@ def required_memory(folder: Path | str, *, use: Use = "bf16") -> int:
 
 
 def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
-    """Refuse a model that does not fit into memory, before it is loaded.
+    """Raise an error for a model that does not fit into memory, before loading it.
 
-    On a machine with a GPU the weights pass through main memory, and training has to fit into the
-    memory of the GPU.
+    On a machine with a GPU the weights pass through main memory, and training must fit into GPU
+    memory.
 
     Raises:
-        ModelError: It needs more than is free, both named.
+        ModelError: It needs more than is free; the message states both.
     """
     if use != "load" and compute_device().type == "cuda":
-        import torch  # noqa: PLC0415 - known by now; other checks need none
+        import torch  # noqa: PLC0415 - already imported here; other checks do not need it
 
         free_on_gpu, _ = torch.cuda.mem_get_info()
         _refuse_larger(folder, use, free_on_gpu, "of the GPU's memory")
@@ -94,9 +94,9 @@ def check_memory(folder: Path | str, *, use: Use = "bf16") -> None:
 
 
 def free_memory() -> float:
-    """Return how many bytes this process may still take; infinite where nothing tells.
+    """Return the bytes this process may still allocate; infinite if unknown.
 
-    The least of what the system has available and what the process's group is allowed.
+    It is the lower of the system's available memory and the control group's limit.
     """
     free = math.inf
     if _MEMINFO.is_file():
@@ -112,7 +112,7 @@ def free_memory() -> float:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Read lines of a name and a number."""
+    """Read lines with a name and a number."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
@@ -123,7 +123,7 @@ def _refuse_larger(folder: Path | str, use: Use, free: float, kind: str) -> None
         purpose = "to be loaded" if use == "load" else f"to be trained in {use}"
         raise ModelError(
             f"{folder}: {stored_parameters(folder) / 1e9:.2f} billion parameters need about "
-            f"{_gigabytes(needed)} {kind} {purpose}, activations not counted, and "
+            f"{_gigabytes(needed)} {kind} {purpose}, without activations, but "
             f"{_gigabytes(free)} are free"
         )
 

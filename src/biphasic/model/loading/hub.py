@@ -1,4 +1,4 @@
-"""Models by folder or by id on the Hugging Face hub: where they lie, and what names them."""
+"""Finds models by folder or by id on the Hugging Face hub, and determines their identity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from biphasic.files import (
 )
 
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
-# What decides a model's results, and nothing else: no other formats, no code, no other variants.
+# The files that determine a model's results: no other formats, code or variants.
 _FILES = (
     *_WEIGHTS,
     "model.safetensors.index.json",
@@ -50,9 +50,9 @@ class LocalModel:
     """A model on disk.
 
     Attributes:
-        folder: Where its files are.
-        identity: What names it: a verified state's own identity, else a hash of its files.
-        revision: The commit that a model from the hub was resolved to.
+        folder: Folder of its files.
+        identity: A verified state's own identity, otherwise a hash of its files.
+        revision: The resolved commit of a model from the hub.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class LocalModel:
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
     """Find a model on disk, or fetch it from the hub.
 
-    What the hub's cache holds is not fetched again, and can be had without a network.
+    Files in the hub's cache are not fetched again, and are available offline.
 
     Args:
         name_or_folder: A folder, or an id on the hub such as `answerdotai/ModernBERT-base`.
@@ -71,7 +71,7 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
 
     Raises:
         ConfigError: A revision was given for a folder.
-        DataError: There is no such model, or the hub cannot be reached.
+        DataError: The model does not exist, or the hub cannot be reached.
         ModelError: It has no weights as safetensors.
     """
     folder, commit = locate_model(name_or_folder, revision=revision)
@@ -83,7 +83,7 @@ def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> L
 def locate_model(
     name_or_folder: Path | str, *, revision: str | None = None
 ) -> tuple[Path, str | None]:
-    """Find a model as `fetch_model` does, without reading its files to name it.
+    """Find a model like `fetch_model`, without computing its identity.
 
     Returns:
         Its folder, and the commit of a model from the hub.
@@ -99,7 +99,7 @@ def locate_model(
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name
     if revision is not None:
-        raise ConfigError(f"revision '{revision}': only models of the hub have one, not {folder}")
+        raise ConfigError(f"revision '{revision}': only hub models have one, not {folder}")
     if not (folder / "config.json").is_file():
         for file in sorted(folder.glob("*.gguf")):
             return locate_model(file)
@@ -108,49 +108,49 @@ def locate_model(
 
 
 def model_identity(folder: Path) -> str:
-    """Return what names the model in a folder.
+    """Return the identity of the model in a folder.
 
-    That is the identity that a state's record gives, where its manifest agrees, covers every file
-    and has each one's hash; else a hash of the files that decide results. A process hashes a folder
-    once, and again where a file was touched.
+    It is the identity in a state's record if the manifest agrees, covers every file and has each
+    file's hash; otherwise a hash of the files that determine results. A process hashes a folder
+    once, and again if a file changed.
     """
     return _once(_identity, folder)
 
 
 def claimed_identity(folder: Path) -> str | None:
-    """Return the state that a folder's records say it holds, whether it does or not."""
+    """Return the state identity in a folder's records, without verification."""
     for name in ("state.json", MANIFEST):
         try:
             record = read_json(folder / name)
         except DataError:
             continue
-        # Other programs write files of these names too.
+        # Other programs also write files with these names.
         if isinstance(record, dict) and isinstance(record.get("identity"), str):
             return record["identity"]
     return None
 
 
 def check_claim(model: LocalModel, *, remedy: str) -> None:
-    """Check that a folder that calls itself a state is one.
+    """Check that a folder with a state's records is this state.
 
     Args:
         model: On disk.
-        remedy: What follows where it is not; ends the message.
+        remedy: End of the error message: what happens otherwise.
 
     Raises:
-        CheckpointError: Files differ from its manifest, so a hash of the files names it instead.
+        CheckpointError: Files differ from its manifest, so a hash of the files identifies it.
     """
     if model.revision is None and claimed_identity(model.folder) != model.identity:
         _verified_state(model.folder, remedy=remedy)
 
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
-    """Check that a folder still holds the model that it held when it was named.
+    """Check that a folder still holds the same model.
 
     Args:
-        folder: Of the model.
-        identity: As `fetch_model` named it.
-        remedy: What to do where it holds another; ends the message.
+        folder: Folder of the model.
+        identity: Identity from `fetch_model`.
+        remedy: End of the error message: how to fix the problem.
 
     Raises:
         CheckpointError: A file is missing, damaged, or was changed since.
@@ -165,13 +165,13 @@ def check_model(folder: Path, identity: str, *, remedy: str) -> None:
 
 
 def _once(name: Callable[[Path], str], folder: Path) -> str:
-    """Return what `name` gives a folder, kept in this process until a file is touched."""
+    """Return `name(folder)`, cached in this process until a file changes."""
     files = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]
     stamps = tuple(
         (file, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         for file, stat in files
     )
-    # What was written a moment ago may be written again without another time of change.
+    # A file just written may be written again with the same modification time.
     is_at_rest = time.time() - max(stat.st_ctime for _, stat in files) > _AT_REST_SECONDS
     return _named(name, folder, stamps) if is_at_rest else name(folder)
 
@@ -189,10 +189,10 @@ def _identity(folder: Path) -> str:
 
 
 def _verified_state(folder: Path, *, remedy: str) -> str | None:
-    """Return the identity of a state; None where a folder has no record of one.
+    """Return the identity of a state; None if a folder has no state record.
 
     Raises:
-        CheckpointError: A file is missing or changed, or the manifest is of another state.
+        CheckpointError: A file is missing or changed, or the manifest belongs to another state.
     """
     claimed = claimed_identity(folder)
     if claimed is None:
@@ -202,7 +202,7 @@ def _verified_state(folder: Path, *, remedy: str) -> str | None:
         raise CheckpointError(f"{folder}: state.json and {MANIFEST} name two states; {remedy}")
     deciding = {path.name for path in _deciding_files(folder)} | {"state.json"}
     if added := sorted(deciding - manifest["files"].keys()):
-        raise CheckpointError(f"{folder / added[0]}: not of state {claimed[:12]}; {remedy}")
+        raise CheckpointError(f"{folder / added[0]}: not part of state {claimed[:12]}; {remedy}")
     return claimed
 
 
@@ -224,17 +224,17 @@ def _fetch(name: str, revision: str | None) -> Path:
             f"model {name}{at}: no such folder, and {explain(error.__cause__ or error)}"
         ) from None
     if not (snapshot / "config.json").is_file():
-        raise DataError(f"model {name}: has no config.json; no model that transformers can load")
+        raise DataError(f"model {name}: no config.json, so transformers cannot load it")
     if not any(_is_one_of(path, _WEIGHTS) for path in snapshot.iterdir()):
         raise ModelError(
-            f"model {name}: has no weights as safetensors, and other formats can run code when "
-            "they are read; convert them, or take a revision that has model.safetensors"
+            f"model {name}: no weights as safetensors, and loading other formats can run code; "
+            "convert them, or use a revision that has model.safetensors"
         )
     return snapshot
 
 
 def _deciding_files(folder: Path) -> Iterable[Path]:
-    # A folder may hold more: notes of its owner, and in the hub's cache what others asked for.
+    # A folder may hold more files: the owner's notes, or other files in the hub's cache.
     return (path for path in folder.iterdir() if _is_one_of(path, _FILES))
 
 

@@ -1,4 +1,4 @@
-"""Finished language models of any family, to train on; and weights of a state put into a model."""
+"""Loads finished language models of any family for training, and copies weights into a model."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from biphasic.model.loading.reading import (
 
 
 def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
-    """Load a decoder or encoder with its language-model head, in fp32, behind our attention.
+    """Load a decoder or encoder with its language-model head, in fp32, with our attention.
 
-    It drops nothing in training (`dropout.py`).
+    Dropout is disabled in training (`dropout.py`).
 
-    Nothing is drawn at random: an encoder saved without its masked-LM head is refused, unless the
-    head is its embeddings and needs no further weights.
+    Nothing is initialized at random: an encoder saved without its masked-LM head is refused, unless
+    the head is its embeddings and needs no further weights.
 
     Args:
-        folder: With `config.json` and weights as safetensors, in one file or in several.
-        num_embeddings: Entries of the tokenizer. Where they are more than the model's, rows are
-            added, each the mean of those there are, for input and output alike; a model with more
-            rows than its tokenizer has entries keeps them.
+        folder: Folder of `config.json` and weights as safetensors, in one or more files.
+        num_embeddings: Number of tokenizer entries. If the model has fewer rows, rows are added,
+            each the mean of the existing ones, for input and output; additional rows of the model
+            are kept.
 
     Raises:
         ModelError: transformers cannot load it as a language model, weights are missing, left over
-            or of other shapes, or its head or attention is one that we do not compute.
+            or of other shapes, or its head or attention is not supported.
     """
     register_attention()
     config = read_config(folder)
@@ -65,14 +65,14 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
 
 @torch.no_grad()
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model, in place.
+    """Copy weights into a model in place.
 
     Args:
-        model: Of the shape that the weights were saved from.
-        tensors: By the names of `named_parameters`, so a tied head is absent.
+        model: A model of the shape that the weights were saved from.
+        tensors: Weights by the names of `named_parameters`, so a tied head is absent.
 
     Raises:
-        ModelError: Names or shapes differ; no weight has been changed then.
+        ModelError: Names or shapes differ; no weight has been changed.
     """
     parameters = dict(model.named_parameters())
     differing = sorted(parameters.keys() ^ tensors.keys())
@@ -82,7 +82,7 @@ def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise ModelError(
-                f"weights do not fit: {name} is {list(tensors[name].shape)}, and the model has "
+                f"weights do not fit: {name} is {list(tensors[name].shape)}, but the model has "
                 f"{list(parameter.shape)}"
             )
     for name, parameter in parameters.items():
@@ -90,28 +90,28 @@ def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _refuse_left_over(folder: Path | str, model: PreTrainedModel, names: Collection[str]) -> None:
-    """Refuse weights of layers that the configuration does not have.
+    """Raise an error for weights of layers that the configuration does not have.
 
-    Heads and poolers may be left over; layers, or their biases, would change what is computed.
+    Heads and poolers may be left over; layers, or their biases, would change the outputs.
     """
     is_of_layer = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?(\w+\.)*\d+\.")
     in_layers = [name for name in names if is_of_layer.match(name)]
     if in_layers:
         raise ModelError(
-            f"{folder}: config.json has no place for {len(in_layers)} weights, first "
-            f"{min(in_layers)}; another configuration, or code of its own, belongs to them"
+            f"{folder}: config.json does not use {len(in_layers)} weights, first "
+            f"{min(in_layers)}; they need another configuration or custom code"
         )
 
 
 @torch.no_grad()
 def _add_rows(model: PreTrainedModel, num_embeddings: int) -> None:
-    """Add rows to the input embeddings and, where it has its own, to the head."""
+    """Add rows to the input embeddings and, if it is separate, to the head."""
     held = _num_rows(model)
     with torch.random.fork_rng(devices=[]):  # transformers draws rows, which are overwritten
         model.resize_token_embeddings(num_embeddings, mean_resizing=False)
     layers = (model.get_input_embeddings(), model.get_output_embeddings())
     for layer in cast(tuple[nn.Module, ...], layers):
-        # A weight and, for some heads, a bias; a tied weight is filled twice, with the same.
+        # A weight and, for some heads, a bias; a tied weight is filled twice with the same values.
         for table in layer.parameters(recurse=False):
             table[held:] = table[:held].mean(0, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""Reading a model's folder: its configuration, its class, one clear line for what is wrong."""
+"""Reads a model's folder: its configuration and class, with one-line errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from biphasic.files import read_json
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.loading.footprint import stored_tensors, weight_files
 
-# Weights of other formats are pickles, which can run code and which no identity covers. Shapes are
-# compared by `refuse_unfit`, in words of its own.
+# Weights in other formats are pickles, which can run code and which no identity covers.
+# `refuse_unfit` compares shapes, with a clearer message.
 LOADING = {
     "dtype": torch.float32,
     "use_safetensors": True,
@@ -35,7 +35,7 @@ _REMEDY = "check its config.json and its weights"
 P = ParamSpec("P")
 _MOST_LAYERS = 10_000
 PACKED = {"attn_implementation": ATTENTION_NAME}
-# How its makers ran a model, and not what it computes: code, kernels, other files of weights.
+# Settings of how to run a model, not what it computes: code, kernels, other weight files.
 _FOREIGN = ("auto_map", "fusion_config", "quantization_config", "transformers_weights")
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
@@ -43,9 +43,9 @@ _FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 def read_config(folder: Path | str) -> PretrainedConfig:
-    """Read a model's configuration: what it computes, and not how its makers ran it.
+    """Read the part of a model's configuration that determines what it computes.
 
-    Code that comes with it is never run, and no kernel that it names is fetched.
+    Code that comes with it is never run, and kernels that it names are not fetched.
     """
     with loading(folder):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -60,19 +60,19 @@ def read_config(folder: Path | str) -> PretrainedConfig:
 def load_model(
     kind: Any, folder: Path | str, config: PretrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load weights in fp32 from the files that a model's identity covers, and from no others.
+    """Load weights in fp32, only from the files that a model's identity covers.
 
     Args:
-        kind: Class of transformers.
-        folder: With the weights.
-        config: As `read_config` gives it, or a changed one.
-        **options: As `from_pretrained` takes them.
+        kind: A transformers class.
+        folder: Folder of the weights.
+        config: Result of `read_config`, possibly changed.
+        **options: Options of `from_pretrained`.
 
     Returns:
-        The model, and what was missing, left over, or of another shape.
+        The model, and its missing, left-over or mismatched weights.
 
     Raises:
-        ModelError: The weights are damaged or quantised, or are to be read from elsewhere.
+        ModelError: The weights are damaged or quantized, or are to be read from elsewhere.
     """
     _check_weight_files(Path(folder))
     with loading(folder):
@@ -80,29 +80,29 @@ def load_model(
 
 
 def _check_weight_files(folder: Path) -> None:
-    """Refuse files of weights elsewhere, and weights that need their makers' code to be read.
+    """Refuse weight files elsewhere, and weights that need custom code to be read.
 
     Raises:
-        ModelError: The file or the tensor is named.
+        ModelError: The message names the file or the tensor.
     """
     for path in folder.glob("shard-*-model-*-of-*.safetensors"):
         raise ModelError(
-            f"{path}: weights of a distributed checkpoint cannot be read; save the model with "
-            "save_pretrained into a folder of its own"
+            f"{path}: weights of a distributed checkpoint are not supported; save the model with "
+            "save_pretrained into a separate folder"
         )
     for name in _indexed_files(folder / _INDEX):
         if not isinstance(name, str) or not _SHARD.fullmatch(name):
             raise ModelError(
                 f"{folder / _INDEX}: names {name!r} as a file of weights; only files called "
-                "model-NUMBER-of-NUMBER.safetensors in the same folder can be read: save the model "
-                "anew with save_pretrained"
+                "model-NUMBER-of-NUMBER.safetensors in the same folder are supported: save the "
+                "model again with save_pretrained"
             )
     for file in weight_files(folder):
         for name, tensor in stored_tensors(file):
             if name.endswith("weight") and tensor.get_dtype() not in _FLOATS:
                 raise ModelError(
-                    f"{file}: {name} is stored as {tensor.get_dtype()}: quantised weights cannot "
-                    "be read; take the model as its makers trained it"
+                    f"{file}: {name} is stored as {tensor.get_dtype()}: quantized weights are not "
+                    "supported; use the model's original weights"
                 )
 
 
@@ -117,12 +117,12 @@ def _indexed_files(path: Path) -> list[Any]:
 
 @contextmanager
 def loading(folder: Path | str) -> Iterator[None]:
-    """Name the folder in errors; keep transformers from drawing bars and tables of its own."""
+    """Name the folder in errors, and hide transformers' progress bars and tables."""
     had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        # Whatever a damaged configuration makes of transformers: it raises all there is.
+        # With a damaged configuration, transformers may raise any error.
         with reading(folder, ModelFilesError, failure="cannot be loaded", remedy=_REMEDY):
             yield
     finally:
@@ -132,7 +132,7 @@ def loading(folder: Path | str) -> Iterator[None]:
 
 
 def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[..., None]:
-    """Name the model in whatever goes wrong while a check runs it.
+    """Name the model in any error raised while a check runs it.
 
     Some damage of a configuration shows only then.
     """
@@ -147,21 +147,21 @@ def probing(check: Callable[Concatenate[PreTrainedModel, P], None]) -> Callable[
 
 
 def body_class(where: Path | str, config: PretrainedConfig) -> Any:
-    """Return the class of the body alone: what `AutoModel` would build.
+    """Return the class of the body alone, as built by `AutoModel`.
 
     Raises:
-        ModelError: The model is not one stack of layers that reads text.
+        ModelError: The model is not a single stack of layers that reads text.
     """
     num_layers = getattr(config, "num_hidden_layers", 0)
-    if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # each takes time, even empty
+    if isinstance(num_layers, int) and num_layers > _MOST_LAYERS:  # even empty layers take time
         raise ModelFilesError(
             f"{where}: config.json states more than {_MOST_LAYERS:,} layers; correct it"
         )
     body = MODEL_MAPPING.get(type(config), None)
     if config.is_encoder_decoder or not isinstance(body, type):
         raise ModelError(
-            f"{where}: a model of type '{config.model_type}' is not one stack of layers, so it "
-            "cannot be an encoder here"
+            f"{where}: a model of type '{config.model_type}' is not a single stack of layers, so "
+            "it cannot be used as an encoder"
         )
     if config.get_text_config() is not config:
         raise ModelError(f"{where}: a model of type '{config.model_type}' reads more than text")
@@ -169,7 +169,7 @@ def body_class(where: Path | str, config: PretrainedConfig) -> Any:
 
 
 def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
-    """Return the class with a language-model head: masked where there is one, else causal.
+    """Return the class with a language-model head: masked if there is one, else causal.
 
     Raises:
         ModelError: transformers has no such head for this type of model.
@@ -184,10 +184,10 @@ def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
 
 
 def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str = "") -> None:
-    """Refuse a family whose layers cannot be given an attention function.
+    """Raise an error for a family whose layers do not use a configurable attention function.
 
     Raises:
-        ModelError: They attend by one of their own; the first such layer is named.
+        ModelError: They do not; the message names the first such layer.
     """
     body = body_class(where, config)
     if body._supports_attention_backend:
@@ -196,19 +196,19 @@ def require_packing(where: Path | str, config: PretrainedConfig, *, remedy: str 
         modules = body(config).named_modules()
     layer = next((name for name, module in modules if "Attention" in type(module).__name__), "")
     raise ModelError(
-        f"{where}: {body.__name__} attends by a function of its own ({layer or 'every layer'}), "
+        f"{where}: {body.__name__} uses its own attention ({layer or 'every layer'}), "
         f"which would see beyond a packed document{remedy}"
     )
 
 
 def refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
-    """Raise where transformers would draw missing weights at random and go on."""
+    """Raise an error where transformers would initialize missing weights at random."""
     if missing:
         raise ModelError(f"{folder}: weights are missing ({len(missing)}, first {min(missing)})")
 
 
 def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:
-    """Raise where weights have other shapes than the configuration says.
+    """Raise an error if weights have other shapes than the configuration states.
 
     Args:
         folder: Named in the error.

@@ -1,1 +1,1 @@
-"""Which tokens are masked, and by what."""
+"""Masking: token selection and replacement."""

@@ -1,7 +1,7 @@
-"""Masking, which several objectives share: how many tokens, which, and what is shown instead.
+"""Masking shared by several objectives: rate, selection and replacement.
 
-References: the study (arXiv 2507.00994, section 2) selects tokens one by one and hides them all.
-A rate that falls or rises linearly: Ankner et al. 2023, arXiv:2305.15096, section 2.
+References: the study (arXiv 2507.00994, section 2) selects single tokens and hides them all. A
+linearly changing rate: Ankner et al. 2023, arXiv:2305.15096, section 2.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Rows of which some tokens are to be predicted.
+    """Masked rows and their labels.
 
     Attributes:
-        rows: As they are shown.
-        positions: int64 [num_masked]; of those tokens in the flattened rows, ascending.
-        labels: int64 [num_masked]; what they are.
+        rows: Rows after replacement.
+        positions: int64 [num_masked]; masked positions in the flattened rows, ascending.
+        labels: int64 [num_masked]; the original tokens.
     """
 
     rows: PackedBatch
@@ -45,26 +45,26 @@ class MaskedRows:
 
 
 class MaskingConfig(ObjectiveConfig):
-    """What objectives that mask can set."""
+    """Settings of masking objectives."""
 
     mlm_probability: Probability = 0.4
-    """Chance that a token is selected."""
+    """Probability that a token is selected."""
     final_mlm_probability: Probability | None = None
-    """Chance at the last step of the phase, which is approached linearly from `mlm_probability`
-    at the first; without it the chance stays as it is."""
+    """Probability at the last step of the phase; it changes linearly from `mlm_probability` at the
+    first step. By default it is constant."""
     selection: Selection = "token"
-    """What is selected as one: `token`, `word`, or `span`, several words of geometric number."""
+    """Unit of selection: `token`, `word`, or `span`, several words of geometric number."""
     replacement: Replacement = "mask"
-    """`mask` hides every selected token; `bert` hides 80 %, randomises 10 % and keeps 10 %; or
-    other shares of the three."""
+    """`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %; or
+    custom shares of the three."""
 
     @property
     def directions(self) -> frozenset[bool]:
-        """Both ways alone."""
+        """Bidirectional only."""
         return frozenset({False})
 
     def at(self, step: int, *, num_steps: int) -> Self:
-        """Return the objective with the rate of one step of a phase."""
+        """Return the objective with the rate at one step of a phase."""
         if self.final_mlm_probability is None:
             return self
         passed = step / (num_steps - 1) if num_steps > 1 else 0.0
@@ -72,19 +72,19 @@ class MaskingConfig(ObjectiveConfig):
         return self.model_copy(update={"mlm_probability": rate, "final_mlm_probability": None})
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Refuse whole words of a vocabulary that does not show where they begin."""
+        """Raise an error for whole words if the vocabulary does not mark word starts."""
         if self.selection != "token":
             _ = vocabulary.spellings
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
-        """Return all that decides inputs and labels, given the rows."""
+        """Return everything that determines inputs and labels, given the rows."""
         identity = {
             "name": self.objective,
             "mlm_probability": self._rate,
             "replacement": replacement_identity(self.replacement),
             "mask_seed": mask_seed,
         }
-        if self.selection == "token":  # as it was before there was a choice
+        if self.selection == "token":  # keeps identities from before the setting existed
             return identity
         spans = SpanConfig() if self.selection == "span" else self.selection
         named = spans.model_dump() if isinstance(spans, SpanConfig) else spans
@@ -93,9 +93,9 @@ class MaskingConfig(ObjectiveConfig):
     def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> MaskedRows:
         """Select tokens to predict and hide them.
 
-        Selection and what is shown are a pure function of `mask_seed` and each token's epoch,
-        document and chunk: neither the row nor the step in which a chunk appears changes them.
-        Special tokens are never selected.
+        Selection and replacement are a pure function of `mask_seed` and each token's epoch,
+        document and chunk; they do not depend on the row or step in which a chunk appears. Special
+        tokens are never selected.
 
         Raises:
             DataError: No token of the batch was selected, so there is nothing to learn from.
@@ -121,5 +121,5 @@ class MaskingConfig(ObjectiveConfig):
     @property
     def _rate(self) -> float:
         if self.final_mlm_probability is not None:
-            raise RuntimeError("the rate depends on the step of the phase: ask `at` first")
+            raise RuntimeError("the rate depends on the step of the phase: call `at` first")
         return self.mlm_probability

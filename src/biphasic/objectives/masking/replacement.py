@@ -1,8 +1,8 @@
-"""What is shown in place of the tokens to predict.
+"""Replaces the tokens to predict.
 
-Reference: Devlin et al. 2019, arXiv:1810.04805, section 3.1: most are hidden, some are replaced
-by random tokens, some stay as they are. Tokens that were selected as one share their fate, as in
-SpanBERT (Joshi et al. 2019, arXiv:1907.10529, section 3.1): nothing of a hidden word is seen.
+Reference: Devlin et al. 2019, arXiv:1810.04805, section 3.1: most are hidden, some are replaced by
+random tokens, some are kept. Tokens selected as a unit are treated alike, as in SpanBERT (Joshi et
+al. 2019, arXiv:1907.10529, section 3.1): no part of a hidden word is visible.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ReplacementShares(Config):
-    """What becomes of the selected tokens; the shares sum to 1."""
+    """Shares of the replacements of selected tokens; they sum to 1."""
 
     mask: Share
-    """Share that is hidden by the mask token."""
+    """Share that is replaced by the mask token."""
     random: Share = 0.0
-    """Share that is replaced by a random token, special ones excluded."""
+    """Share that is replaced by a random token, excluding special tokens."""
     keep: Share = 0.0
-    """Share that stays as it is, and is predicted all the same."""
+    """Share that is kept unchanged, and is still predicted."""
 
 
 BY_NAME = {
@@ -46,23 +46,23 @@ def _check_shares(replacement: str | ReplacementShares) -> str | ReplacementShar
         return replacement
     total = replacement.mask + replacement.random + replacement.keep
     if not math.isclose(total, 1, abs_tol=1e-6):
-        raise ValueError(f"mask, random and keep sum to {total:g}, not to 1")
+        raise ValueError(f"the sum of mask, random and keep is {total:g}, not 1")
     if replacement.keep == 1:
         raise ValueError("keep 1 would show every token that is to be predicted")
     return replacement
 
 
 Replacement = Annotated[Literal["mask", "bert"] | ReplacementShares, AfterValidator(_check_shares)]
-"""`mask` hides every selected token; `bert` hides 80 %, randomises 10 % and keeps 10 %."""
+"""`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %."""
 
 
 def shares_of(replacement: Replacement) -> ReplacementShares:
-    """Return the shares that a replacement stands for."""
+    """Return the shares of a replacement."""
     return BY_NAME[replacement] if isinstance(replacement, str) else replacement
 
 
 def replacement_identity(replacement: Replacement) -> str | dict[str, Any]:
-    """Return how a replacement is hashed: by its name, where it has one."""
+    """Return a replacement for hashing: its name, if it has one."""
     shares = shares_of(replacement)
     names = [name for name, named in BY_NAME.items() if named == shares]
     return names[0] if names else shares.model_dump()
@@ -76,9 +76,9 @@ def replace_selected(
     *,
     mask_seed: int,
 ) -> NDArray[np.int64]:
-    """Return the rows' tokens as they are shown: int64 [num_rows, row_length].
+    """Return the rows' tokens after replacement: int64 [num_rows, row_length].
 
-    As a pure function of `mask_seed` and of epoch, document and chunk of each piece.
+    The result is a pure function of `mask_seed` and of epoch, document and chunk of each piece.
     """
     shown = batch.packed.input_ids.copy()
     flat = shown.reshape(-1)

@@ -1,9 +1,9 @@
-"""Which tokens are to be predicted: one by one, whole words, or spans of words.
+"""Selects the tokens to predict: single tokens, whole words, or spans of words.
 
-Every token is selected with the same chance, whatever it is selected with: a unit (a token, a
-word, a span) is taken or left as one, by one draw, without regard to its length. The budget
-therefore counts tokens, and is met on average, not in each sequence. The papers fill a fixed
-budget with whole units instead, which favours short ones where it nearly is spent.
+Every token has the same probability of selection: a unit (a token, a word, a span) is selected as a
+whole by one draw, whatever its length. The budget therefore counts tokens, and holds on average,
+not in each sequence. The papers instead fill a fixed budget with whole units, which favours short
+ones when it is nearly used up.
 
 References: whole words: Devlin et al. 2019, arXiv:1810.04805, as released later; Cui et al. 2019,
 arXiv:1906.08101, section 2.2. Spans: Joshi et al. 2019, arXiv:1907.10529, section 3.1.
@@ -31,17 +31,17 @@ class SpanConfig(Config):
     mean_words: Annotated[float, Field(ge=1)] = 5.0
     """Mean length of a span before long ones are excluded: 1 / p of the geometric distribution."""
     longest_words: PositiveInt = 10
-    """Longer spans are not drawn: by default 3.8 words remain on average."""
+    """Longer spans are not drawn; with the defaults, the mean is then 3.8 words."""
 
     def lengths(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Turn draws from [0, 1) into lengths of spans, in words."""
+        """Map draws from [0, 1) to span lengths, in words."""
         chances = (1 - 1 / self.mean_words) ** np.arange(self.longest_words)
         cumulative = np.cumsum(chances) / chances.sum()
         return np.searchsorted(cumulative[:-1], draws, side="right") + 1
 
 
 def _check_lengths(selection: str | SpanConfig) -> str | SpanConfig:
-    """Refuse spans whose mean is above the longest, in a message that begins with the field."""
+    """Check that the mean length does not exceed the maximum; the message starts with the field."""
     if isinstance(selection, SpanConfig) and selection.mean_words > selection.longest_words:
         raise ValueError(
             f"mean_words {selection.mean_words:g} is above longest_words "
@@ -51,7 +51,7 @@ def _check_lengths(selection: str | SpanConfig) -> str | SpanConfig:
 
 
 Selection = Annotated[Literal["token", "word", "span"] | SpanConfig, AfterValidator(_check_lengths)]
-"""What is selected as one; `span` is `SpanConfig` as it is by default."""
+"""Unit of selection; `span` means `SpanConfig` with its defaults."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Selected:
 
     Attributes:
         is_selected: bool [num_rows * row_length].
-        units: int64 [num_rows * row_length]; first token of the unit that each belongs to.
+        units: int64 [num_rows * row_length]; first token of each token's unit.
     """
 
     is_selected: NDArray[np.bool_]
@@ -75,15 +75,14 @@ def select(
     mlm_probability: float,
     mask_seed: int,
 ) -> Selected:
-    """Select tokens of rows; never a special one.
+    """Select tokens of rows; never special tokens.
 
-    The choice is a pure function of `mask_seed` and of epoch, document and chunk of a piece:
-    neither the row nor the step in which it appears changes it. A lower probability selects a
+    The choice is a pure function of `mask_seed` and of epoch, document and chunk of a piece; it
+    does not depend on the row or step in which the piece appears. A lower probability selects a
     subset.
 
     Raises:
-        ConfigError: Words or spans are asked for, and the vocabulary does not show where words
-            begin.
+        ConfigError: Words or spans are requested, but the vocabulary does not mark word starts.
     """
     flat = batch.packed.input_ids.reshape(-1)
     is_selected = np.zeros(flat.size, dtype=bool)
@@ -104,7 +103,7 @@ def _unit_of_tokens(
     begins_word: NDArray[np.bool_], selection: Selection, mask_seed: int, piece: Piece
 ) -> NDArray[np.int64]:
     """Return the first token of each token's unit, within the piece."""
-    # A chunk may begin amid a word, of which only this part is here.
+    # A chunk may start within a word; only this part of the word is available.
     words = np.cumsum(begins_word) - begins_word[:1].sum()
     firsts = np.flatnonzero(np.diff(words, prepend=-1))
     if selection == "word":

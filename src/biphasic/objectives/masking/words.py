@@ -1,12 +1,12 @@
-"""Where words begin among tokens, whatever the kind of vocabulary.
+"""Finds word starts among tokens, for every kind of vocabulary.
 
-Every kind is brought to one form, the UTF-8 bytes that a token stands for, with a space before
-what begins a word: byte-level BPE (`Ġ`), SentencePiece (`▁`, bytes such as `<0xE4>`) and
-WordPiece (`##` goes on). Words are then told apart by characters, so a character whose bytes are
-spread over several tokens is whole.
+Every token is converted to the UTF-8 bytes of its text, with a space before each word start:
+byte-level BPE (`Ġ`), SentencePiece (`▁`, bytes such as `<0xE4>`) and WordPiece (`##` continues a
+word). Words are then split by characters, so a character whose bytes span several tokens stays
+whole. spread over several tokens is whole.
 
 References: Devlin et al. 2019, arXiv:1810.04805, whole-word masking of its later release (white
-space, punctuation and ideographs part words); Radford et al. 2019, "Language models are
+space, punctuation and ideographs separate words); Radford et al. 2019, "Language models are
 unsupervised multitask learners", section 2.2 (byte-level BPE).
 """
 
@@ -35,11 +35,11 @@ _LONE_SPACE = b" "
 
 @dataclass(frozen=True)
 class Spellings:
-    """What tokens stand for in text.
+    """The text of each token.
 
     Attributes:
-        content: uint8 [num_bytes]; the UTF-8 of one token after another, none of them empty.
-        borders: int64 [vocab_size + 1]; of the tokens among them.
+        content: uint8 [num_bytes]; UTF-8 bytes of all tokens, concatenated, none of them empty.
+        borders: int64 [vocab_size + 1]; borders of the tokens in `content`.
     """
 
     content: NDArray[np.uint8]
@@ -47,10 +47,10 @@ class Spellings:
 
 
 def spellings_of(tokenizer: TextTokenizer) -> Spellings:
-    """Return what each token of a vocabulary stands for.
+    """Return the text of each token of a vocabulary.
 
     Raises:
-        ConfigError: The vocabulary does not show where words begin.
+        ConfigError: The vocabulary does not mark word starts.
     """
     rules = tokenizer.rules()
     spell = _speller(rules)
@@ -67,24 +67,24 @@ def spellings_of(tokenizer: TextTokenizer) -> Spellings:
 
 
 def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[np.bool_]:
-    """Tell which of consecutive tokens begin a word.
+    """Return which of consecutive tokens start a word.
 
-    A token goes on with the word before it if it begins inside a character or with a mark that
-    combines with the character before, if letters or digits meet there, if a joiner does (those
-    of emoji and of Persian, say), or if the token before is nothing but a space. All else begins
-    a word: white space, every token of punctuation, and ideographs, one by one.
+    A token continues the previous word if it starts inside a character or with a combining mark, if
+    letters or digits meet there, if a joiner does (for example in emoji or Persian), or if the
+    previous token is only a space. Everything else starts a word: white space, every punctuation
+    token, and each ideograph.
 
     Args:
         input_ids: int64 [num_tokens].
-        spellings: Of the vocabulary.
+        spellings: Text of the vocabulary.
 
     Returns:
-        bool [num_tokens]; the first is not known to begin one, which the caller decides.
+        bool [num_tokens]; whether the first token starts a word is up to the caller.
     """
     firsts = spellings.borders[input_ids]
     lengths = spellings.borders[input_ids + 1] - firsts
     begins = np.cumsum(lengths) - lengths
-    # The bytes of all tokens: each token's first byte, and how far each byte lies behind it.
+    # The bytes of all tokens: each token's first byte, and the offset of each byte from it.
     places = np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()))
     text = spellings.content[places]
     kinds, bases = _kinds(text)
@@ -100,10 +100,10 @@ def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[n
 
 
 def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the kind of the character that each byte belongs to, and that of its base.
+    """Return the kind of each byte's character, and that of its base.
 
-    The base of a combining mark is the character that it combines with; that of others is the
-    character itself.
+    The base of a combining mark is the character it combines with; the base of any other character
+    is the character itself.
     """
     is_lead = (text & 0xC0) != 0x80
     places = np.flatnonzero(is_lead)
@@ -115,7 +115,7 @@ def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
         [lead, (lead & 0x1F) << 6 | second, (lead & 0x0F) << 12 | second << 6 | third],
         (lead & 0x07) << 18 | second << 12 | third << 6 | fourth,
     )
-    # A first entry for bytes of a character whose beginning is not here.
+    # The first entry is for bytes of a character that starts earlier.
     kinds = np.empty(len(places) + 1, dtype=np.uint8)
     kinds[0] = _OTHER
     kinds[1:] = _kind_table()[np.minimum(characters, _LAST_CHARACTER)]
@@ -126,7 +126,7 @@ def _kinds(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
 
 @lru_cache(maxsize=1)
 def _kind_table() -> NDArray[np.uint8]:
-    """Return the kind of every character, by the Unicode version of this Python."""
+    """Return the kind of every character, by this Python's Unicode version."""
     by_category = {"L": _WORD, "N": _WORD, "M": _MARK, "Z": _SPACE}
     count = _LAST_CHARACTER + 1
     categories = (unicodedata.category(chr(code))[0] for code in range(count))
@@ -141,7 +141,7 @@ def _kind_table() -> NDArray[np.uint8]:
 
 
 def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
-    """Return what spells the tokens of a vocabulary, as its `tokenizer.json` describes it."""
+    """Return a function that spells the tokens of a vocabulary, from its `tokenizer.json`."""
     model = rules["model"]
     parts = [
         part
@@ -156,14 +156,14 @@ def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
     if marker := next(filter(None, map(_space_marker, parts)), None):
         return lambda token: _marked(token, marker)
     raise ConfigError(
-        f"selection: the tokenizer ({model['type']}) does not show where words begin, so whole "
-        "words and spans cannot be told; use 'selection: token', or a byte-level, SentencePiece "
+        f"selection: the tokenizer ({model['type']}) does not mark word starts, so whole "
+        "words and spans are unknown; use 'selection: token', or a byte-level, SentencePiece "
         "or WordPiece tokenizer"
     )
 
 
 def _components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Go through a part of a tokenizer's description and all that it is composed of."""
+    """Yield a part of a tokenizer's description and all of its components."""
     if part:
         yield part
         for name in ("normalizers", "pretokenizers", "decoders"):
@@ -172,7 +172,7 @@ def _components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _space_marker(part: dict[str, Any]) -> str | None:
-    """Return what stands for a space after this part of a tokenizer, if the part says so."""
+    """Return the replacement of a space in this part of a tokenizer, if it defines one."""
     if part["type"] == "Metaspace":
         return part["replacement"]
     is_replacement = part["type"] == "Replace" and part["pattern"] == {"String": " "}
@@ -180,7 +180,7 @@ def _space_marker(part: dict[str, Any]) -> str | None:
 
 
 def _bytes_of(character: str, alphabet: dict[str, int]) -> bytes:
-    """Return the byte that a character of byte-level BPE stands for, or its own bytes."""
+    """Return the byte of a character of byte-level BPE, or the character's own bytes."""
     return bytes([alphabet[character]]) if character in alphabet else character.encode()
 
 
@@ -189,16 +189,16 @@ def _continued(token: str, prefix: str) -> bytes:
 
 
 def _marked(token: str, marker: str) -> bytes:
-    """Spell a token of SentencePiece; `<0x0A>` is a byte that no other token covers."""
+    """Return the bytes of a SentencePiece token; `<0x0A>` is a byte that no other token covers."""
     if len(token) == len("<0x0A>") and token.startswith("<0x") and token.endswith(">"):
         return bytes.fromhex(token[3:5])
     return token.replace(marker, " ").encode()
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the byte that each character of byte-level BPE stands for.
+    """Return the byte of each character of byte-level BPE.
 
-    Bytes that are printable characters stand for themselves, the others follow in order.
+    Printable bytes map to themselves, the others follow in order.
     """
     alphabet = set(ByteLevel.alphabet())
     own = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}

@@ -1,4 +1,4 @@
-"""Examples of the built-in tasks, and the rule by which none leaks from one split into another."""
+"""Examples of the built-in tasks, and the rule that prevents leaks between splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 
 @dataclass(frozen=True)
 class ParsedDocument:
-    """A document and its docstring taken apart."""
+    """A document and its parsed docstring."""
 
     document: Document
     sections: Sections
@@ -34,31 +34,31 @@ class Example:
     id: str
     split: Split
     record: Mapping[str, Any]
-    """What the task's file says of it, the id apart."""
+    """Its fields in the task's file, except the id."""
     evidence: tuple[str, ...]
-    """The passages it is made of, in plain text; none may stand in another split's documents."""
+    """Its source passages, in plain text; none may occur in another split's documents."""
     keys: tuple[str, ...]
-    """Texts of which no other example may have the same."""
+    """Texts that must be unique among all examples."""
     group: str = ""
     """Examples are taken from the groups in turn."""
 
 
 def parse_documents(documents: Iterable[Document]) -> list[ParsedDocument]:
-    """Take every document's docstring apart."""
+    """Parse the docstring of every document."""
     return [ParsedDocument(document, parse_sections(body_of(document))) for document in documents]
 
 
 def draw(text: str, count: int) -> int:
-    """Choose one of `count` by the hash of a text: the same choice in every process."""
+    """Choose one of `count` by the hash of a text; the choice is the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % count
 
 
 class LeakFilter:
-    """Knows every split's text and selects examples that stand in no other split.
+    """Holds every split's text and selects examples that occur in no other split.
 
-    An example goes when half of the shingles of one of its passages, or more, stand in the
-    documents of another split. A passage shorter than a shingle goes when it is a whole sentence,
-    description or answer there.
+    An example is dropped if at least half of the shingles of one of its passages occur in the
+    documents of another split. A passage shorter than a shingle is dropped if it is a whole
+    sentence, description or answer there.
     """
 
     def __init__(self, parsed: Sequence[ParsedDocument]) -> None:
@@ -79,8 +79,8 @@ class LeakFilter:
     ) -> dict[Split, list[Example]]:
         """Choose up to `limits` examples per split, by the hash of their ids.
 
-        Texts are unique over all splits; where two examples have the same one, the held-out one
-        stays.
+        Texts are unique over all splits; of two examples with the same text, the held-out one is
+        kept.
         """
         by_split: dict[Split, list[Example]] = {split: [] for split in SPLITS}
         for example in examples:
@@ -99,7 +99,7 @@ class LeakFilter:
         return chosen
 
     def leaks(self, example: Example) -> bool:
-        """Tell whether a passage of the example stands in another split's documents."""
+        """Return whether a passage of the example occurs in another split's documents."""
         index = self._elsewhere[example.split]
         return any(
             index.holds(self._shingler(passage)) or self._is_elsewhere(passage, example.split)
@@ -112,7 +112,7 @@ class LeakFilter:
 
 
 def _short_passages(sections: Sections) -> Iterator[str]:
-    """Sentences and descriptions of fewer words than a shingle has."""
+    """Yield sentences and descriptions of fewer words than a shingle."""
     descriptions = (parameter.description for parameter in sections.parameters)
     for text in (*sections.prose, *descriptions, sections.returns):
         for sentence in sentences(text):
@@ -121,7 +121,7 @@ def _short_passages(sections: Sections) -> Iterator[str]:
 
 
 def _in_turn(examples: list[Example]) -> list[Example]:
-    """Order by the hash of the id, then deal the groups out in turn."""
+    """Order by the hash of the id, then take from the groups in turn."""
     ordered = sorted(examples, key=lambda example: hashlib.sha256(example.id.encode()).digest())
     seen: dict[str, int] = defaultdict(int)
     turns = []

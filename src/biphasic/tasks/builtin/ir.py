@@ -1,4 +1,4 @@
-"""Retrieval: find the documentation that a one-line summary was taken from."""
+"""Retrieval: find the documentation that a one-line summary comes from."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def summary_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 
 
 def blank_own_name(text: str, *, name: str) -> str:
-    """Blank the last part of a qualified name wherever it stands as a word."""
+    """Blank the last part of a qualified name wherever it occurs as a word."""
     own = re.escape(name.rpartition(".")[2])
     return re.sub(rf"(?<!\w)(?:\w+\.)*{own}(?!\w)", BLANK, text, flags=re.IGNORECASE)
 
 
 def _rest(sections: Sections) -> str:
-    """What follows the summary: prose, then parameters, then what is returned, cut by words."""
+    """Return the text after the summary: prose, parameters, return value, cut by words."""
     prose = [sentence for paragraph in sections.prose for sentence in sentences(paragraph)]
     entries = [f"{entry.name}: {entry.description}" for entry in sections.parameters]
     words = " ".join([*prose[1:], *entries, sections.returns]).split()

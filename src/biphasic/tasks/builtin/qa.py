@@ -1,4 +1,4 @@
-"""Question answering: what a parameter does, its type, its default, what is returned."""
+"""Question answering: purpose, type or default of a parameter, or the return value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from biphasic.tasks.builtin.sections import Parameter, Sections, sentences
 MAX_CONTEXT_CHARACTERS = 700
 MIN_PARAMETERS = 2
 
-# How often each kind of question is asked, where the docstring can answer it.
+# Weights of the kinds of questions that a docstring can answer.
 _KINDS = ("description", "description", "description", "type", "default", "default", "returns")
-# Least and most words of an answer.
+# Minimum and maximum words of an answer.
 _ANSWER_WORDS = {"description": (3, 30), "type": (1, 8), "default": (1, 4), "returns": (3, 30)}
 _QUESTIONS = {
     "description": (
@@ -32,14 +32,14 @@ _QUESTIONS = {
 
 @dataclass(frozen=True)
 class Rendered:
-    """A context, and where each answer begins in it: `(kind, parameter)` to offset."""
+    """A context, and the offset of each answer by `(kind, parameter)`."""
 
     text: str
     starts: dict[tuple[str, str], int]
 
 
 def parameter_questions(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
-    """Yield one question per document that describes two parameters or more."""
+    """Yield one question per document that describes at least two parameters."""
     for item in parsed:
         name = item.document.id
         described = _described(item.sections)
@@ -57,7 +57,7 @@ def parameter_questions(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 
 
 def render(sections: Sections, parameters: Sequence[Parameter]) -> Rendered:
-    """Write the summary, the parameters and what is returned, noting where each answer begins."""
+    """Write the summary, the parameters and the return value, with the offset of each answer."""
     text = sections.summary
     starts: dict[tuple[str, str], int] = {}
     for parameter in parameters:
@@ -93,7 +93,7 @@ def _example(item: ParsedDocument, context: Rendered, *, kind: str, target: Para
         "context": context.text,
         "answers": {"text": [answer], "answer_start": [start]},
     }
-    # A type or a default recurs everywhere; a description must be new.
+    # Types and defaults recur everywhere; a description must be new.
     said = answer if kind in {"description", "returns"} else context.text
     entry = f"{target.name} {target.type} {target.description}"
     evidence = (context.text, said if kind == "returns" else entry, said)
@@ -101,7 +101,7 @@ def _example(item: ParsedDocument, context: Rendered, *, kind: str, target: Para
 
 
 def _answer(sections: Sections, target: Parameter, kind: str) -> str:
-    """The answer's text, which stands at the beginning of its place in the context."""
+    """Return the answer's text, a prefix of its entry in the context."""
     if kind == "description":
         return _first_sentence(target.description)
     if kind == "returns":
@@ -110,7 +110,7 @@ def _answer(sections: Sections, target: Parameter, kind: str) -> str:
 
 
 def _options(sections: Sections, described: Sequence[Parameter]) -> dict[str, list[int]]:
-    """For each kind of question, the parameters (by place) for which it has a fair answer."""
+    """Return, by kind of question, the indices of the parameters with a suitable answer."""
     return {
         kind: [
             place
@@ -122,7 +122,7 @@ def _options(sections: Sections, described: Sequence[Parameter]) -> dict[str, li
 
 
 def _described(sections: Sections) -> list[Parameter]:
-    """The parameters that have a description; of two with one name, the first."""
+    """Return the parameters with a description; of duplicates, the first."""
     by_name: dict[str, Parameter] = {}
     for parameter in sections.parameters:
         if parameter.description:
@@ -135,7 +135,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _window(sections: Sections, described: list[Parameter], choice: int) -> list[Parameter]:
-    """Consecutive parameters around the chosen one, as many as the context has room for."""
+    """Return as many consecutive parameters around the chosen one as fit into the context."""
     room = MAX_CONTEXT_CHARACTERS - len(sections.summary) - len(sections.returns) - 12
     first, last = choice, choice + 1
     grown = True

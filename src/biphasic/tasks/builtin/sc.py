@@ -1,4 +1,4 @@
-"""Sequence classification: which library is this description from, names blanked."""
+"""Sequence classification: predict the library of a description with names blanked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_WORDS = 40
 MAX_BLANK_SHARE = 0.25
 BLANK = "_"
 
-# What gives a library away beside its name: aliases, its makers, its own types and engines.
+# Words that reveal a library besides its name: aliases, makers, types and engines.
 _TELLTALES = frozenset(
     re.findall(
         r"\w+",
@@ -39,14 +39,14 @@ _BLANKS = re.compile(r"_(?:[\s.,'/-]*_)+")
 
 
 def library_labels(parsed: Sequence[ParsedDocument]) -> list[str]:
-    """The libraries with the most test documents, in alphabetical order."""
+    """Return the libraries with the most test documents, in alphabetical order."""
     counts = Counter(item.document.library for item in parsed if item.document.split == "test")
     ranked = sorted(counts, key=lambda library: (-counts[library], library))
     return sorted(ranked[:MAX_LIBRARIES])
 
 
 def library_examples(parsed: Sequence[ParsedDocument], labels: Sequence[str]) -> Iterator[Example]:
-    """Yield one to a few sentences of each document's prose, with its library as the label."""
+    """Yield the first sentences of each document's prose, with its library as the label."""
     for item in parsed:
         document = item.document
         passage = _passage(item.sections.prose)
@@ -74,7 +74,7 @@ def blank_names(text: str, *, name: str) -> str:
 
 
 def _passage(prose: Sequence[str]) -> str:
-    """The first sentences of the prose that fit into `MAX_WORDS`."""
+    """Return the first sentences of the prose that fit into `MAX_WORDS`."""
     words = 0
     chosen = []
     for sentence in (sentence for paragraph in prose for sentence in sentences(paragraph)):

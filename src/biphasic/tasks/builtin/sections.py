@@ -1,4 +1,4 @@
-"""The parts of a docstring: summary, parameters, what is returned, in numpydoc or Google style."""
+"""Parses docstrings: summary, parameters and return value, in numpydoc or Google style."""
 
 from __future__ import annotations
 
@@ -49,38 +49,38 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Sections:
-    """A docstring taken apart; every text is plain: without markup, on one line."""
+    """A parsed docstring; every text is without markup, on one line."""
 
     summary: str
     """The first sentence."""
     prose: tuple[str, ...]
-    """Paragraphs of prose before the first section, the summary's included."""
+    """Paragraphs of prose before the first section, including the summary."""
     parameters: tuple[Parameter, ...]
     returns: str
-    """What the function returns: the description alone."""
+    """Description of the return value."""
 
 
 def plain(text: str) -> str:
-    """Take the markup out of reStructuredText and Markdown: roles, links, literals, emphasis."""
+    """Remove reStructuredText and Markdown markup: roles, links, literals, emphasis."""
     text = _FOOTNOTE.sub("", _ROLE.sub(r"\1", text))
     text = _BRACKETED.sub(r"\1", _LINK.sub(r"\1", text))
     return _EMPHASIS.sub(r"\2", _LITERAL.sub(r"\1", text))
 
 
 def flat(text: str) -> str:
-    """Write plain text on one line."""
+    """Join plain text into one line."""
     return " ".join(plain(text).split())
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Cut a one-line paragraph after full stops that end a sentence."""
+    """Split a one-line paragraph into sentences."""
     cuts = [0, *(match.end() for match in _SENTENCE_END.finditer(paragraph)), len(paragraph)]
     pieces = (paragraph[start:end].strip() for start, end in pairwise(cuts))
     return [piece for piece in pieces if piece]
 
 
 def parse_sections(body: str) -> Sections:
-    """Take the cleaned body of a docstring apart."""
+    """Parse the cleaned body of a docstring."""
     lines = body.split("\n")
     opening, blocks = _blocks(lines)
     prose = tuple(_paragraphs(opening))
@@ -96,7 +96,7 @@ def parse_sections(body: str) -> Sections:
 
 
 def _blocks(lines: list[str]) -> tuple[list[str], list[tuple[str, bool, list[str]]]]:
-    """Split lines into the opening and the sections `(head, is_numpy, lines)`."""
+    """Split lines into the introduction and the sections `(head, is_numpy, lines)`."""
     opening: list[str] = []
     blocks: list[tuple[str, bool, list[str]]] = []
     current = opening
@@ -113,7 +113,7 @@ def _blocks(lines: list[str]) -> tuple[list[str], list[tuple[str, bool, list[str
         elif _RULE.match(line):
             continue
         elif blocks and not is_numpy and line.strip() and _indent(line) <= indent:
-            current = []  # prose after an indented section belongs to none
+            current = []  # prose after an indented section belongs to no section
             is_numpy = True
         else:
             current.append(line)
@@ -129,7 +129,7 @@ def _indent(line: str) -> int:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Yield paragraphs of prose: no directives, lists, code, formulas, indented blocks."""
+    """Yield paragraphs of prose, without directives, lists, code, formulas or indented blocks."""
     for paragraph in "\n".join(lines).split("\n\n"):
         text = paragraph.strip("\n")
         is_prose = text[:1].isalpha() or bool(re.match(r"`|:[a-z:]+:`", text))
@@ -166,7 +166,7 @@ def _parameter(name: str, kind: str, description: str) -> Parameter:
 
 
 def _entries(block: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Group a section's lines into entries: one line at the least indent, the deeper ones below."""
+    """Group a section's lines into entries: a least-indented line and the deeper ones below."""
     margin = min((_indent(line) for line in block if line.strip()), default=0)
     head, below = "", []
     for line in block:
@@ -181,7 +181,7 @@ def _entries(block: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _returns(block: list[str], *, is_numpy: bool) -> str:
-    """The description of the first returned value."""
+    """Return the description of the first returned value."""
     for head, below in _entries(block):
         text = " ".join("\n".join(below).strip("\n").split("\n\n")[0].split("\n"))
         if not is_numpy:

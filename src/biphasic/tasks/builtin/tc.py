@@ -14,7 +14,7 @@ MAX_TYPE_TOKENS = 10
 MAX_DEFAULT_TOKENS = 4
 TAGS = ("O", "B-DEFAULT", "I-DEFAULT", "B-NAME", "I-NAME", "B-TYPE", "I-TYPE")
 
-# Words alone: colons, brackets and full stops would give names and types away.
+# Words only: colons, brackets and full stops would reveal names and types.
 _TOKEN = re.compile(r"-?\w+(?:[.'/-]\w+)*")
 _CUES: tuple[tuple[str, ...], ...] = ((), ("default",), ("defaults", "to"), ())
 
@@ -33,7 +33,7 @@ def parameter_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
             tokens.extend(token for token, _ in entry)
             tags.extend(tag for _, tag in entry)
             passages.append(f"{parameter.name} {parameter.type} {parameter.description}")
-        # No entity is cut: an entry begins in the first half, and its entities are its beginning.
+        # Cut no entity: an entry starts in the first half, and its entities come first.
         tokens, tags = tokens[:MAX_TOKENS], tags[:MAX_TOKENS]
         if len(tokens) >= MIN_TOKENS and "B-TYPE" in tags:
             record = {"tokens": tokens, "tags": tags}
@@ -44,8 +44,8 @@ def parameter_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 def tag_parameter(parameter: Parameter, *, key: str) -> list[tuple[str, str]]:
     """Write an entry as running text: name, type, default, description; empty if unsuitable.
 
-    The words before the default (`default`, `defaults to`, none) are drawn by the hash of `key`,
-    so that they are no sure sign.
+    The hash of `key` chooses the words before the default (`default`, `defaults to`, none), so they
+    are not a reliable clue.
     """
     kind = _TOKEN.findall(parameter.type)
     default = _TOKEN.findall(parameter.default)

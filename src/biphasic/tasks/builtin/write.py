@@ -1,4 +1,4 @@
-"""Writes the four built-in tasks, made from the documentation of the built-in corpus."""
+"""Writes the four built-in tasks from the documentation of the built-in corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.records import Kind
 
 TASKS_VERSION = 1
-"""Raised by hand whenever the same documents would give other tasks."""
+"""Increase by hand whenever the same documents would give different tasks."""
 BUILTIN_TASKS = ("pydocs-sc", "pydocs-tc", "pydocs-qa", "pydocs-ir")
 LIMITS: Mapping[Split, int] = {"train": 4_000, "validation": 400, "test": 600}
 RETRIEVAL_LIMITS: Mapping[Split, int] = {"train": 3_000, "validation": 300, "test": 600}
@@ -28,8 +28,8 @@ Selected = Mapping[Split, Sequence[Example]]
 def build_tasks(documents: Sequence[Document], out: Path) -> None:
     """Write `pydocs-sc`, `pydocs-tc`, `pydocs-qa` and `pydocs-ir` below `out`.
 
-    The files are a function of the documents alone. Examples come from documents of their own
-    split, and none from a passage that stands in another split.
+    The files depend on the documents alone. Examples come from documents of their own split, and
+    none from a passage that occurs in another split.
 
     Raises:
         DataError: The documents yield no example for some split of a task.
@@ -81,7 +81,7 @@ def _rows(chosen: Selected) -> dict[str, list[dict[str, Any]]]:
 
 
 def _retrieval_files(chosen: Selected) -> dict[str, Any]:
-    """Return corpus, queries and judgements; every split's documents stand in one corpus."""
+    """Return corpus, queries and judgements; all splits share one corpus."""
     every = sorted((e for part in chosen.values() for e in part), key=lambda e: e.id)
     return {
         "corpus": [{"_id": e.id, "title": "", "text": e.record["text"]} for e in every],

@@ -1,1 +1,1 @@
-"""People's own data, in the field's formats."""
+"""Tasks from the user's own data, in the field's formats."""

@@ -1,4 +1,4 @@
-"""Which columns of a person's files hold what, and rows under the names that we use."""
+"""Maps the columns of the user's files to canonical field names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USUAL_TEXTS = (
     ("premise", "hypothesis"),
     ("question1", "question2"),
 )
-"""What columns of single texts and of pairs are usually called."""
+"""Usual column names of single texts and of pairs."""
 _VALUES = (("value",), ("score",), ("label",))
 _LABELS = (("labels",), ("label",))
 _BY_KIND: dict[str, set[str]] = {
@@ -39,7 +39,7 @@ Column = Annotated[str, Field(min_length=1)]
 
 
 class Columns(Config):
-    """Names of columns, where they are not the usual ones."""
+    """Column names, where they differ from the usual ones."""
 
     id: Column | None = Field(default=None, description="By default `id`, else the line number.")
     text: Column | tuple[Column, Column] | None = Field(
@@ -63,10 +63,10 @@ class Columns(Config):
         return self
 
     def check_kind(self, kind: Kind) -> None:
-        """Check that only columns of this kind of task are named.
+        """Check that only columns of this kind of task are set.
 
         Raises:
-            ValueError: One is not.
+            ValueError: Another kind's column is set.
         """
         for name in self.model_fields_set - _BY_KIND.get(kind, set()):
             raise ValueError(f"columns.{name}: a task of kind {kind} has no such column")
@@ -75,12 +75,12 @@ class Columns(Config):
 def renamed_rows(
     rows: Sequence[Row], *, path: Path, kind: Kind, columns: Columns, template: str | None
 ) -> list[Row]:
-    """Return rows with the fields of `kind` under the names of docs/formats.md.
+    """Return rows with the fields of `kind`, named as in docs/formats.md.
 
-    Which columns these are is decided by the first row.
+    The first row decides which columns these are.
 
     Raises:
-        DataError: A column is missing, or several could be meant, or only some rows have ids.
+        DataError: A column is missing or ambiguous, or only some rows have ids.
     """
     if not rows:
         return []
@@ -92,7 +92,7 @@ def renamed_rows(
 
 
 def check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
-    """Check that all splits have pairs, or none: columns are chosen for each file.
+    """Check that either all splits have pairs or none do: each file's columns are chosen alone.
 
     Raises:
         DataError: The training split differs from another.
@@ -108,7 +108,7 @@ def check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
 def _choose(
     there: Collection[str], *, path: Path, kind: Kind, columns: Columns, template: str | None
 ) -> dict[str, str]:
-    """Return for each of our names the column that holds it."""
+    """Return the column of each canonical field."""
     if kind in TEXT_KINDS:
         chosen = _text_columns(there, path=path, columns=columns, template=template)
         if kind == "sc":
@@ -124,7 +124,7 @@ def _choose(
         chosen["id"] = columns.id or "id"
     for column in chosen.values():
         if column not in there:
-            raise DataError(f"{path}:1: no column '{column}'; {_told(there)}")
+            raise DataError(f"{path}:1: no column '{column}'; {_available(there)}")
     return chosen
 
 
@@ -141,7 +141,7 @@ def _text_columns(
         chosen = _numbered(_usual(USUAL_TEXTS, there, path=path))
     if not fields:
         return chosen
-    # A template may name any column by its own name; what it leaves out is not text.
+    # A template may name any column; columns that it omits are not part of the text.
     return {field: chosen.get(field, field) for field in fields}
 
 
@@ -152,18 +152,18 @@ def _numbered(names: Sequence[str]) -> dict[str, str]:
 def _usual(
     options: Sequence[tuple[str, ...]], there: Collection[str], *, path: Path
 ) -> tuple[str, ...]:
-    """Return the only option whose columns are all there."""
+    """Return the only option whose columns all exist."""
     found = [names for names in options if all(name in there for name in names)]
     if len(found) == 1:
         return found[0]
     if not found:
         wanted = ", ".join(" and ".join(names) for names in options)
-        raise DataError(f"{path}:1: no column of the usual names ({wanted}); {_told(there)}")
+        raise DataError(f"{path}:1: no column of the usual names ({wanted}); {_available(there)}")
     fitting = " or ".join(" and ".join(names) for names in found)
-    raise DataError(f"{path}:1: columns {fitting}? Say which in a task file (columns)")
+    raise DataError(f"{path}:1: columns {fitting} all match; choose in a task file (columns)")
 
 
-def _told(there: Collection[str]) -> str:
+def _available(there: Collection[str]) -> str:
     return f"there are {', '.join(map(repr, there))}; name columns in a task file (columns)"
 
 

@@ -1,4 +1,4 @@
-"""Reads CoNLL and IOB2 files: a token a line, an empty line after each sentence."""
+"""Reads CoNLL and IOB2 files: one token per line, an empty line after each sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from biphasic.tasks.formats.rows import Row, read_lines
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.+)")
 _TAB = re.compile("\t")
-# Not all white space of Unicode, which tokens may hold.
+# Not all Unicode white space, which tokens may contain.
 _SPACES = re.compile(" +")
 
 
@@ -30,11 +30,10 @@ class _Sentence:
 def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) -> list[Row]:
     """Read sentences with their tags.
 
-    Columns are separated by tabs if the first token's line has one, by spaces otherwise. Unless
-    told, the first column is the token and the last the tag; in a file whose first column counts
-    the tokens of each sentence (CoNLL-U, Universal NER) they are the second and the third.
-    `-DOCSTART-` lines, and comments above a sentence (`# sent_id = ...` gives its id), are no
-    tokens.
+    Columns are separated by tabs if the first token's line has one, otherwise by spaces. By default
+    the first column is the token and the last the tag; if the first column counts the tokens of a
+    sentence (CoNLL-U, Universal NER), they are the second and third. `-DOCSTART-` lines and
+    comments above a sentence are not tokens; `# sent_id = ...` sets the sentence's id.
 
     Args:
         path: The file.
@@ -42,7 +41,7 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
         tag_column: Column of the tag, from 1.
 
     Raises:
-        DataError: A line has more or fewer columns than the first, or a column is not there.
+        DataError: A line has more or fewer columns than the first, or a column does not exist.
     """
     sentences = [sentence for sentence in _sentences(path) if sentence.tokens]
     if not sentences:
@@ -81,7 +80,7 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
 
 
 def _layout(texts: Iterable[str]) -> tuple[re.Pattern[str], int]:
-    """Return what separates columns, and their number, by the first line that must be a token."""
+    """Return the column separator and number of columns of the first line that must be a token."""
     for text in texts:
         if text.strip(" \t") and not text.startswith(("#", _DOCUMENT)):
             separator = _TAB if "\t" in text else _SPACES
@@ -90,7 +89,7 @@ def _layout(texts: Iterable[str]) -> tuple[re.Pattern[str], int]:
 
 
 def _is_comment(columns: list[str], width: int) -> bool:
-    """Tell a comment from a token that is or begins with a hash, such as a hashtag."""
+    """Return whether a line is a comment, not a token such as a hashtag."""
     if not columns[0].startswith("#"):
         return False
     return len(columns) != width or not any(map(is_bio, columns[1:]))

@@ -1,4 +1,4 @@
-"""From a person's files to the rows of a task folder, every one checked where it stands."""
+"""Converts the user's files to the rows of a task folder; errors name file and line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class TaskContent:
-    """What `write_task_folder` takes besides the description."""
+    """Arguments of `write_task_folder` besides the description."""
 
     splits: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     labels: tuple[str, ...] | None = None
@@ -57,15 +57,15 @@ class TaskContent:
 
 
 def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
-    """Read a person's files.
+    """Read the user's files.
 
     Args:
         file: How to read them.
         files: The files, as `own_files` returns them.
-        where: For messages about the whole.
+        where: Prefix of messages that concern the whole task.
 
     Raises:
-        DataError: Something cannot be used; the message names file and line.
+        DataError: The data are unusable; the message names file and line.
     """
     with reading(where, DataError):
         return _read(file, files, where=where)
@@ -94,7 +94,7 @@ def _read(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
 
 
 def _read_rows(path: Path, file: TaskFile) -> list[Row]:
-    """Return the rows of one file under our names."""
+    """Return the rows of one file with canonical field names."""
     reader = _reader(path, file)
     with reading(path, DataError):
         rows = list(reader(path))
@@ -107,13 +107,13 @@ def _read_rows(path: Path, file: TaskFile) -> list[Row]:
 
 
 _NAMED: tuple[Callable[[Path], Any], ...] = (read_jsonl, read_csv, read_tsv)
-"""Readers whose rows have the columns that the file has."""
+"""Readers of files with named columns."""
 
 
 def _check_columns(path: Path, columns: Columns) -> None:
     for name in sorted(columns.model_fields_set):
         if not isinstance(getattr(columns, name), int):
-            raise DataError(f"{path}: its columns have no names, so 'columns.{name}' finds none")
+            raise DataError(f"{path}: its columns have no names, so 'columns.{name}' matches none")
 
 
 def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
@@ -132,7 +132,7 @@ def _reader(path: Path, file: TaskFile) -> Callable[[Path], Any]:
 
 
 def _labels(file: TaskFile, files: dict[str, Path], rows: Sequence[Row]) -> Labels | None:
-    """Return the labels of the task; None where it has none."""
+    """Return the labels of the task; None if it has none."""
     if file.kind not in LABEL_KINDS:
         return None
     if file.labels is not None:
@@ -154,7 +154,7 @@ def _labels(file: TaskFile, files: dict[str, Path], rows: Sequence[Row]) -> Labe
 
 
 def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
-    """Return a row as a task folder has it: with an id, labels as numbers, tags by name."""
+    """Return a row in task-folder form: with an id, labels as numbers, tags by name."""
     value = {**row.value, "id": row.id()}
     if labels and file.kind == "sc":
         value["label"] = labels.number(row, "label")
@@ -169,7 +169,7 @@ def _canonical(row: Row, file: TaskFile, labels: Labels | None) -> Row:
     elif file.kind == "sr" and isinstance(row.value["value"], str):
         text = row.value["value"].strip()
         if not _NUMBER.fullmatch(text):
-            raise row.error(f"'{text}' is no number")
+            raise row.error(f"'{text}' is not a number")
         value["value"] = float(text)
     return replace(row, value=value)
 

@@ -1,4 +1,4 @@
-"""Finds a person's files by the names that the field gives them."""
+"""Finds the user's files by their conventional names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FRACTIONS = ("validation_fraction", "test_fraction")
 
 
 def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
-    """Return the files of a task by what they hold: splits, `labels`, `corpus`, `queries`.
+    """Return the files of a task by content: splits, `labels`, `corpus`, `queries`.
 
     Args:
-        file: What a person says; paths that it names go before those found in its folder.
-        where: For messages.
+        file: The task file; paths named in it take precedence over those found in its folder.
+        where: Named in error messages.
 
     Raises:
-        DataError: One is missing, or several fit.
+        DataError: A file is missing, or several match.
     """
     files = _found(file.kind, file.folder) if file.folder else {}
     for split in _unused(file):
@@ -37,7 +37,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     for name in _FRACTIONS:
         split = name.partition("_")[0]
         if getattr(file, name) and split in files:
-            raise DataError(f"{where}: {name} is given, but there is {files[split]}")
+            raise DataError(f"{where}: {name} is set, but {files[split]} exists")
     if file.labels is not None:
         files.pop("labels", None)
     for key in (*SPLITS, "corpus", "queries"):
@@ -55,7 +55,7 @@ def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
 
 
 def plain_suffix(path: Path) -> str:
-    """Return a file's suffix, that of compression apart."""
+    """Return a file's suffix without that of compression."""
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
@@ -71,7 +71,7 @@ def _needed(file: TaskFile) -> list[str]:
 
 
 def _missing(file: TaskFile, key: str) -> str:
-    """Say what a missing file would be called, and what else could be done."""
+    """Describe the expected name of a missing file, and alternatives."""
     if key in {"corpus", "queries"}:
         return f"({key}.jsonl)"
     if file.kind in RETRIEVAL_KINDS:
@@ -94,7 +94,7 @@ def _found(kind: Kind, folder: Path) -> dict[str, Path]:
     files = {}
     suffixes = "|".join(re.escape(suffix) for suffix in SUFFIXES[kind])
     for split, names in _SPLIT_NAMES.items():
-        # SQuAD's files carry its version, those of Universal Dependencies the treebank.
+        # SQuAD's file names include the version, those of Universal Dependencies the treebank.
         pattern = rf"(.+-ud-)?({names})(-v\d+\.\d+)?({suffixes})(\.gz)?"
         paths = [path for path in sorted(folder.iterdir()) if re.fullmatch(pattern, path.name)]
         if path := _only(paths):
@@ -120,7 +120,7 @@ def _found_retrieval(folder: Path) -> dict[str, Path]:
 def _only(paths: list[Path]) -> Path | None:
     if len(paths) > 1:
         names = " or ".join(path.name for path in paths)
-        raise DataError(f"{paths[0].parent}: {names}? Say which in a task file, or remove one")
+        raise DataError(f"{paths[0].parent}: several files match ({names}); set one in a task file")
     return paths[0] if paths else None
 
 

@@ -1,4 +1,4 @@
-"""Files of texts that somebody wants read: one example a row, as a stream."""
+"""Input files of texts, one example per row, read as a stream."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PARQUET_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file of examples, or what comes in from another program.
+    """A file of examples, or a stream from another program.
 
     Attributes:
         path: The file.
-        format: How it is read.
+        format: Format of the file.
         is_stream: Whether it can be read only once.
     """
 
@@ -43,26 +43,26 @@ class Input:
         """Read the examples from the beginning, one at a time.
 
         Raises:
-            DataError: The file is missing or damaged, or a row is not what it should be.
+            DataError: The file is missing or damaged, or a row is invalid.
         """
         with reading(self.path, DataError):
             yield from _READERS[self.format](self.path)
 
 
 def open_input(source: str, *, format: str | None = None) -> Input:
-    """Find a file of examples, and how to read it.
+    """Find a file of examples and its format.
 
     Args:
         source: A path, or `-` for standard input.
-        format: One of `InputFormat`; by default what the suffix says, and lines of text from
-            standard input.
+        format: One of `InputFormat`; by default that of the suffix, and lines of text for standard
+            input.
 
     Raises:
-        DataError: There is no such file, or its format is not known.
+        DataError: The file does not exist, or its format is unknown.
     """
     known = get_args(InputFormat)
     if format is not None and format not in known:
-        raise DataError(f"no format '{format}'{nearest(format, known)}")
+        raise DataError(f"unknown format '{format}'{nearest(format, known)}")
     is_stream = source == STANDARD_INPUT
     path = _STANDARD_INPUT_FILE if is_stream else expanded(source)
     if is_stream:
@@ -74,7 +74,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
         suffixes = ", ".join(f".{name}" for name in known)
         raise DataError(
             f"{path}: unknown suffix; a file of texts ends in {suffixes} (.gz may follow all but "
-            "the fourth), or --format says what it is"
+            "the fourth), or set --format"
         )
     if stated == "parquet" and path.suffix == ".gz":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
@@ -86,16 +86,16 @@ def _one_of(name: str) -> InputFormat:
 
 
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
-    """Read a whole input once, before any work; return its number of rows.
+    """Read a whole input before any work and return its number of rows.
 
-    A stream is left alone, for it would be gone: then the answer is None.
+    A stream can be read only once, so it is not read here and the result is None.
 
     Args:
         source: The input.
-        check: Raises an error for a row that cannot be used.
+        check: Raises an error for an unusable row.
 
     Raises:
-        DataError: Something is wrong with a row, or there is none.
+        DataError: A row is unusable, or the input is empty.
     """
     if source.is_stream:
         return None
@@ -112,7 +112,7 @@ def require_columns(row: Row, columns: Iterable[str]) -> None:
     """Check that a row has some columns.
 
     Raises:
-        DataError: One is missing; the message says which there are.
+        DataError: One is missing; the message lists the available ones.
     """
     for column in columns:
         if column not in row.value:
@@ -136,7 +136,7 @@ def _text_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    # The csv module's own limit, 131,072 characters, is less than a long document has.
+    # The csv module's default limit of 131,072 characters is too short for long documents.
     limit = csv.field_size_limit(2**31 - 1)
     try:
         yield from csv_rows(path)
@@ -153,8 +153,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
                     number += 1
                     yield Row(path, number, value)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        told = " ".join(str(error).split())
-        raise DataError(f"{path}: damaged, or no Parquet file ({told})") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {

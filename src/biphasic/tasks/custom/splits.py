@@ -1,4 +1,4 @@
-"""Splits that a task's files do not have, and limits on those they have."""
+"""Creates missing splits of a task from its training split, and limits splits."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def cut_splits(
     seed: int,
     where: str,
 ) -> dict[str, list[ItemT]]:
-    """Take splits out of the training split, then keep as many of each as allowed.
+    """Take splits out of the training split, then keep as many examples of each as allowed.
 
-    Both choose at random, as a function of the seed and the number of examples alone; the order of
-    examples stays.
+    Both choices are random and depend only on the seed and the number of examples. The order of
+    examples does not change.
 
     Args:
-        splits: Examples of each split there is.
+        splits: Examples by split.
         fractions: Share of `train` that each missing split takes; `test` is taken first.
-        limits: Most examples by split.
-        seed: Of the choice.
-        where: For messages.
+        limits: Maximum examples by split.
+        seed: Seed of the choice.
+        where: Named in error messages.
 
     Raises:
         DataError: A split would be empty.

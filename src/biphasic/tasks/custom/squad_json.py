@@ -11,7 +11,7 @@ from biphasic.tasks.formats.rows import Row, parse_json, read_lines
 
 
 def read_squad(path: Path) -> Iterator[Row]:
-    """Yield the questions of a file; plausible answers of unanswerable ones are not read.
+    """Yield the questions of a file; plausible answers of unanswerable questions are ignored.
 
     Raises:
         DataError: The file has another structure, or a question contradicts itself.
@@ -27,7 +27,7 @@ def read_squad(path: Path) -> Iterator[Row]:
 
 
 def _items(path: Path, parent: Any, key: str, *, place: str) -> Iterator[tuple[dict, str]]:
-    """Yield the objects of a list, and where they stand."""
+    """Yield the objects of a list, and their positions."""
     found = parent.get(key) if isinstance(parent, dict) else None
     where = f"{path}: {place}" if place else str(path)
     if not isinstance(found, list):
@@ -59,7 +59,7 @@ def _row(given: Row, context: Any) -> Row:
 
 
 def joined_answers(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return a list of `{"text", "answer_start"}` as one object with two lists."""
+    """Convert a list of `{"text", "answer_start"}` to one object with two lists."""
     return {
         "text": [answer.get("text") for answer in answers],
         "answer_start": [answer.get("answer_start") for answer in answers],

@@ -10,12 +10,12 @@ from pathlib import Path
 from biphasic.errors import DataError
 from biphasic.tasks.formats.rows import Row, read_lines
 
-# The csv module's own limit, 131,072 characters, is less than a long document has.
+# The csv module's default limit of 131,072 characters is too short for long documents.
 _LONGEST_FIELD = 2**31 - 1
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read comma-separated values; quoted fields may hold commas, quotes (doubled) and lines.
+    """Read comma-separated values; quoted fields may hold commas, doubled quotes and line breaks.
 
     Raises:
         DataError: There is no header, or a record does not fit it.
@@ -28,7 +28,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def read_tsv(path: Path) -> list[Row]:
-    """Read tab-separated values; a quote is a character like any other.
+    """Read tab-separated values; quotes have no special meaning.
 
     Raises:
         DataError: There is no header, or a record does not fit it.
@@ -37,18 +37,18 @@ def read_tsv(path: Path) -> list[Row]:
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
-    """Yield what `read_csv` returns; fields are as long as the csv module allows."""
+    """Yield the rows of a CSV file; field length is limited by the csv module."""
     return _rows(path, _csv_records(path))
 
 
 def tsv_rows(path: Path) -> Iterator[Row]:
-    """Yield what `read_tsv` returns."""
+    """Yield the rows of a TSV file."""
     lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     return _rows(path, lines)
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record, and the line on which it begins."""
+    """Yield the fields of each record, and the line on which it starts."""
     reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     while True:
         number = reader.line_num + 1
@@ -58,7 +58,7 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
             return
         except csv.Error as error:
             raise DataError(
-                f"{path}:{number}: not valid CSV ({error}); a field with quotes is written "
+                f"{path}:{number}: not valid CSV ({error}); write a field with quotes as "
                 '"so ""quoted"" here"'
             ) from None
         yield number, fields

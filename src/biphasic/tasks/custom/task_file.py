@@ -1,4 +1,4 @@
-"""The task file: in YAML, where a person's data are and how to read them."""
+"""The task file: a YAML description of the user's data and how to read them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TaskFile(Config):
-    """A task made of a person's own files."""
+    """A task made from the user's files."""
 
     kind: Kind
-    """What is learnt."""
+    """Kind of task."""
     name: str = ""
-    """As reports call it; the name of the task file or the folder when not given."""
+    """Name in reports; by default that of the task file or the folder."""
     title: str = ""
     """Longer name."""
     metric: str = ""
-    """The metric that decides; the kind's first when not given."""
+    """The primary metric; by default the kind's first."""
     folder: Path | None = None
-    """Where files are looked for by their usual names."""
+    """Folder searched for files with the usual names."""
     train: Path | None = None
     """The training split: examples, or for `ir` the judgements."""
     validation: Path | None = None
@@ -44,26 +44,25 @@ class TaskFile(Config):
     test_fraction: Fraction | None = None
     """Share of the training split that becomes the test split."""
     seed: NonNegativeInt = 0
-    """Of these choices, and of what `limits` keep."""
+    """Seed of the splits and of `limits`."""
     limits: dict[Literal["train", "validation", "test"], PositiveInt] = Field(default_factory=dict)
-    """Most examples of a split, chosen at random."""
+    """Maximum examples per split, chosen at random."""
     columns: Columns = Columns()
-    """Names of columns, where they are not the usual ones."""
+    """Column names, where they differ from the usual ones."""
     labels: tuple[str | StrictInt, ...] | None = None
-    """sc, ml, tc: names of the labels in order; those of the training split, sorted, when not
-    given."""
+    """sc, ml, tc: names of the labels in order; by default those of the training split, sorted."""
     template: str | None = None
-    """sc, ml, sr: how the columns of an example become one text."""
+    """sc, ml, sr: joins the columns of an example into one text."""
     query_template: str | None = None
-    """ir, zs: how a query is written."""
+    """ir, zs: template of a query."""
     document_template: str | None = None
-    """ir, zs: how a document is written."""
+    """ir, zs: template of a document."""
     trained_on: str | None = None
-    """ir: the task whose training split stands in for this one's."""
+    """ir: the task whose training split replaces this task's own."""
     protocol: dict[str, Any] = Field(default_factory=dict)
-    """Settings of fine-tuning that this task needs."""
+    """Fine-tuning settings that this task needs."""
     license: str = ""
-    """Licence of the data."""
+    """License of the data."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:
@@ -98,7 +97,7 @@ class TaskFile(Config):
 
 
 def load_task_file(path: Path) -> TaskFile:
-    """Read a task file; its paths begin at the file's own folder.
+    """Read a task file; its paths are relative to its folder.
 
     Raises:
         ConfigError: A key is unknown, or a value is wrong.
@@ -111,16 +110,16 @@ def load_task_file(path: Path) -> TaskFile:
         if (place := getattr(file, key)) is not None
     }
     file = file.model_copy(update={"name": file.name or path.stem, **places})
-    # A wrong metric is told before any data are read.
+    # Report a wrong metric before any data are read.
     describe(file, origin={}, where=str(path))
     return file
 
 
 def describe(file: TaskFile, *, origin: dict[str, Any], where: str) -> TaskDescription:
-    """Return the description of the task that a task file asks for.
+    """Return the task description that a task file defines.
 
     Raises:
-        ConfigError: The metric is none of the kind's.
+        ConfigError: The kind has no such metric.
     """
     shared = TaskDescription.model_fields.keys() & file.model_fields_set | {"name"}
     settings = {key: getattr(file, key) for key in shared}

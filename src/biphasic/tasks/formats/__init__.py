@@ -1,1 +1,1 @@
-"""Task folders and files of texts: read and written."""
+"""Reading and writing task folders and files of texts."""

@@ -20,7 +20,7 @@ def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of each document or query.
 
     Raises:
-        DataError: A line cannot be used, an id occurs twice, or there are none.
+        DataError: A line is unusable, an id is repeated, or there are none.
     """
     seen: set[str] = set()
     for row in read_jsonl(path):
@@ -28,7 +28,7 @@ def read_texts(path: Path) -> Iterator[tuple[str, str, str]]:
             raise row.error("no field '_id'")
         key = row.id("_id")
         if key in seen:
-            raise row.error(f"the id '{key}' occurs a second time")
+            raise row.error(f"the id '{key}' is repeated")
         seen.add(key)
         yield key, row.text("title", ""), row.text("text")
     if not seen:
@@ -39,11 +39,11 @@ def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -
     """Read the judgements of one split.
 
     Returns:
-        For each judged query the scores of its documents.
+        Scores by document, for each judged query.
 
     Raises:
-        DataError: A line cannot be used, names an unknown query or document, or contradicts
-            another; or no document is relevant.
+        DataError: A line is unusable, names an unknown query or document, or contradicts another;
+            or no document is relevant.
     """
     qrels: Qrels = {}
     lines = read_lines(path)
@@ -54,9 +54,9 @@ def read_qrels(path: Path, *, queries: Container[str], corpus: Container[str]) -
     for number, line in lines:
         query, document, score = _judgement(line, where=f"{path}:{number}")
         if query not in queries:
-            raise DataError(f"{path}:{number}: unknown query '{query}'; the queries lack it")
+            raise DataError(f"{path}:{number}: unknown query '{query}'; it is not in the queries")
         if document not in corpus:
-            raise DataError(f"{path}:{number}: unknown document '{document}'; the corpus lacks it")
+            raise DataError(f"{path}:{number}: unknown document '{document}'; not in the corpus")
         if qrels.setdefault(query, {}).setdefault(document, score) != score:
             earlier = qrels[query][document]
             raise DataError(

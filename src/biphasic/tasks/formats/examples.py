@@ -1,4 +1,4 @@
-"""From rows to the examples of each kind; what cannot be used is an error, never mended."""
+"""Parses rows to the examples of each kind; an unusable row is an error, never repaired."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def unique_records(
     """Parse the rows of one split.
 
     Raises:
-        DataError: There are none, an id occurs twice, or a row cannot be used.
+        DataError: There are none, an id is repeated, or a row is unusable.
     """
     records: dict[str, RecordT] = {}
     for row in rows:
         record = parse(row)
         if record.id in records:
-            raise row.error(f"the id '{record.id}' occurs a second time")
+            raise row.error(f"the id '{record.id}' is repeated")
         records[record.id] = record
     if not records:
         raise DataError(f"{where}: the split is empty")
@@ -41,7 +41,7 @@ def unique_records(
 
 
 def labelled_text(row: Row, *, labels: Sequence[str], template: str | None) -> LabelledText:
-    """Return an example of sequence classification."""
+    """Parse an example of sequence classification."""
     label = row.value.get("label")
     if type(label) is not int or not 0 <= label < len(labels):
         raise row.error(f"unknown label {label!r}; labels.json has 0 to {len(labels) - 1}")
@@ -49,7 +49,7 @@ def labelled_text(row: Row, *, labels: Sequence[str], template: str | None) -> L
 
 
 def multi_label_text(row: Row, *, labels: Sequence[str], template: str | None) -> MultiLabelText:
-    """Return an example of multi-label classification."""
+    """Parse an example of multi-label classification."""
     numbers = row.items("labels", int)
     for number in numbers:
         if not 0 <= number < len(labels):
@@ -60,15 +60,15 @@ def multi_label_text(row: Row, *, labels: Sequence[str], template: str | None) -
 
 
 def scored_text(row: Row, *, template: str | None) -> ScoredText:
-    """Return an example of sequence regression."""
+    """Parse an example of sequence regression."""
     return ScoredText(row.id(), _text(row, template), row.real("value"))
 
 
 def check_values(values: Iterable[float], *, where: str) -> None:
-    """Check that the values of a training split are not all the same.
+    """Check that the values of a training split differ.
 
     Raises:
-        DataError: They are.
+        DataError: They are all the same.
     """
     if len(different := set(values)) == 1:
         raise DataError(
@@ -84,11 +84,11 @@ def _text(row: Row, template: str | None) -> str:
 
 
 def tagged_sentence(row: Row, *, numbers: Mapping[str, int]) -> TaggedSentence:
-    """Return an example of token classification.
+    """Parse an example of token classification.
 
     Args:
         row: With `tokens` and `tags`.
-        numbers: Of the tags.
+        numbers: Index of each tag.
     """
     words, tags = row.items("tokens", str), row.items("tags", str)
     if len(words) != len(tags):
@@ -107,10 +107,10 @@ def tagged_sentence(row: Row, *, numbers: Mapping[str, int]) -> TaggedSentence:
 
 
 def check_bio(row: Row, tags: Sequence[str]) -> None:
-    """Check that tags are BIO2 (IOB2): every entity begins with `B-`.
+    """Check that tags are valid BIO2 (IOB2): every entity starts with `B-`.
 
     Raises:
-        DataError: They are not.
+        DataError: They are not valid.
     """
     previous = "O"
     for position, tag in enumerate(tags):
@@ -122,19 +122,19 @@ def check_bio(row: Row, tags: Sequence[str]) -> None:
         if tag.startswith("I-") and previous[2:] != tag[2:]:
             raise row.error(
                 f"not valid BIO2: '{tag}' at token {position} follows '{previous}'; an entity "
-                f"begins with 'B-{tag[2:]}' (convert files that are in IOB1)",
+                f"starts with 'B-{tag[2:]}' (convert files in IOB1)",
                 token=position,
             )
         previous = tag
 
 
 def is_bio(tag: str) -> bool:
-    """Tell whether a tag is `O`, `B-TYPE` or `I-TYPE`."""
+    """Return whether a tag is `O`, `B-TYPE` or `I-TYPE`."""
     return tag == "O" or (tag[:2] in {"B-", "I-"} and len(tag) > 2)
 
 
 def question(row: Row) -> Question:
-    """Return an example of question answering."""
+    """Parse an example of question answering."""
     context = row.text("context")
     answers = row.value.get("answers")
     if not isinstance(answers, dict):
@@ -146,7 +146,7 @@ def question(row: Row) -> Question:
     for text, start in zip(texts, starts, strict=True):
         if not text or start < 0 or context[start : start + len(text)] != text:
             raise row.error(
-                f"the answer {text!r} does not stand at {start} in the context"
+                f"the answer {text!r} is not at {start} in the context"
                 f"{_other_unit(context, text, start)}"
             )
     paired = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
@@ -154,7 +154,7 @@ def question(row: Row) -> Question:
 
 
 def _other_unit(context: str, text: str, start: int) -> str:
-    """Say where an answer stands if its start was counted in something else than characters."""
+    """Return a hint if the answer's start was counted in another unit than characters."""
     if not text or start < 0:
         return ""
     units = {"bytes": ("utf-8", 1), "UTF-16 units": ("utf-16-le", 2)}
@@ -162,5 +162,5 @@ def _other_unit(context: str, text: str, start: int) -> str:
         whole, part = context.encode(encoding), text.encode(encoding)
         if whole[start * width :].startswith(part):
             found = len(whole[: start * width].decode(encoding))
-            return f": counted in {unit} it does, and answer_start counts characters ({found} here)"
+            return f"; it is if counted in {unit}, and answer_start counts characters ({found})"
     return ""

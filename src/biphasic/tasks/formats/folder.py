@@ -1,4 +1,4 @@
-"""The canonical task folder: its description, and how it is written."""
+"""The canonical task folder: its description, and writing it."""
 
 from __future__ import annotations
 
@@ -29,35 +29,33 @@ RETRIEVAL_KINDS = ("ir", "zs")
 
 
 class TaskDescription(Config):
-    """What a task is, its examples apart: `task.json`."""
+    """Description of a task without its examples: `task.json`."""
 
-    name: str = Field(min_length=1, description="As reports call it.")
-    kind: Kind = Field(description="What is learnt.")
-    title: str = Field(default="", description="Longer name; the name when not given.")
-    metric: str = Field(
-        default="", description="The metric that decides; the kind's first when not given."
-    )
+    name: str = Field(min_length=1, description="Name in reports.")
+    kind: Kind = Field(description="Kind of task.")
+    title: str = Field(default="", description="Longer name; by default the name.")
+    metric: str = Field(default="", description="The primary metric; by default the kind's first.")
     template: str | None = Field(
         default=None,
-        description="sc, ml, sr: how the fields of an example become one text, such as "
+        description="sc, ml, sr: joins the fields of an example into one text, such as "
         "'Premise: {text_a}\\nHypothesis: {text_b}'.",
     )
     query_template: str | None = Field(
-        default=None, description="ir, zs: how a query is written, over {text}."
+        default=None, description="ir, zs: template of a query, over {text}."
     )
     document_template: str | None = Field(
-        default=None, description="ir, zs: how a document is written, over {title} and {text}."
+        default=None, description="ir, zs: template of a document, over {title} and {text}."
     )
     trained_on: str | None = Field(
         default=None,
-        description="ir: the task whose training split stands in for this one's, which has none.",
+        description="ir: the task whose training split replaces this task's own.",
     )
     protocol: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of fine-tuning that this task needs."
+        default_factory=dict, description="Fine-tuning settings that this task needs."
     )
-    license: str = Field(default="", description="Licence of the data.")
+    license: str = Field(default="", description="License of the data.")
     origin: dict[str, Any] = Field(
-        default_factory=dict, description="Where the examples come from; for people."
+        default_factory=dict, description="Source of the examples, human-readable."
     )
 
     @model_validator(mode="before")
@@ -96,10 +94,10 @@ def check_kind_settings(
     document_template: str | None,
     trained_on: str | None,
 ) -> None:
-    """Check the settings that only some kinds of task have.
+    """Check the settings that only some kinds of task support.
 
     Raises:
-        ValueError: One does not fit the kind, or a template cannot be used.
+        ValueError: A setting does not fit the kind, or a template is unusable.
     """
     settings = {
         "template": (template, TEXT_KINDS),
@@ -125,11 +123,11 @@ def read_description(
 
     Args:
         folder: A task folder.
-        kind: Needed where the folder has no `task.json`; must agree with it where it has.
-        name: Goes before the name in `task.json`, and that before the folder's.
+        kind: Required if the folder has no `task.json`; must agree with it otherwise.
+        name: Overrides the name in `task.json`, which overrides the folder's.
 
     Raises:
-        DataError: The folder is missing, or its description cannot be used.
+        DataError: The folder is missing, or its description is unusable.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such task folder")
@@ -139,9 +137,7 @@ def read_description(
         raise DataError(f"{path}: expected one JSON object")
     found = raw.get("kind", kind)
     if found is None:
-        raise DataError(
-            f"{folder}: no {DESCRIPTION}; say of which kind the task is: {', '.join(KINDS)}"
-        )
+        raise DataError(f"{folder}: no {DESCRIPTION}; set the kind of the task: {', '.join(KINDS)}")
     if kind is not None and kind != found:
         raise DataError(f"{path}: the task is of kind '{found}', not '{kind}'")
     chosen = name or raw.get("name", folder.resolve().name)
@@ -156,10 +152,10 @@ def read_description(
 
 
 def task_files(folder: Path, description: TaskDescription) -> list[str]:
-    """Return the names of the files that make up a task, in a fixed order.
+    """Return the file names of a task, in a fixed order.
 
     Raises:
-        DataError: One is missing.
+        DataError: A file is missing.
     """
     names = _required_files(description)
     for name in names:
@@ -176,7 +172,7 @@ def task_files(folder: Path, description: TaskDescription) -> list[str]:
 def _required_files(description: TaskDescription) -> list[str]:
     kind = description.kind
     if kind == "zs":
-        # Nothing is trained, and nothing has to be selected.
+        # No training, and no selection on validation.
         return ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"]
     if kind == "ir":
         splits = SPLITS if description.trained_on is None else SPLITS[1:]
@@ -198,16 +194,16 @@ def write_task_folder(
     """Write a complete task folder.
 
     Args:
-        folder: Target; must not exist, or be complete already.
-        description: What the task is.
-        splits: sc, ml, sr, tc, qa: rows of each split.
+        folder: Target; must not exist, or already be complete.
+        description: Description of the task.
+        splits: sc, ml, sr, tc, qa: rows by split.
         labels: sc, ml, tc: names of the labels.
         corpus: ir, zs: documents, `{"_id", "title", "text"}`.
         queries: ir, zs: queries, `{"_id", "text"}`.
-        qrels: ir, zs: query, document and score of each split.
+        qrels: ir, zs: query, document and score, by split.
 
     Raises:
-        DataError: A file that the kind needs was not given.
+        DataError: A file that the kind needs is missing.
     """
     with complete_folder(folder) as partial:
         if labels is not None:

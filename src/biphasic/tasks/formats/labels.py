@@ -1,4 +1,4 @@
-"""Names of labels: from `labels.json`, from a task file, or from the training split."""
+"""Label names: from `labels.json`, a task file, or the training split."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from biphasic.tasks.formats.rows import Row
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 LABEL_SEPARATOR = "|"
-"""Between the labels of a text where they stand in one field."""
+"""Separator of several labels in one field."""
 _FRACTION = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+)")
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read `labels.json`: a list of names, or an object from numbers to names.
+    """Read `labels.json`: a list of names, or an object that maps numbers to names.
 
     Raises:
-        DataError: It is missing or anything else.
+        DataError: It is missing or malformed.
     """
     labels = read_json(path)
     if isinstance(labels, dict):
@@ -38,10 +38,10 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def check_labels(labels: Sequence[str], *, where: str) -> None:
-    """Check that there is something to tell apart.
+    """Check that there are at least two different labels.
 
     Raises:
-        DataError: There are fewer than two labels, or one is named twice.
+        DataError: There are fewer than two labels, or one is repeated.
     """
     if len(set(labels)) != len(labels) or len(labels) < 2:
         found = ", ".join(map(repr, labels)) or "none"
@@ -52,7 +52,7 @@ def check_tag_set(labels: Sequence[str], *, where: str) -> None:
     """Check that labels are tags of token classification.
 
     Raises:
-        DataError: One is not in BIO2, or `O` is missing.
+        DataError: A label is not BIO2, or `O` is missing.
     """
     for label in labels:
         if not is_bio(label):
@@ -63,14 +63,13 @@ def check_tag_set(labels: Sequence[str], *, where: str) -> None:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a task, and how its files may write them.
+    """The labels of a task, and how its files encode them.
 
     Attributes:
         names: By number.
-        source: Where they come from, for messages.
-        is_numbered: JSON's whole numbers are positions among the names, whatever these are.
-            Otherwise, and in text files always, numbers are positions only where no name is a
-            number itself.
+        source: Where they are defined, for error messages.
+        is_numbered: Whether JSON integers are always indices into the names. Otherwise, and always
+            in text files, a number is an index only if no name is itself a number.
     """
 
     names: tuple[str, ...]
@@ -81,7 +80,7 @@ class Labels:
         """Return the number of a row's label.
 
         Raises:
-            DataError: It is none of the labels.
+            DataError: The label is unknown.
         """
         value = label_of(row, key)
         is_position = _WHOLE.fullmatch(value) and not any(map(_WHOLE.fullmatch, self.names))
@@ -90,29 +89,29 @@ class Labels:
                 return int(value)
         elif value in self.names:
             return self.names.index(value)
-        raise row.error(f"unknown label '{value}'; {self._told(value)}")
+        raise row.error(f"unknown label '{value}'; {self._hint(value)}")
 
     def tag(self, row: Row, position: int, value: Any) -> Any:
-        """Return a tag by its name where the file gives it as a number.
+        """Return a tag by name; convert it if the file gives it as a number.
 
         Raises:
-            DataError: There is no tag of this number.
+            DataError: There is no tag with this number.
         """
         if type(value) is not int:
             return value
         if not 0 <= value < len(self.names):
-            raise row.error(f"unknown label {value} at token {position}; {self._told(str(value))}")
+            raise row.error(f"unknown label {value} at token {position}; {self._hint(str(value))}")
         return self.names[value]
 
-    def _told(self, value: str) -> str:
+    def _hint(self, value: str) -> str:
         return f"{self.source} has {len(self.names)} labels{nearest(value, self.names)}"
 
 
 def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
-    """Return the labels that occur in a training split, sorted: numbers by size.
+    """Return the labels of a training split, sorted; numbers by value.
 
     Raises:
-        DataError: There are fewer than two, or one is no label.
+        DataError: There are fewer than two, or one is not a label.
     """
     names = {label_of(row, key) for row in rows}
     are_numbers = all(map(_WHOLE.fullmatch, names))
@@ -122,10 +121,10 @@ def found_labels(rows: Iterable[Row], key: str, *, source: str) -> Labels:
 
 
 def single_labels(row: Row, key: str) -> list[Row]:
-    """Return a row for each of the labels that a row has: a list, or one text with `|` between.
+    """Return one row per label of a row: its labels are a list, or one text joined with `|`.
 
     Raises:
-        DataError: It has neither.
+        DataError: They are neither.
     """
     given = row.value.get(key)
     if isinstance(given, str):
@@ -136,10 +135,10 @@ def single_labels(row: Row, key: str) -> list[Row]:
 
 
 def found_tags(rows: Iterable[Row], *, source: str) -> Labels:
-    """Return `O`, and `B-` and `I-` of every type that occurs in a training split, sorted.
+    """Return `O`, and `B-` and `I-` of every type in a training split, sorted.
 
     Raises:
-        DataError: A tag is given as a number, or there is no entity at all.
+        DataError: A tag is a number, or there is no entity.
     """
     types = set()
     for row in rows:
@@ -157,7 +156,7 @@ def label_of(row: Row, key: str) -> str:
     """Return a row's label as a text.
 
     Raises:
-        DataError: It is not a name or a whole number.
+        DataError: It is neither a name nor an integer.
     """
     value = row.value.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -1,4 +1,4 @@
-"""Files of results: rows in the format that the suffix names, whole or not there at all."""
+"""Result files: rows in the format of the suffix, written atomically."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Write = Callable[[Rows], None]
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Check a path before any work.
+    """Check an output path before any work.
 
     Raises:
-        DataError: Something is there already, its folder is missing, or the suffix names no format.
+        DataError: The path exists, its folder is missing, or the suffix is unknown.
     """
     if path.suffix.lower() not in suffixes:
         raise DataError(f"{path}: unknown suffix; --out ends in {', '.join(suffixes)}")
     if path.exists() or path.is_symlink():
-        raise DataError(f"{path}: already there; choose another file, or delete it")
+        raise DataError(f"{path}: already exists; choose another file, or delete it")
     if not path.parent.is_dir():
-        raise DataError(f"{path.parent}: no such folder; make it first")
+        raise DataError(f"{path.parent}: no such folder; create it first")
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file becomes `path` when the block ends well, else it goes.
+    """Yield a temporary path; rename it to `path` on success, delete it otherwise.
 
     Raises:
-        DataError: Something has come to be at `path`.
+        DataError: Another process has created `path` meanwhile.
     """
     partial = path.with_name(f".partial-{path.name}-{uuid.uuid4().hex[:8]}")
     try:
@@ -53,23 +53,23 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def _put(partial: Path, path: Path) -> None:
-    """Give a finished file its name, and never replace what has it."""
+    """Give a finished file its name without ever replacing another file."""
     try:
-        os.link(partial, path)  # unlike a rename
+        os.link(partial, path)  # unlike a rename, fails if `path` exists
     except OSError:
-        # Some file systems (exFAT, network shares) have no links.
+        # Some file systems (exFAT, network shares) have no hard links.
         if path.exists() or path.is_symlink():
-            raise DataError(f"{path}: came to be while this ran; choose another file") from None
+            raise DataError(f"{path}: created by another process; choose another file") from None
         partial.rename(path)
 
 
 @contextmanager
 def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterator[Write]:
-    """Yield what writes rows: to standard output as JSON lines, or to a file by its suffix.
+    """Yield a function that writes rows: to standard output as JSON lines, or to a file.
 
     Args:
         path: `.jsonl`, `.csv` (nested values as JSON) or `.parquet`; standard output when None.
-        columns: Types by name, in order; a row's other values are not written.
+        columns: Types by name, in order; other values of a row are not written.
     """
     if path is None:
         yield _json_lines(sys.stdout)
@@ -86,7 +86,7 @@ def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterato
 
 
 ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")
-"""What `row_writer` can write."""
+"""Suffixes that `row_writer` supports."""
 
 
 def _json_lines(stream: Any) -> Write:

@@ -1,4 +1,4 @@
-"""Examples that stand in two splits of a task."""
+"""Examples that occur in two splits of a task."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from biphasic.tasks.records import SPLITS, Question, RetrievalTask, TaggedSenten
 
 
 def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
-    """Count the examples of each later split that also stand in an earlier one.
+    """Count the examples of each later split that also occur in an earlier one.
 
-    Two examples are the same when their texts are, in lower case and with white space collapsed:
+    Two examples are the same if their texts match, in lower case and with white space collapsed:
     both texts of a pair, question and context, the words of a sentence, or the query. Queries
-    carry the prompts of their task, so that of tasks with different prompts none are the same.
+    include the prompts of their task, so tasks with different prompts share none.
 
     Args:
         task: The task.
-        trainer: The task that it is trained on, whose training split stands in for its own.
+        trainer: The task it is trained on, whose training split replaces its own.
 
     Returns:
         Counts by `"train/test"` and the like, without zeros.

@@ -1,7 +1,7 @@
-"""Reads task folders; every mistake is named by file and line.
+"""Reads task folders; errors name file and line.
 
-The layout of each kind is in `docs/formats.md`. Nothing is skipped or mended here: a record that
-cannot be used is an error.
+`docs/formats.md` describes the layout of each kind. Nothing is skipped or repaired: an unusable
+record is an error.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None
 
     Args:
         folder: Files in the layout of the task's kind.
-        kind: Needed where the folder has no `task.json`; must agree with it where it has.
-        name: Name of the task in reports; by default the one in `task.json`, or the folder's.
+        kind: Required if the folder has no `task.json`; must agree with it otherwise.
+        name: Name in reports; by default that in `task.json`, or the folder's.
 
     Raises:
-        DataError: A file is missing, or a record cannot be used; the message names file and line.
+        DataError: A file is missing, or a record is unusable; the message names file and line.
     """
     description = read_description(folder, kind=kind, name=name)
     files = task_files(folder, description)
@@ -82,7 +82,7 @@ def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None
 
 
 def text_fields(folder: Path) -> tuple[str, ...]:
-    """Return the fields of which an example of `sc`, `ml` or `sr` is written, in their order.
+    """Return the fields that make up an example of `sc`, `ml` or `sr`, in order.
 
     Raises:
         DataError: The folder cannot be read.
@@ -95,10 +95,10 @@ def text_fields(folder: Path) -> tuple[str, ...]:
 
 
 def _determinants(folder: Path, description: TaskDescription, files: list[str]) -> dict[str, Any]:
-    """Return all that the examples follow from.
+    """Return everything that determines the examples.
 
-    Templates of retrieval are named only where they are not the kind's own: those of `ir` were
-    once fixed, and tasks keep their identities.
+    Retrieval templates are included only if they differ from the kind's defaults: those of `ir`
+    were once fixed, and tasks keep their identities.
     """
     kind = description.kind
     named = {

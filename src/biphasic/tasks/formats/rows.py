@@ -1,4 +1,4 @@
-"""Rows of task files, each with the place it came from, so that every mistake can name it."""
+"""Rows of task files, each with its position for error messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example as a file has it.
+    """One example of a file.
 
     Attributes:
         path: The file.
-        number: Line on which it begins, from 1; stands in for an id where there is none.
+        number: Line on which it starts, from 1; the default id.
         value: Its fields.
-        place: Where it stands in a file that is one JSON value, such as `data[0].paragraphs[2]`.
-        is_vertical: Token `n` stands `n` lines below the first.
+        place: Its position in a single-value JSON file, such as `data[0].paragraphs[2]`.
+        is_vertical: Whether token `n` is `n` lines below the first.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Row:
     is_vertical: bool = False
 
     def error(self, message: str, *, token: int = 0) -> DataError:
-        """Return an error that names file and line; that of `token` where tokens have lines."""
+        """Return an error that names file and line, or the line of `token` if tokens have lines."""
         line = self.number + token if self.is_vertical else self.number
         return DataError(
             f"{self.path}: {self.place}: {message}"
@@ -44,10 +44,10 @@ class Row:
         )
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
-        """Return a field that must be a text.
+        """Return a text field.
 
         Raises:
-            DataError: It is missing or anything else.
+            DataError: It is missing or not a text.
         """
         value = self.value.get(key, default)
         if value is _REQUIRED:
@@ -57,17 +57,17 @@ class Row:
         return value
 
     def real(self, key: str) -> float:
-        """Return a field that must be a finite number.
+        """Return a finite number field.
 
         Raises:
-            DataError: It is missing or anything else.
+            DataError: It is missing or not a finite number.
         """
         value = self.value.get(key, _REQUIRED)
         if value is _REQUIRED:
             raise self.error(f"no field '{key}'")
         try:
             number = math.nan if isinstance(value, bool | str) else float(value)
-        # Whole numbers have no limit in JSON; and there are lists and objects.
+        # JSON integers have no size limit, and the value may be a list or an object.
         except (OverflowError, TypeError):
             number = math.nan
         if not math.isfinite(number):
@@ -75,19 +75,19 @@ class Row:
         return number
 
     def items(self, key: str, kind: type) -> list[Any]:
-        """Return a field that must be a list of values of one type.
+        """Return a field that is a list of values of one type.
 
         Raises:
             DataError: It is missing or anything else.
         """
         value = self.value.get(key)
-        # A bool is an int to Python, never to a person.
+        # bool is a subclass of int, but users do not mean it as one.
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.error(f"'{key}' must be a list of {kind.__name__}")
         return value
 
     def id(self, key: str = "id") -> str:
-        """Return the id; the line number where the row has none.
+        """Return the id; by default the line number.
 
         Raises:
             DataError: It is neither a text nor a whole number.
@@ -99,7 +99,7 @@ class Row:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line, line ends included; `.gz` is unpacked on the way.
+    """Yield number and text of each line, line ends included; `.gz` is decompressed.
 
     Raises:
         DataError: The file is missing, or is not UTF-8 text.
@@ -113,7 +113,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _decode(line: bytes, *, path: Path, number: int) -> str:
-    # A byte order mark is how some programs sign UTF-8.
+    # Some programs mark UTF-8 with a byte order mark.
     line = line.removeprefix(_BOM) if number == 1 else line
     try:
         text = line.decode("utf-8")
@@ -126,10 +126,10 @@ def _decode(line: bytes, *, path: Path, number: int) -> str:
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
-    """Yield the JSON objects of a file, one a line.
+    """Yield the JSON objects of a file, one per line.
 
     Raises:
-        DataError: A line is no JSON object.
+        DataError: A line is not a JSON object.
     """
     for number, line in read_lines(path):
         value = parse_json(line, where=f"{path}:{number}")
@@ -142,18 +142,18 @@ def parse_json(text: str, *, where: str) -> Any:
     """Parse JSON text.
 
     Raises:
-        DataError: It is not valid, or names half of a surrogate pair, which no UTF-8 can hold.
+        DataError: It is invalid, or contains an unpaired surrogate, which UTF-8 cannot encode.
     """
     if not text.strip():
-        raise DataError(f"{where}: not valid JSON (nothing there)")
+        raise DataError(f"{where}: not valid JSON (empty)")
     try:
         value = json.loads(text)
-    # Not only JSONDecodeError: Python refuses numbers of thousands of digits with its parent.
+    # Not only JSONDecodeError: integers of thousands of digits raise its parent class.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from None
     if "\\ud" in text or "\\uD" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise DataError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff)") from None
+            raise DataError(f"{where}: an unpaired surrogate (\\ud800 to \\udfff)") from None
     return value

@@ -1,4 +1,4 @@
-"""Templates: how the fields of an example become one text."""
+"""Templates that join the fields of an example into one text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from biphasic.tasks.formats.rows import Row
 
 PAIR_TEMPLATE = "Sentence 1: {text_a}\nSentence 2: {text_b}"
-"""Of pairs whose task names no other."""
+"""Default template of pairs."""
 QUERY_TEMPLATES: Mapping[str, str] = {"ir": "Query: {text}", "zs": "{text}"}
 DOCUMENT_TEMPLATES: Mapping[str, str] = {
     "ir": "Document: {title}. {text}",
     "zs": "{title} {text}",
 }
-"""Fine-tuned as in the reference study, arXiv:2507.00994; zero-shot without prompts."""
+"""Retrieval prompts of the reference study, arXiv:2507.00994; zero-shot has none."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _TITLE_TO_TEXT = re.compile(r"\{title\}.*?(?=\{text\})", re.DOTALL)
@@ -22,7 +22,7 @@ _HIDDEN = {"id", "label", "value"}
 
 
 def template_fields(template: str) -> tuple[str, ...]:
-    """Return the names in braces, in order, each once."""
+    """Return the distinct names in braces, in order."""
     return tuple(dict.fromkeys(_FIELD.findall(template)))
 
 
@@ -30,13 +30,13 @@ def check_template(template: str) -> None:
     """Check a template of `sc` or `sr`.
 
     Raises:
-        ValueError: It names no field, or one that gives the answer away.
+        ValueError: It names no field, or one that reveals the answer.
     """
     fields = template_fields(template)
     if not fields:
         raise ValueError(f"the template {template!r} names no field, such as {{text}}")
-    if told := _HIDDEN.intersection(fields):
-        raise ValueError(f"the template must not name {{{min(told)}}}: it is not text")
+    if hidden := _HIDDEN.intersection(fields):
+        raise ValueError(f"the template must not name {{{min(hidden)}}}: it is not text")
 
 
 def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
@@ -54,18 +54,18 @@ def check_retrieval_template(template: str, *, known: tuple[str, ...]) -> None:
 
 
 def fill(template: str, row: Row) -> str:
-    """Put a row's fields where the template names them.
+    """Fill a template with a row's fields.
 
     Raises:
-        DataError: The row lacks one.
+        DataError: The row lacks a field.
     """
     return _FIELD.sub(lambda field: row.text(field[1]), template)
 
 
 def fill_document(template: str, *, title: str, text: str) -> str:
-    """Put title and text where the template names them.
+    """Fill a template with title and text.
 
-    Without a title, `{title}` is left out with all that stands between it and `{text}`.
+    Without a title, `{title}` and everything between it and `{text}` are omitted.
     """
     if not title:
         template = _TITLE_TO_TEXT.sub("", template)

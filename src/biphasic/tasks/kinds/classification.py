@@ -41,8 +41,8 @@ def _score(
     *,
     names: Sequence[str],
 ) -> SplitScores:
-    """Score 1 for each right label."""
-    # numpy takes the first of equal maxima; torch promises nothing.
+    """Score 1 for each correct label."""
+    # numpy returns the first of equal maxima; torch does not guarantee which.
     predicted = logits.argmax(axis=1)
     metrics = {
         "accuracy": accuracy(labels, predicted),

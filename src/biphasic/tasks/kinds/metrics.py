@@ -1,4 +1,4 @@
-"""Scores of predictions, as the field's reference scorers compute them; nothing here trains."""
+"""Metrics of predictions, as the field's reference scorers compute them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 RANKING_DEPTH = 100
 NO_PREDICTION = -1
-"""Stands for the label of a word for which the model could not predict any."""
-# scikit-learn and seqeval take a number here; their annotations name only "warn".
+"""Label of a word for which the model made no prediction."""
+# scikit-learn and seqeval accept a number here; their annotations only allow "warn".
 _ZERO: Any = 0
 _LEFT_OUT: Any = np.nan
 
 
 def accuracy(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Return the share of right labels."""
+    """Return the share of correct labels."""
     return float(accuracy_score(labels, predicted))
 
 
@@ -33,9 +33,9 @@ def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Return the Matthews correlation, for any number of labels; 0 where either is constant.
+    """Return the Matthews correlation, for any number of labels.
 
-    It is not defined there; 0 is scikit-learn's value too, as for predictions by chance.
+    It is undefined where either array is constant; the result is then 0, as in scikit-learn.
     """
     if _is_constant(labels) or _is_constant(predicted):
         return 0.0
@@ -45,14 +45,14 @@ def matthews(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 def multi_label_scores(
     expected: NDArray[np.bool_], predicted: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Return micro F1, macro F1 and the share of texts all of whose labels are right.
+    """Return micro F1, macro F1 and the share of texts whose labels are all correct.
 
-    Macro F1 is the mean over the labels that are expected or predicted anywhere. Where there are
-    none at all, both kinds of F1 are 0.
+    Macro F1 is the mean over the labels that are expected or predicted anywhere. Without any
+    labels, both F1 scores are 0.
 
     Args:
-        expected: Whether a label holds, [num_texts, num_labels].
-        predicted: Likewise.
+        expected: Whether each label applies, [num_texts, num_labels].
+        predicted: Whether each label is predicted, same shape.
     """
     is_any = bool((expected | predicted).any())
     return {
@@ -65,19 +65,19 @@ def multi_label_scores(
 
 
 def spearman(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Return the rank correlation; 0 where it is not defined, for either is constant."""
+    """Return the rank correlation; 0 where it is undefined because either array is constant."""
     return _correlation(stats.spearmanr, values, predicted)
 
 
 def pearson(values: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Return the linear correlation; 0 where it is not defined, for either is constant."""
+    """Return the linear correlation; 0 where it is undefined because either array is constant."""
     return _correlation(stats.pearsonr, values, predicted)
 
 
 def _correlation(
     correlate: Callable[..., Any], values: NDArray[np.float64], predicted: NDArray[np.float64]
 ) -> float:
-    # A model that gives every text the same number has learnt nothing, and a record holds no NaN.
+    # A model that predicts one number for every text has learned nothing; records hold no NaN.
     if _is_constant(values) or _is_constant(predicted):
         return 0.0
     return float(correlate(values, predicted).statistic)
@@ -89,15 +89,15 @@ def _is_constant(values: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EntityScores:
-    """How the entities of a split were found; an entity is right if borders and type are.
+    """Entity scores of a split; an entity is correct if its borders and type match.
 
     Attributes:
         f1: Micro F1 over all entities.
         by_type: `precision`, `recall`, `f1` and `support` (entities expected) of each type that
             was expected or predicted.
-        expected: Entities in each sentence.
-        predicted: Entities predicted in each sentence.
-        right: Entities of each sentence that were predicted.
+        expected: Number of entities in each sentence.
+        predicted: Number of predicted entities in each sentence.
+        right: Number of correctly predicted entities in each sentence.
     """
 
     f1: float
@@ -108,8 +108,8 @@ class EntityScores:
 
 
 def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> EntityScores:
-    """Compare BIO2 tags entity by entity, strictly: a stray `I-` begins nothing."""
-    # seqeval finds the entities anew for every score unless they are handed on.
+    """Compare BIO2 tags by entity, strictly: a stray `I-` starts no entity."""
+    # seqeval extracts the entities again for every score unless they are passed in.
     entities: dict[str, Any] = {
         "entities_true": Entities(list(tags), IOB2),
         "entities_pred": Entities(list(predicted), IOB2),
@@ -143,11 +143,11 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
 def sentence_token_f1(
     labels: Sequence[NDArray[np.int64]], predicted: Sequence[NDArray[np.int64]], *, num_labels: int
 ) -> NDArray[np.float64]:
-    """Return for each sentence the macro F1 over the labels that occur in it, `O` among them.
+    """Return for each sentence the macro F1 over the labels that occur in it, including `O`.
 
     The reference study's score of token classification is the mean of these, as its stored values
-    show: a sentence of only `O`, predicted as such, scores 1. A word predicted as `NO_PREDICTION`
-    is missed, whatever its label, and adds no label.
+    show: a sentence of only `O`, predicted correctly, scores 1. A word predicted as `NO_PREDICTION`
+    counts as missed, whatever its label, and adds no label.
     """
     lengths = np.array([len(sentence) for sentence in labels])
     cells = len(lengths) * num_labels
@@ -166,8 +166,8 @@ def sentence_token_f1(
 def top_documents(scores: NDArray[np.floating], *, depth: int = RANKING_DEPTH) -> NDArray[np.int64]:
     """Rank documents for each query: best score first, ties by column.
 
-    Columns must stand in descending order of document id: that is how trec_eval breaks ties, so a
-    ranking made here equals the one it would make from the raw scores.
+    Columns must be in descending order of document id. trec_eval breaks ties that way, so the
+    ranking equals the one it would compute from the raw scores.
 
     Args:
         scores: [num_queries, num_documents].
@@ -179,7 +179,7 @@ def top_documents(scores: NDArray[np.floating], *, depth: int = RANKING_DEPTH) -
     depth = min(depth, scores.shape[1])
     ranked = np.empty((scores.shape[0], depth), dtype=np.int64)
     for query, row in enumerate(scores):
-        # Every document that ties with the last of the best stays a candidate.
+        # Keep every document that ties with the last one selected.
         threshold = np.partition(row, len(row) - depth)[len(row) - depth]
         candidates = np.flatnonzero(row >= threshold)
         order = np.argsort(-row[candidates], kind="stable")
@@ -192,10 +192,10 @@ def retrieval_scores(
 ) -> dict[str, dict[str, float]]:
     """Return for each query nDCG@10, reciprocal rank within 10 and recall at 100.
 
-    A query without a relevant document scores 0, and counts, as trec_eval has it.
+    A query without a relevant document scores 0 and is counted, as in trec_eval.
 
-    pytrec_eval reads scores as 32-bit floats and sorts them itself, so it is given ranks instead
-    of similarities: integers that fall strictly, which it can neither round together nor reorder.
+    pytrec_eval reads scores as 32-bit floats and sorts them itself. It receives strictly decreasing
+    integer ranks instead of similarities, so rounding cannot change the order.
     """
     runs = {
         query: {document: float(len(documents) - rank) for rank, document in enumerate(documents)}

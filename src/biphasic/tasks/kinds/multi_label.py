@@ -1,6 +1,6 @@
-"""Multi-label classification: a linear head on mean-pooled states, an independent sigmoid a label.
+"""Multi-label classification: a linear head on mean-pooled states, one sigmoid per label.
 
-A label is predicted where its probability is above one half.
+A label is predicted if its probability is above one half.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _score(
     *,
     names: Sequence[str],
 ) -> SplitScores:
-    """Score 1 for each text all of whose labels are right."""
+    """Score 1 for each text whose labels are all correct."""
     predicted = predicted_labels(logits)
     correct = (predicted == holds).all(axis=1)
     columns = {
@@ -67,7 +67,7 @@ def _named(holds: NDArray[np.bool_], names: Sequence[str]) -> list[list[str]]:
 
 
 def _matrix(records: Sequence[MultiLabelText], *, num_labels: int) -> NDArray[np.bool_]:
-    """Return which labels hold, [num_texts, num_labels]."""
+    """Return which labels apply, [num_texts, num_labels]."""
     holds = np.zeros((len(records), num_labels), dtype=np.bool_)
     for row, record in zip(holds, records, strict=True):
         row[list(record.labels)] = True

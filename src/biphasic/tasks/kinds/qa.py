@@ -26,11 +26,11 @@ class EncodedQuestions:
     """A question-answering task as windows.
 
     Attributes:
-        num_truncated: For each split the questions that were cut, and as `SPLIT_lost_answers`
-            those whose first answer no window holds as a whole.
-        max_answer_tokens: Longest answer decoded.
-        has_unanswerable: Whether some training question has no answer; only then may the model
-            answer none.
+        num_truncated: By split, the number of truncated questions, and as `SPLIT_lost_answers` the
+            number of questions whose first answer fits in no window.
+        max_answer_tokens: Longest answer decoded, in tokens.
+        has_unanswerable: Whether any training question has no answer. Only then may the model
+            abstain.
         questions: The questions of each split.
         windows: The windows of each split, in the order of its questions.
     """
@@ -55,7 +55,7 @@ class EncodedQuestions:
 
     @property
     def trained_sequences(self) -> list[TokenIds]:
-        """The sequences that training reads."""
+        """The sequences used in training."""
         return [window.sequence for window in self.windows["train"]]
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
@@ -72,7 +72,7 @@ class EncodedQuestions:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test: for each question its F1."""
+        """Score validation and test; a question's score is its F1."""
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
@@ -117,7 +117,7 @@ def best_spans(
     num_questions: int,
     max_answer_tokens: int,
 ) -> list[Span]:
-    """Find the best span of each question over all of its windows."""
+    """Find each question's best span over all of its windows."""
     found: list[Span] = [Span()] * len(windows)
     for indices, hidden, spans in encoder.batches([window.sequence for window in windows]):
         logits = head(hidden).cpu().numpy()
@@ -133,7 +133,7 @@ def best_spans(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The best span of one or more windows, in characters, and the least no-answer score."""
+    """The best span of one or more windows, in characters, and the lowest no-answer score."""
 
     score: float = -np.inf
     start: int = 0
@@ -141,29 +141,29 @@ class Span:
     no_answer: float = np.inf
 
     def merge(self, other: Span) -> Span:
-        """Return the better span; of equal ones the earlier."""
+        """Return the better span, or the earlier one if they are equal."""
         best = other if other.score > self.score else self
         return Span(best.score, best.start, best.end, min(self.no_answer, other.no_answer))
 
     def abstains(self, *, may_abstain: bool) -> bool:
-        """Tell whether having no answer scores higher, where the model may answer none."""
+        """Return whether "no answer" scores higher, if the model may abstain."""
         return may_abstain and self.no_answer > self.score
 
     def text(self, context: str, *, may_abstain: bool) -> str:
-        """Return the answer, empty where having none scores higher."""
+        """Return the answer; empty if the model abstains."""
         if self.abstains(may_abstain=may_abstain):
             return ""
-        # Byte-level tokens may count a leading space as their own.
+        # Byte-level tokens may include a leading space.
         return context[self.start : self.end].strip()
 
 
 def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
-    """Find the span with the highest sum of start and end logit.
+    """Find the span with the highest sum of start and end logits.
 
     Ties go to the earlier start, then to the shorter span.
 
     Args:
-        logits: Start and end logit of every token of the window, [num_tokens, 2].
+        logits: Start and end logits of every token of the window, [num_tokens, 2].
         window: The window.
         max_answer_tokens: Longest span considered.
     """

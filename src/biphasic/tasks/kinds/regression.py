@@ -1,7 +1,7 @@
 """Sequence regression: one output on mean-pooled states, squared error, correlations.
 
-The model learns values less their mean, in units of their deviation: both of the training split.
-So one range of learning rates suits every scale, and the head begins at the mean.
+Targets are standardized with the mean and standard deviation of the training split, so one range
+of learning rates suits every scale and the head starts at the mean.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _score(
     mean: float,
     deviation: float,
 ) -> SplitScores:
-    """Score each text by its squared error, negated."""
+    """Score each text by its negated squared error."""
     predicted = outputs[:, 0].astype(np.float64) * deviation + mean
     if not np.isfinite(predicted).all():
         raise TrainingError("a predicted value is not finite")
@@ -63,6 +63,6 @@ def _score(
 
 
 def standardisation(task: RegressionTask) -> tuple[float, float]:
-    """Return mean and standard deviation of the values of the training split."""
+    """Return mean and standard deviation of the training split's values."""
     learnt = _values(task.splits["train"])
     return float(learnt.mean()), float(learnt.std())

@@ -1,6 +1,6 @@
 """Retrieval: mean-pooled states, cosine similarity, in-batch negatives, nDCG@10.
 
-Fine-tuned or zero-shot: the latter has no training pairs, and is otherwise the same.
+Zero-shot retrieval has no training pairs and is otherwise the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import METRICS_BY_KIND, SPLITS, RetrievalTask, TaskInfo
 from biphasic.tasks.scores import SplitScores
 
-# Similarities computed at once: 64 MiB. A split's against millions of documents would not fit.
+# Limits one block of similarities to 64 MiB; a full split against millions would not fit.
 _SIMILARITIES = 2**24
 
 _Qrels = Mapping[str, Mapping[str, int]]
@@ -34,15 +34,14 @@ class EncodedRetrieval:
     """A retrieval task as token sequences.
 
     Attributes:
-        num_truncated: For each split the queries that were cut, and as `corpus` the documents.
-        query_ids: For each split there is the ids of its judged queries.
-        queries: For each split the sequences of these.
-        document_ids: Ids of the documents that are searched or trained on, in descending order:
-            the order of the columns of similarities, so that ties fall as trec_eval breaks them
-            (`metrics.top_documents`).
-        documents: The sequences of these.
-        searched: The documents that validation and test search, as indices, ascending.
-        qrels: For each split to score the judgements by query.
+        num_truncated: By split, the number of truncated queries, and as `corpus` that of documents.
+        query_ids: Ids of the judged queries of each split.
+        queries: Their token sequences, by split.
+        document_ids: Ids of the documents searched or trained on, in descending order. This is the
+            column order of similarities, so ties break as in trec_eval (`metrics.top_documents`).
+        documents: Their token sequences.
+        searched: Indices of the documents that validation and test search, ascending.
+        qrels: Judgements by query, for each split to score.
         pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].
         known: Code of every training pair, `query * num_documents + document`, sorted.
     """
@@ -62,25 +61,25 @@ class EncodedRetrieval:
 
     @property
     def num_outputs(self) -> int:
-        """Zero: the pooled states are compared as they are."""
+        """Zero: pooled states are compared directly."""
         return 0
 
     @property
     def num_train(self) -> int:
-        """Number of training pairs; zero where there is no fine-tuning on this task."""
+        """Number of training pairs; zero if this task is not trained on."""
         return len(self.pairs)
 
     @property
     def trained_sequences(self) -> list[TokenIds]:
-        """The sequences that training reads."""
+        """The sequences used in training."""
         read = np.unique(self.pairs[:, 1]).tolist()
         return self.queries["train"] + [self.documents[document] for document in read]
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
         """Return InfoNCE: each query must find its document among those of the batch.
 
-        A document of another pair that is relevant to the query too, or is the same document, is
-        left out of the query's negatives.
+        A query's negatives exclude the same document in other pairs, and other documents that are
+        also relevant to it.
 
         Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4 (in-batch negatives).
         """
@@ -101,7 +100,7 @@ class EncodedRetrieval:
         return F.cross_entropy(logits.masked_fill(hidden_pairs, -torch.inf), targets)
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test, as far as there are judgements: for each query its nDCG@10."""
+        """Score validation and test where judgements exist; a query's score is its nDCG@10."""
         searched = encoder.pooled([self.documents[index] for index in self.searched])
         documents = F.normalize(head(searched), dim=-1)
         return {split: self._evaluate(encoder, head, split, documents) for split in self.qrels}
@@ -134,7 +133,7 @@ def encode_retrieval(
     task: RetrievalTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> EncodedRetrieval:
     """Tokenise a retrieval task once, for every run on it."""
-    # What a zero-shot task could be trained on is not looked at.
+    # The training split of a zero-shot task is ignored.
     train = {} if task.info.kind == "zs" else dict(task.qrels.get("train", {}))
     scored = {split: task.qrels[split] for split in SPLITS[1:] if split in task.qrels}
     searched = _searched(task, scored, protocol.retrieval_corpus)

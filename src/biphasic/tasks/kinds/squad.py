@@ -1,8 +1,8 @@
 """Exact match and token F1 of extractive question answering, SQuAD v1.1 and v2.0.
 
 Definition: Rajpurkar et al. 2016, arXiv:1606.05250, section 6.1, and Rajpurkar et al. 2018,
-arXiv:1806.03822, section 4, for questions without an answer. Two texts are compared in lower case,
-without ASCII punctuation, without the articles a, an and the, with runs of white space as one.
+arXiv:1806.03822, section 4, for questions without an answer. Texts are compared in lower case,
+without ASCII punctuation or the articles a, an and the, and with white space collapsed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Return the form in which answers are compared."""
+    """Return the normalized form in which answers are compared."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Return exact match and token F1 against the best of several answers.
 
-    Answers that are empty once normalised do not count; a question without any other answer is
-    unanswerable, and only a prediction that is empty in the same sense is right.
+    Answers that are empty after normalization are ignored. A question with no other answer is
+    unanswerable: only a prediction that is also empty after normalization is correct.
     """
     predicted = normalize_answer(prediction)
     accepted = [text for text in map(normalize_answer, answers) if text] or [""]
@@ -39,12 +39,12 @@ def answer_scores(prediction: str, answers: Sequence[str]) -> tuple[float, float
 def question_metrics(
     scores: NDArray[np.float64], is_answerable: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Average the scores of questions.
+    """Average the scores over questions.
 
-    Where some questions have no answer the averages over both parts stand beside those over all,
-    under the names of the official script of version 2.0 in words: `has_answer_exact_match`
-    (`HasAns_exact`), `has_answer_f1` (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which
-    equals `NoAns_f1`). A part without questions is left out.
+    If some questions have no answer, also report the averages over each part, named after the
+    official version 2.0 script: `has_answer_exact_match` (`HasAns_exact`), `has_answer_f1`
+    (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which equals `NoAns_f1`). A part without
+    questions is omitted.
 
     Args:
         scores: Exact match and F1 of each question, [num_questions, 2].

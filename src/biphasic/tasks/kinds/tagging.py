@@ -26,8 +26,8 @@ _LOST = -1
 class _Sentences:
     """Sentences of a split; `positions` has each word's first token.
 
-    A word has none, -1, where the sentence was cut before it, and where the tokenizer drops it.
-    Such a word is lost.
+    The position is -1 (a lost word) where the sentence was cut before the word or the tokenizer
+    drops it.
     """
 
     ids: tuple[str, ...]
@@ -41,8 +41,8 @@ class EncodedTagging:
     """A tagging task as token sequences with words aligned to tokens.
 
     Attributes:
-        num_truncated: For each split the sentences that were cut, and as `SPLIT_lost_words` the
-            words that were lost.
+        num_truncated: By split, the number of truncated sentences, and as `SPLIT_lost_words` the
+            number of lost words.
     """
 
     info: TaskInfo
@@ -63,7 +63,7 @@ class EncodedTagging:
 
     @property
     def trained_sequences(self) -> list[TokenIds]:
-        """The sequences that training reads."""
+        """The sequences used in training."""
         return self.splits["train"].sequences
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
@@ -78,7 +78,7 @@ class EncodedTagging:
         return total / max(1, len(labels))
 
     def evaluate(self, encoder: Encoder, head: nn.Module) -> dict[str, SplitScores]:
-        """Score validation and test: for each sentence its token F1."""
+        """Score validation and test; a sentence's score is its token F1."""
         return {split: self._evaluate(encoder, head, split) for split in SPLITS[1:]}
 
     def _evaluate(self, encoder: Encoder, head: nn.Module, split: str) -> SplitScores:
@@ -99,7 +99,7 @@ class EncodedTagging:
     def _predict(
         self, encoder: Encoder, head: nn.Module, sentences: _Sentences
     ) -> list[NDArray[np.int64]]:
-        """Return the tags of each sentence; a lost word has none, so it counts as an error."""
+        """Return the predicted tags of each sentence; a lost word has none and counts as wrong."""
         predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
         found = word_logits(encoder, head, sentences.sequences, sentences.positions)
         for index, logits in found:
@@ -107,7 +107,7 @@ class EncodedTagging:
         return predicted
 
     def _names(self, tags: Sequence[NDArray[np.int64]]) -> list[list[str]]:
-        # As far as entities go, a word without a prediction is outside of all.
+        # For entity scores, a word without a prediction is outside every entity.
         names = {NO_PREDICTION: "O", **dict(enumerate(self.labels))}
         return [[names[tag] for tag in sentence.tolist()] for sentence in tags]
 
@@ -122,13 +122,13 @@ def word_logits(
 
     Args:
         encoder: The model.
-        head: Gives the tags' logits.
-        sequences: Of each sentence the tokens.
-        positions: Of each sentence the first token of every word, -1 for lost words.
+        head: Returns the logits of the tags.
+        sequences: Tokens of each sentence.
+        positions: First token of every word of each sentence, -1 for lost words.
 
     Yields:
-        Which sentence it is, and the logits of its words, [num_words, num_tags]; those of lost
-        words mean nothing.
+        The index of the sentence and the logits of its words, [num_words, num_tags]. The logits of
+        lost words are meaningless.
     """
     for indices, hidden, spans in encoder.batches(sequences):
         chosen = [positions[index] for index in indices]
@@ -172,11 +172,11 @@ def encode_tagging(
 def align_words(
     words: Sequence[str], tokenizer: TextTokenizer, *, max_seqlen: int
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Join words by spaces, and find the first token of each by character offsets.
+    """Join words with spaces, and find the first token of each by character offsets.
 
-    Offsets may or may not count a leading space to its token, and a character cut into several
-    tokens repeats in the offsets of each: the first token of a word is in every case the first
-    that ends after the word's beginning.
+    Some tokenizers count a leading space as part of the token, and a character split into several
+    tokens repeats in the offsets of each. In every case the first token of a word is the first one
+    that ends after the word's start.
     """
     ids, offsets = tokenizer.encode_offsets(" ".join(words))
     lengths = np.array([len(word) for word in words])
@@ -184,10 +184,10 @@ def align_words(
     word_starts = word_ends - lengths
     token_starts, token_ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     first = np.searchsorted(token_ends, word_starts, side="right")
-    # A word that the tokenizer drops (nothing but stripped characters) has no token of its own.
+    # A word that the tokenizer drops (only stripped characters) has no token of its own.
     has_token = first < min(len(ids), max_seqlen - 2)
     has_token[has_token] &= token_starts[first[has_token]] < word_ends[has_token]
-    positions = np.where(has_token, first + 1, _LOST)  # + 1: BOS stands before
+    positions = np.where(has_token, first + 1, _LOST)  # + 1 for BOS
     return ids, positions
 
 
@@ -198,7 +198,7 @@ def _num_lost(positions: NDArray[np.int64]) -> int:
 def _word_rows(
     positions: Sequence[NDArray[np.int64]], spans: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the row of the states that stands for each word of a batch, or -1."""
+    """Return the state row of each word of a batch, or -1."""
     starts = np.repeat(spans[:, 0], [len(words) for words in positions])
     flat = np.concatenate(positions)
     return np.where(flat == _LOST, _LOST, flat + starts)

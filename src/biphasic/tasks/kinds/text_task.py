@@ -1,4 +1,4 @@
-"""Tasks that give a text one vector of outputs: the head on its mean-pooled states."""
+"""Tasks with one output vector per text: a linear head on its mean-pooled states."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class TextKind:
-    """What a kind of task learns, and how it is scored.
+    """Targets, loss and scoring of one kind of task.
 
     Attributes:
         num_outputs: Width of the head.
-        targets: Turns expected answers into what the loss learns, one for each text.
-        loss: Of outputs [num_texts, num_outputs] and targets; the mean over texts.
-        score: Of the ids of texts, outputs [num_texts, num_outputs] and expected answers.
+        targets: Converts expected answers to loss targets, one per text.
+        loss: Takes outputs [num_texts, num_outputs] and targets; returns the mean over texts.
+        score: Takes text ids, outputs [num_texts, num_outputs] and expected answers.
     """
 
     num_outputs: int
@@ -53,7 +53,7 @@ class _Texts:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTextTask:
-    """A task of single answers for texts, as token sequences."""
+    """A tokenized task with one answer per text."""
 
     info: TaskInfo
     kind: TextKind
@@ -73,7 +73,7 @@ class EncodedTextTask:
 
     @property
     def trained_sequences(self) -> list[TokenIds]:
-        """The sequences that training reads."""
+        """The sequences used in training."""
         return self.splits["train"].sequences
 
     def loss(self, encoder: Encoder, head: nn.Module, indices: NDArray[np.int64]) -> Tensor:
@@ -109,10 +109,10 @@ def encode_text_task(
 
     Args:
         task: Texts and their answers.
-        kind: What is learnt of them.
-        expected: Returns the answers of some records, one for each.
-        tokenizer: The model's.
-        protocol: Says how long texts may be.
+        kind: Targets, loss and scoring.
+        expected: Returns the answers of some records, one per record.
+        tokenizer: The model's tokenizer.
+        protocol: Sets the maximum text length.
     """
     splits, num_truncated = {}, {}
     for split, records in task.splits.items():

@@ -1,4 +1,4 @@
-"""Windows of question answering: contexts in overlapping parts, answers as tokens of a part."""
+"""Question-answering windows: overlapping parts of a context, with answers as token positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import Question
 
 NO_ANSWER = 0
-"""Where start and end stand in a window that does not hold the answer: at BOS."""
+"""Target start and end of a window that does not hold the answer: the BOS token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Window:
     """A question and part of its context as one sequence: BOS, question, line break, part, EOS.
 
     Attributes:
-        question: Number of the question within its split.
+        question: Index of the question within its split.
         sequence: Token ids.
-        prefix: Tokens before the context's.
-        offsets: Start and end in the context of each token of the part, [num_tokens, 2].
-        target: Positions in the sequence of the answer's first and last token; zeros (BOS) where
-            the window does not hold all of it.
+        prefix: Number of tokens before the context.
+        offsets: Character span in the context of each token of the part, [num_tokens, 2].
+        target: Positions in the sequence of the answer's first and last token; zeros (BOS) unless
+            the window holds the whole answer.
     """
 
     question: int
@@ -44,9 +44,9 @@ class SplitWindows:
 
     Attributes:
         windows: The windows.
-        num_cut: Questions that were cut.
-        num_lost_answers: Questions whose first answer no window holds as a whole.
-        longest_answer: Tokens of the longest first answer, at least 1.
+        num_cut: Number of truncated questions.
+        num_lost_answers: Questions whose first answer fits in no window.
+        longest_answer: Longest first answer in tokens, at least 1.
     """
 
     windows: list[Window]
@@ -56,7 +56,7 @@ class SplitWindows:
 
 
 def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
-    """Refuse a protocol whose windows hold no context; known before any work.
+    """Raise an error before any work if the protocol leaves windows no room for context.
 
     Raises:
         ConfigError: Sequences are too short for question and overlap.
@@ -72,14 +72,14 @@ def check_room(tokenizer: TextTokenizer, *, protocol: FinetuneProtocol) -> None:
     raise ConfigError(
         f"max_seqlen: {protocol.max_seqlen} tokens leave no room for a context beside questions of "
         f"{protocol.max_question_tokens} and an overlap of {protocol.window_overlap}; "
-        f"{shorter if room > 0 else 'set '}max_seqlen={needed} where the model reads as many"
+        f"{shorter if room > 0 else 'set '}max_seqlen={needed} if the model supports it"
     )
 
 
 def question_windows(
     questions: Sequence[Question], tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
 ) -> SplitWindows:
-    """Cut the contexts of a split into windows; the first answer of a question is the target."""
+    """Split the contexts of a split into windows; each question's first answer is its target."""
     separator = tokenizer.separator_ids
     contexts = _encode_contexts(questions, tokenizer)
     windows: list[Window] = []
@@ -107,7 +107,7 @@ def question_windows(
 def _encode_contexts(
     questions: Sequence[Question], tokenizer: TextTokenizer
 ) -> dict[str, tuple[TokenIds, NDArray[np.int64]]]:
-    """Tokenise every context once, however many questions share it."""
+    """Tokenize each distinct context once."""
     encoded = {}
     for context in {question.context: None for question in questions}:
         ids, offsets = tokenizer.encode_offsets(context)
@@ -117,10 +117,11 @@ def _encode_contexts(
 
 
 def _covering(context: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give characters that the tokenizer drops, such as accents, to a token they touch.
+    """Assign characters that the tokenizer drops, such as accents, to an adjacent token.
 
-    Otherwise an answer that ends in one could not be returned whole. Within a word it is the token
-    before; at a word's beginning the one after. White space stays between tokens.
+    Without this, an answer that ends in one could not be returned whole. Within a word, the
+    preceding token gets the character; at the start of a word, the following one. White space
+    stays between tokens.
     """
     borders = np.zeros(len(context) + 1, dtype=np.int64)
     np.add.at(borders, offsets[:, 0], 1)
@@ -146,7 +147,7 @@ def _covering(context: str, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _answer_tokens(question: Question, offsets: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Return the first and last token of the first answer, or none."""
+    """Return the first and last token of the first answer, or None."""
     if not question.answers or not len(offsets):
         return None
     answer = question.answers[0]
@@ -156,7 +157,7 @@ def _answer_tokens(question: Question, offsets: NDArray[np.int64]) -> tuple[int,
 
 
 def _window_borders(num_tokens: int, capacity: int, *, overlap: int) -> Sequence[tuple[int, int]]:
-    """Cover a context by windows of at most `capacity` tokens, neighbours sharing `overlap`."""
+    """Cover a context with windows of at most `capacity` tokens; neighbours share `overlap`."""
     borders = [(0, min(capacity, num_tokens))]
     while borders[-1][1] < num_tokens:
         start = borders[-1][1] - overlap

@@ -1,6 +1,6 @@
-"""The twelve datasets of the reference study, as they stand on the hub.
+"""The twelve datasets of the reference study, as published on the hub.
 
-What each is, and where this departs from the study, is in `docs/protocol.md`.
+`docs/protocol.md` describes each, and where this differs from the study.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from biphasic.tasks.records import Kind
 
 Source = ClassificationSource | TaggingSource | QuestionSource | RetrievalSource
 
-# Raised by hand when the same tables become another task.
+# Increase by hand when the same tables give a different task.
 _READING_VERSION = 1
 
 
@@ -32,12 +32,12 @@ class PublishedTask:
     """A dataset of the study.
 
     Attributes:
-        name: As reports call it.
+        name: Name in reports.
         title: Longer name.
-        kind: What is learnt.
-        source: Where it stands and how it is read.
-        license: As its page states it; empty where it states none.
-        trained_on: Task whose fine-tuned models are evaluated on it, or none.
+        kind: Kind of task.
+        source: Its tables and how to read them.
+        license: License stated on its page; empty if none.
+        trained_on: Task whose fine-tuned models are evaluated on it, or None.
     """
 
     name: str
@@ -49,7 +49,7 @@ class PublishedTask:
 
     @property
     def repositories(self) -> tuple[str, ...]:
-        """Ids on the hub of what is read, each once."""
+        """Hub ids of the datasets read, without repeats."""
         tables = self.source.tables(is_zero_shot=False)
         return tuple(dict.fromkeys(table.dataset for table in tables))
 
@@ -216,15 +216,15 @@ def write_published(
 
     Args:
         name: A key of `PUBLISHED`.
-        folder: Where; complete or absent afterwards.
-        copies: Folder with local copies as `owner/name/`, used instead of the hub.
-        revision: Commit, tag or branch of the dataset's repository; of several as
+        folder: Target; complete or absent afterwards.
+        copies: Folder of local copies as `owner/name/`, used instead of the hub.
+        revision: Commit, tag or branch of the dataset's repository; for several repositories
             `owner/name=revision,owner/name=revision`. By default the newest.
-        paper: Follow the study's public code where the default departs from it.
+        paper: Follow the study's public code where the default differs from it.
         kind: `zs` for retrieval without fine-tuning.
 
     Raises:
-        DataError: There is no such dataset, it cannot be opened, or it has another layout.
+        DataError: The dataset is unknown, cannot be opened, or has another layout.
     """
     task, is_zero_shot = _find(name, kind)
     opener = Opener(copies=copies, revisions=_revisions(task, revision))
@@ -259,7 +259,7 @@ def published_origin(
     """Return what determines a published task, without reading it.
 
     Raises:
-        DataError: There is no such dataset, or its revision cannot be found.
+        DataError: The dataset is unknown, or its revision cannot be found.
     """
     task, is_zero_shot = _find(name, kind)
     revisions = _revisions(task, revision)
@@ -287,12 +287,12 @@ def _find(name: str, kind: Literal["zs"] | None) -> tuple[PublishedTask, bool]:
         raise DataError(f"no published dataset '{name}'{nearest(name, PUBLISHED)}")
     task = PUBLISHED[name]
     if kind == "zs" and task.kind != "ir":
-        raise DataError(f"'{name}' is no retrieval task, so there is nothing to score zero-shot")
+        raise DataError(f"'{name}' is not a retrieval task, so it cannot be scored zero-shot")
     return task, kind == "zs"
 
 
 def _is_read_otherwise(task: PublishedTask, *, paper: bool) -> bool:
-    """Tell whether the study's way changes what is read; other kinds stay the same task."""
+    """Return whether `paper` changes what is read; it does not for other kinds."""
     return paper and task.kind == "ir"
 
 
@@ -309,7 +309,7 @@ def _read(task: PublishedTask, opener: Opener, *, is_zero_shot: bool, paper: boo
 
 
 def _revisions(task: PublishedTask, revision: str | None) -> dict[str, str]:
-    """Read a revision, or several by repository."""
+    """Parse a revision, or several by repository."""
     if revision is None:
         return {}
     known = task.repositories
@@ -327,7 +327,7 @@ def _revisions(task: PublishedTask, revision: str | None) -> dict[str, str]:
             raise DataError(f"{task.name}: '{part.strip()}': write owner/name=revision")
         if repository not in known:
             raise DataError(
-                f"{task.name}: reads nothing from '{repository}'{nearest(repository, known)}"
+                f"{task.name}: does not read '{repository}'{nearest(repository, known)}"
             )
         revisions[repository] = value
     return revisions

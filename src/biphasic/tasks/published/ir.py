@@ -1,4 +1,4 @@
-"""Published retrieval: MS MARCO, Natural Questions and MLDR, cut down to judged documents."""
+"""Published retrieval: MS MARCO, Natural Questions and MLDR, reduced to judged documents."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _QRELS_FILES = {
 }
 
 Judged = dict[str, dict[str, int]]
-"""By query and document: 1 for relevant, 0 for judged and not relevant."""
+"""By query and document: 1 for relevant, 0 for judged but not relevant."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSource:
-    """Where the texts and judgements of a task stand.
+    """Tables and columns of a task's texts and judgements.
 
     Attributes:
         corpus: All documents.
         document_id: Column of their ids.
-        judged: Tables of judgements by split; where there is none for validation, the test queries
-            are halved.
-        queries: All queries; none where the tables of judgements hold them.
-        pairs: Training queries, each with a relevant document; none where the task is evaluated
-            with what was trained on another.
-        document_template: How a document becomes one text.
+        judged: Judgements by split; without one for validation, the test queries are split
+            in half.
+        queries: All queries; None if the tables of judgements hold them.
+        pairs: Training queries, each with a relevant document; None if the task is evaluated after
+            training on another task.
+        document_template: Turns a document into one text.
     """
 
     corpus: DatasetTable
@@ -57,7 +57,7 @@ class RetrievalSource:
     document_template: str = "Document: {text}"
 
     def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:
-        """Return what is read."""
+        """Return the tables to read."""
         pairs = None if is_zero_shot else self.pairs
         given = (pairs, self.corpus, self.queries, *self.judged.values())
         return tuple(table for table in given if table is not None)
@@ -66,13 +66,13 @@ class RetrievalSource:
 def read_retrieval(
     source: RetrievalSource, opener: Opener, *, is_zero_shot: bool, paper: bool
 ) -> Content:
-    """Read a task: training pairs, judged queries, and the documents that a judgement names.
+    """Read a task: training pairs, judged queries, and judged documents.
 
     Args:
-        source: What to read.
-        opener: Opens it.
-        is_zero_shot: Leave the training pairs out.
-        paper: Draw the halves of NQ anew, and keep every training pair, as the study does.
+        source: The tables.
+        opener: Opens them.
+        is_zero_shot: Omit the training pairs.
+        paper: As in the study, draw the halves of NQ anew and keep every training pair.
 
     Raises:
         DataError: A column, a judged query or a judged document is missing.
@@ -85,7 +85,7 @@ def read_retrieval(
     queries = ({"_id": query, "text": text} for query, text in texts.items())
     return Content(
         description={
-            # Prompts are learnt in fine-tuning; a model that was not reads texts as they are.
+            # Prompts are learned in fine-tuning; without it, the model reads plain texts.
             **({} if is_zero_shot else prompts),
             "protocol": {"retrieval_corpus": "judged"},
             "origin": origin,
@@ -121,7 +121,7 @@ def _judgements(
 
 
 def halve_queries(judged: Judged, *, seed: int) -> dict[str, Judged]:
-    """Split judgements by query: a random half, rounded, is validation and the rest test."""
+    """Split judgements by query: a random half, rounded, is validation and the rest is test."""
     queries = sorted(judged)
     order = permutation(stream("published-halves", seed), len(queries))
     chosen = {queries[index] for index in order[: round(0.5 * len(queries))]}
@@ -134,7 +134,7 @@ def halve_queries(judged: Judged, *, seed: int) -> dict[str, Judged]:
 def _open_qrels(
     corpus: DatasetTable, table: DatasetTable, split: str, opener: Opener
 ) -> Iterator[Row]:
-    """Open judgements: `qrels/` of a copied BEIR archive, or their own dataset."""
+    """Open judgements: `qrels/` of a copied BEIR archive, or a separate dataset."""
     archive = DatasetTable(corpus.dataset, split, "qrels")
     if file := opener.find_file(archive, *_QRELS_FILES[split]):
         return _read_tsv(file, table)
@@ -157,7 +157,7 @@ def _read_qrels(table: DatasetTable, rows: Iterable[Row]) -> Judged:
             is_relevant = int(score) >= 1
         except (TypeError, ValueError):
             raise DataError(
-                f"{table}, row {number}: the score {score!r} is no whole number"
+                f"{table}, row {number}: the score {score!r} is not an integer"
             ) from None
         judged.setdefault(str(query), {})[str(document)] = int(is_relevant)
     for query, documents in judged.items():
@@ -171,7 +171,7 @@ def _read_passages(
 ) -> tuple[dict[str, Judged], dict[str, str]]:
     """Read MLDR's judgements: each row is a query with its relevant documents.
 
-    As in the study's public code, its negative passages are not documents to search.
+    As in the study's public code, negative passages are not added to the searched documents.
     """
     judged: dict[str, Judged] = {}
     texts: dict[str, str] = {}
@@ -195,7 +195,7 @@ def _document_id(table: DatasetTable, passage: Any) -> str:
 def _documents(
     source: RetrievalSource, opener: Opener, judged: Mapping[str, Judged]
 ) -> Iterator[Row]:
-    """Return the documents that judgements of any split name; the table is opened at once."""
+    """Return the documents judged in any split; the table is opened immediately."""
     has_title = "{title}" in source.document_template
     columns = (source.document_id, "text", *(("title",) if has_title else ()))
     needed = {key for split in judged.values() for documents in split.values() for key in documents}
@@ -209,7 +209,7 @@ def _documents(
 def _wanted(
     table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
-    """Yield the rows that judgements name, and read no further than the last of them.
+    """Yield the judged rows, and stop reading after the last of them.
 
     Raises:
         DataError: A row is missing.
@@ -224,7 +224,7 @@ def _wanted(
                 return
     if missing:
         raise DataError(
-            f"{table}: {len(missing)} that judgements name are missing, such as '{min(missing)}'"
+            f"{table}: {len(missing)} rows with judgements are missing, such as '{min(missing)}'"
         )
 
 

@@ -11,15 +11,15 @@ from biphasic.seeds import permutation, stream
 from biphasic.tasks.published.tables import SPLIT_SEED, Row, dataset_of, select
 
 MAX_PAIRS = 160_000
-"""Pairs kept: what 5 seeds of 1,000 steps of 32 could read at most."""
+"""Maximum pairs kept: as many as 5 seeds of 1,000 steps of 32 can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of a query and a relevant document, or none.
+    """Pairs of a query and a relevant document, possibly none.
 
-    Equal texts have one id, made from the text: the loss must know a document of the batch that is
-    relevant to two of its queries.
+    Equal texts share one id, made from the text: the loss must recognize a document of the batch
+    that is relevant to two of its queries.
     """
 
     opened: HubTable | None
@@ -40,7 +40,7 @@ class Pairs:
             yield query, document, 1
 
     def _distinct(self, *columns: str) -> Iterator[tuple[tuple[str, ...], Row]]:
-        """Yield rows whose texts in some columns did not occur together before, with their ids."""
+        """Yield rows whose combination of texts in some columns is new, with the texts' ids."""
         seen = set()
         for row in self.opened.read(columns) if self.opened else ():
             key = tuple(_text_id(column, row[column]) for column in columns)
@@ -50,7 +50,7 @@ class Pairs:
 
 
 def choose_pairs(opened: HubTable, *, paper: bool) -> tuple[Pairs, Row]:
-    """Keep at most `MAX_PAIRS`, by a seeded choice, in their published order."""
+    """Keep at most `MAX_PAIRS`, chosen with a fixed seed, in published order."""
     total = len(dataset_of(opened))
     if paper or total <= MAX_PAIRS:
         return Pairs(opened), {"kept": total, "of": total}

@@ -25,17 +25,17 @@ _STARTS = ("answer_start", "start")
 
 @dataclass(frozen=True, slots=True)
 class QuestionSource:
-    """A dataset with a training split to cut validation from, and a validation split to test on."""
+    """A dataset: its training split gives train and validation, its validation split is test."""
 
     dataset: str
 
     def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return what is read: train, then test."""
+        """Return the tables to read: train, then test."""
         return DatasetTable(self.dataset, "train"), DatasetTable(self.dataset, "validation")
 
 
 def read_questions(source: QuestionSource, opener: Opener) -> Content:
-    """Read a task; without ids of its own a question has its published split and number.
+    """Read a task; a question without an id gets its published split and row number.
 
     Raises:
         DataError: A column is missing, or answers have no positions.
@@ -50,7 +50,7 @@ def _rows(table: DatasetTable, opened: HubTable, numbers: Iterable[int]) -> Iter
     columns = [question, context, find_column(table, found, "answers")]
     read_answers = _answers_by_entity if "entity_spans" in found else _answers_by_position
     rows = opened.read(columns, optional=("id", "entity_spans"))
-    for number, row in zip(numbers, rows):  # noqa: B905 - the numbers of a whole table never end
+    for number, row in zip(numbers, rows):  # noqa: B905 - the numbers of a whole table are endless
         answers = read_answers(row)
         if answers is None:
             raise DataError(
@@ -62,7 +62,7 @@ def _rows(table: DatasetTable, opened: HubTable, numbers: Iterable[int]) -> Iter
 
 
 def _answers_by_position(row: Row) -> Row | None:
-    """Read answers as SQuAD writes them, or as a list of spans."""
+    """Read answers in SQuAD's format, or as a list of spans."""
     spans: Any = row["answers"]
     if isinstance(spans, list):
         if not all(isinstance(span, dict) for span in spans):
@@ -76,7 +76,7 @@ def _answers_by_position(row: Row) -> Row | None:
 
 
 def _answers_by_entity(row: Row) -> Row | None:
-    """Read answers as SuperGLUE writes them: names, each of which stands at one or more spans."""
+    """Read answers in SuperGLUE's format: names, each with one or more spans."""
     spans = row["entity_spans"]
     chosen = [
         (text, start)

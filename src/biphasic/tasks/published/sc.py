@@ -22,14 +22,14 @@ from biphasic.tasks.published.tables import (
 
 @dataclass(frozen=True, slots=True)
 class ClassificationSource:
-    """Where the texts and labels of a task stand.
+    """Tables and columns of a task's texts and labels.
 
     Attributes:
-        train: Table that train and validation are cut from.
-        test: Table that is the test split.
-        columns: One column of texts, or two of pairs.
+        train: DatasetTable split into train and validation.
+        test: DatasetTable used as the test split.
+        columns: One column of texts, or two for pairs.
         labels: Names of the classes.
-        template: How a pair becomes one text.
+        template: Joins a pair into one text.
     """
 
     train: DatasetTable
@@ -39,12 +39,12 @@ class ClassificationSource:
     template: str | None = None
 
     def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return what is read."""
+        """Return the tables to read."""
         return self.train, self.test
 
 
 def read_classification(source: ClassificationSource, opener: Opener) -> Content:
-    """Read a task; a row's id is its published split and its number there.
+    """Read a task; a row's id is its published split and row number.
 
     Raises:
         DataError: A column is missing or a label unknown.

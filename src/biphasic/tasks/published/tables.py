@@ -1,4 +1,4 @@
-"""Tables of published datasets: opened at a revision, checked for their columns, split."""
+"""Tables of published datasets: opening at a revision, checking columns, splitting."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class DatasetTable:
     config: str | None = None
 
     def __str__(self) -> str:
-        """Return how errors name it."""
+        """Return its name for error messages."""
         return f"{self.dataset} ({', '.join(filter(None, (self.config, self.split)))})"
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a published dataset becomes, in the arguments of `write_task_folder`.
+    """Content of a published dataset, as arguments of `write_task_folder`.
 
     Attributes:
-        description: Fields of the task's description that its data decide.
-        splits: Rows by split; none where the task is retrieval.
-        labels: Names of the classes or tags, where the kind has them.
+        description: Fields of the task description that depend on the data.
+        splits: Rows by split; empty for retrieval.
+        labels: Names of the classes or tags, for kinds that have them.
         corpus: Documents of a retrieval task.
-        queries: Its queries.
-        qrels: Its judgements by split: query, document, 1 for relevant and 0 for not.
+        queries: Queries of a retrieval task.
+        qrels: Judgements by split: query, document, and 1 for relevant or 0 for not relevant.
     """
 
     description: Mapping[str, Any] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Opens tables, and keeps where each came from.
+    """Opens tables and records the source of each.
 
     Attributes:
-        copies: Folder with local copies as `owner/name/`, used instead of the hub.
-        revisions: Revision by dataset; others are opened at their newest.
-        origins: Where the tables opened so far came from.
+        copies: Folder of local copies as `owner/name/`, used instead of the hub.
+        revisions: Revision by dataset; others use the newest.
+        origins: Sources of the tables opened so far.
     """
 
     copies: Path | None
@@ -72,7 +72,7 @@ class Opener:
     origins: list[Row] = field(default_factory=list)
 
     def open(self, table: DatasetTable, *, streaming: bool = False) -> HubTable:
-        """Open a table; without streaming its rows can be had in any order."""
+        """Open a table; without streaming, its rows support random access."""
         opened = open_hub(
             table.dataset,
             config=table.config,
@@ -85,10 +85,10 @@ class Opener:
         return opened
 
     def stream(self, table: DatasetTable, columns: Sequence[str]) -> Iterator[Row]:
-        """Read columns of a table row by row, however large it is.
+        """Read columns of a table row by row, with bounded memory.
 
-        A local copy may hold `SPLIT.jsonl` or `SPLIT.jsonl.gz` as BEIR and MLDR publish them, with
-        no word of the hub's configurations.
+        A local copy may hold `SPLIT.jsonl` or `SPLIT.jsonl.gz`, as published by BEIR and MLDR,
+        without the hub's configurations.
         """
         names = (f"{table.split}.jsonl", f"{table.split}.jsonl.gz")
         if (file := self.find_file(table, *names)) is None:
@@ -96,13 +96,13 @@ class Opener:
         return (_columns_of(line, columns) for line in read_jsonl(file))
 
     def find_file(self, table: DatasetTable, *names: str) -> Path | None:
-        """Return the first of several files that a local copy has, noted as what was read."""
+        """Return the first of several files that a local copy has, and record it as read."""
         folder = find_copy(table.dataset, self.copies)
         files = (folder / name for name in names) if folder else ()
         file = next((file for file in files if file.is_file()), None)
         if file is not None:
-            told = {"dataset": table.dataset, "config": table.config, "split": table.split}
-            self.origins.append({**told, "revision": None, "local": True})
+            origin = {"dataset": table.dataset, "config": table.config, "split": table.split}
+            self.origins.append({**origin, "revision": None, "local": True})
         return file
 
 
@@ -119,13 +119,13 @@ def cut_splits(
     test_table: DatasetTable,
     rows: Callable[[DatasetTable, HubTable, Iterable[int]], Iterator[Row]],
 ) -> dict[str, Iterator[Row]]:
-    """Cut validation from a published training split; another published split is test.
+    """Split off validation from a published training split; another published split is test.
 
     Args:
         opener: Opens both.
-        train_table: What train and validation are cut from.
-        test_table: What test is.
-        rows: Reads some rows of a table; takes the table, the opened rows, and their numbers there.
+        train_table: Split into train and validation.
+        test_table: Used as test.
+        rows: Reads rows of a table; takes the table, the opened rows, and their row numbers.
 
     Raises:
         DataError: There are too few rows to split.
@@ -140,38 +140,38 @@ def cut_splits(
 
 
 def halves(table: DatasetTable, num_rows: int) -> dict[str, list[int]]:
-    """Return which rows of a published training split are train, and which validation.
+    """Split the row numbers of a published training split into train and validation.
 
-    The rows are those that the library's own `train_test_split` with these settings gives.
+    The result equals that of the library's own `train_test_split` with these settings.
 
     Raises:
         DataError: There are too few rows to split.
     """
-    import datasets  # noqa: PLC0415 - slow, and few tasks need it
+    import datasets  # noqa: PLC0415 - slow import that few tasks need
 
     if num_rows < 2:
         raise DataError(f"{table}: {num_rows} rows cannot be split into train and validation")
     numbers = datasets.Dataset.from_dict({"row": list(range(num_rows))})
     parts = numbers.train_test_split(train_size=TRAIN_SHARE, seed=SPLIT_SEED)
-    # As a whole: a column is slow to read one by one.
+    # Read the whole column: reading single rows is slow.
     return {"train": parts["train"]["row"][:], "validation": parts["test"]["row"][:]}
 
 
 def dataset_of(opened: HubTable) -> Dataset:
-    """Return the rows of a table that was opened without streaming."""
+    """Return the rows of a table opened without streaming."""
     return cast("Dataset", opened.rows)
 
 
 def select(opened: HubTable, indices: Sequence[int]) -> HubTable:
-    """Return some rows of a table that was opened without streaming."""
+    """Return some rows of a table opened without streaming."""
     return replace(opened, rows=dataset_of(opened).select(indices))
 
 
 def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> str:
-    """Return the first of several spellings that a table has as a column.
+    """Return the first of several spellings that is a column of the table.
 
     Raises:
-        DataError: It has none of them.
+        DataError: The table has none of them.
     """
     found = list(names)
     for spelling in spellings:
@@ -185,12 +185,12 @@ def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> s
 
 
 def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a column of whole numbers, in their order.
+    """Return the names of an integer label column, in order.
 
     Args:
-        table: For messages.
-        feature: The column's type; one that has no names of its own gets the published ones.
-        published: The names that the dataset is known to have.
+        table: Named in error messages.
+        feature: The column's type; if it has no names, the published ones are used.
+        published: The dataset's known label names.
 
     Raises:
         DataError: The column has other names.
@@ -199,7 +199,7 @@ def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> 
     if sorted(names) != sorted(published):
         raise DataError(
             f"{table}: its labels are {', '.join(names)}, not {', '.join(published)}; "
-            f"pin the revision that has these"
+            f"pin a revision that has these"
         )
     return names
 

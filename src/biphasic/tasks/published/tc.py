@@ -21,7 +21,7 @@ from biphasic.tasks.records import SPLITS
 
 @dataclass(frozen=True, slots=True)
 class TaggingSource:
-    """Where the words and tags of a task stand, in splits as published.
+    """Columns of a task's words and tags, in the published splits.
 
     Attributes:
         dataset: Id on the hub.
@@ -36,15 +36,15 @@ class TaggingSource:
     labels: tuple[str, ...]
 
     def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return what is read."""
+        """Return the tables to read."""
         return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
 
 def read_tagging(source: TaggingSource, opener: Opener) -> Content:
-    """Read a task; a sentence's id is its split and its number there.
+    """Read a task; a sentence's id is its split and row number.
 
     Raises:
-        DataError: A column is missing, a tag unknown, or words and tags differ in number.
+        DataError: A column is missing, a tag is unknown, or numbers of words and tags differ.
     """
     splits: dict[str, list[Row]] = {}
     begun: dict[str, int] = {}
@@ -75,11 +75,11 @@ def _read_split(
 
 
 def begin_entities(tags: Sequence[str]) -> tuple[list[str], int]:
-    """Write every entity with a `B-` in front, and count the tags that this changed.
+    """Start every entity with a `B-` tag, and count the changed tags.
 
-    In IOB1, the scheme that CoNLL-2003 was published in, an entity begins with `I-` unless it
-    touches another one of its type. An `I-` that continues no entity of its type begins one: so
-    conlleval reads it, and valid BIO2 is left as it is.
+    In IOB1, the published scheme of CoNLL-2003, an entity starts with `I-` unless it directly
+    follows another one of its type. An `I-` that continues no entity of its type starts one, as in
+    conlleval. Valid BIO2 does not change.
 
     Reference: Tjong Kim Sang and De Meulder 2003, arXiv:cs/0306050, section 2.
     """

@@ -1,1 +1,1 @@
-"""What a run records: metrics, held-out losses, costs, environment."""
+"""Records of a run: metrics, held-out losses, costs, environment."""

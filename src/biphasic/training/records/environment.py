@@ -1,4 +1,4 @@
-"""Where a number came from: versions and hardware, recorded beside every result."""
+"""Versions and hardware, recorded with every result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "s
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, hardware and thread count as JSON; no names of hosts or people."""
-    import torch  # noqa: PLC0415 - commands that only read studies ask for no environment
+    """Return versions, hardware and thread count as JSON, without names of hosts or people."""
+    import torch  # noqa: PLC0415 - commands that only read studies need no environment
 
     device = compute_device()
     return {
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-@cache  # every checkpoint asks, and the packages' metadata take longer to read than it to write
+@cache  # called at every checkpoint, and reading package metadata is slow
 def _library_versions() -> dict[str, str]:
     return {name: version(name) for name in _LIBRARIES}
 

@@ -1,6 +1,6 @@
 """Held-out loss of both objectives, on rows that no arm trains on.
 
-Settings are constants, so that the numbers of all states can be compared.
+Settings are constants, which makes the numbers of all states comparable.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.step.supervised import summed_loss
 
 HELDOUT_TOKENS = 32_768
-"""Nominal size of the sample in tokens, padding included."""
+"""Nominal size of the sample in tokens, including padding."""
 HELDOUT_MLM_PROBABILITY = 0.4
 """The study's main rate (arXiv 2507.00994, section 3)."""
 HELDOUT_SEED = 0
-"""Of rows and masks."""
+"""Seed of rows and masks."""
 
 
 class HeldoutLoss:
-    """A fixed sample of the held-out corpus, evaluated by both objectives."""
+    """A fixed sample of the held-out corpus, evaluated with both objectives."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class HeldoutLoss:
 
         Args:
             model: With a language-model head.
-            rows_per_pass: Rows at once, where memory is short; all of a batch when None.
+            rows_per_pass: Rows per forward pass, to limit memory; the whole batch when None.
         """
         objectives = (
             Clm(objective="clm"),

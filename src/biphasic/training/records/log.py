@@ -1,4 +1,4 @@
-"""The record of a run: one JSON object a line; TensorBoard and Weights & Biases are views of it."""
+"""A run's metrics: one JSON object per line; TensorBoard and Weights & Biases are views of it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from biphasic.training.records.wandb_view import wandb_view
 class MetricsLog:
     """Lines of metrics since the last planned state.
 
-    The lines live in memory and are written with each checkpoint, so a resumed run has exactly the
-    lines of an uninterrupted one. Views are written as they come.
+    The lines are held in memory and written with each checkpoint, so a resumed run has the same
+    lines as an uninterrupted one. Views are written immediately.
     """
 
     def __init__(self, lines: list[str], tensorboard: Path | None, *, next_step: int) -> None:
         """Continue after `lines`.
 
         Args:
-            lines: JSON lines written before.
+            lines: JSON lines written earlier.
             tensorboard: Folder for event files; None writes no view.
-            next_step: First update to come; events at or after it are replaced.
+            next_step: The next update; events at or after it are replaced.
         """
         self.lines = list(lines)
         self._writer = self._wandb = None

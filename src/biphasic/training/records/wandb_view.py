@@ -1,7 +1,7 @@
-"""Weights & Biases as a view of a run's metrics: off unless asked for, offline unless told so.
+"""Weights & Biases as a view of a run's metrics: off by default, and offline by default.
 
-`BIPHASIC_WANDB` names the project; processes that are started know it too. `WANDB_MODE=online` (and
-wandb's other variables) hold as wandb reads them.
+`BIPHASIC_WANDB` names the project; child processes inherit it. `WANDB_MODE=online` and wandb's
+other variables have their usual meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROJECT = "BIPHASIC_WANDB"
 
 @contextmanager
 def viewed_in_wandb(project: str | None) -> Iterator[None]:
-    """Show the runs of a block in a project; None leaves it to the environment.
+    """Log the runs of a block to a project; None leaves it to the environment.
 
     Raises:
         ConfigError: wandb is not installed.
@@ -30,7 +30,7 @@ def viewed_in_wandb(project: str | None) -> Iterator[None]:
         os.environ[PROJECT] = project
     try:
         if os.environ.get(PROJECT):
-            _library()  # before any work
+            _library()  # fail before any work
         yield
     finally:
         if project is not None:
@@ -43,7 +43,7 @@ class WandbView:
     """One run in the project."""
 
     def __init__(self, project: str, folder: Path) -> None:
-        """Begin a run that is called as a folder of event files; its own lie in `wandb/` there."""
+        """Start a run named after a folder of event files; its own files go to `wandb/` there."""
         self._run = _library().init(
             project=project,
             name=folder.name,
@@ -52,7 +52,7 @@ class WandbView:
         )
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
-        """Show numbers of a step."""
+        """Log the numbers of a step."""
         self._run.log(dict(scalars), step=step)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class WandbView:
 
 
 def wandb_view(folder: Path) -> WandbView | None:
-    """Return the view of a run whose event files lie in a folder, where it was asked for."""
+    """Return the view of a run by its event-file folder, if requested."""
     project = os.environ.get(PROJECT)
     return WandbView(project, folder) if project else None
 

@@ -1,9 +1,9 @@
-"""Embeddings of a few tokens, while these alone are trained.
+"""Embedding tables reduced to a few tokens while only these are trained.
 
-A step of AdamW takes as long over a row that no sequence reads as over one that many do, and the
-table is often half of a small encoder: 11.7 of MiniLM's 22.6 million parameters. But the gradient
-of such a row is zero, so its moments remain zero and all that happens to it is weight decay. So
-training gets a table of the rows that it reads, and afterwards the others decay all at once.
+A step of AdamW takes as long for a row that no sequence reads as for any other, and the table is
+often half of a small encoder: 11.7 of MiniLM's 22.6 million parameters. The gradient of an unread
+row is zero, so its moments stay zero and only weight decay changes it. Training therefore uses a
+table of the rows that it reads, and the others decay all at once afterwards.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from biphasic.training.step.optimizer import MasterWeights
 
 @dataclass
 class ShortTable:
-    """A model's weights, with the rows of some tokens for its table of embeddings.
+    """A model's weights, with an embedding table of only some tokens' rows.
 
     Attributes:
-        weights: What to train.
-        decay: What weight decay leaves of the other rows; set it before the table is put back.
-        was_read: Whether the model has looked anything up.
+        weights: The weights to train.
+        decay: Factor that weight decay applies to the other rows; set before the table is restored.
+        was_read: Whether the model has looked up any embedding.
     """
 
     weights: MasterWeights
@@ -40,16 +40,16 @@ class ShortTable:
 def short_table(
     embedding: nn.Embedding, weights: MasterWeights, token_ids: NDArray[np.int64]
 ) -> Iterator[ShortTable]:
-    """Let an embedding hold the rows of some tokens alone; those of others cannot be read.
+    """Reduce an embedding to the rows of some tokens; other tokens cannot be read.
 
     Args:
-        embedding: The model's layer. Its weight must be its own master, in fp32.
-        weights: Those of the model.
-        token_ids: The tokens, each once, int64 [num_tokens]; a padding token comes with them.
+        embedding: The model's layer. Its weight must be its own fp32 master.
+        weights: The model's weights.
+        token_ids: The distinct tokens, int64 [num_tokens]; a padding token is added.
 
     Raises:
-        ModelError: The model did not read its embeddings through their layer: what it computed
-            with is unknown.
+        ModelError: The model did not read its embeddings through their layer, so its result is
+            invalid.
     """
     table, padding_idx = embedding.weight, embedding.padding_idx
     if padding_idx is not None:

@@ -1,4 +1,4 @@
-"""Parameters that stay as they are while others train, chosen by name."""
+"""Freezing of parameters by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from biphasic.errors import ConfigError
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Let exactly the parameters train whose names fit none of the patterns.
+    """Make trainable exactly the parameters whose names match none of the patterns.
 
-    AdamW leaves frozen parameters alone: neither their weights nor their moments change.
+    AdamW ignores frozen parameters: their weights and moments do not change.
 
     Raises:
-        ConfigError: A pattern fits no parameter, or nothing is left to train.
+        ConfigError: A pattern matches no parameter, or nothing is left to train.
     """
     parameters = dict(model.named_parameters())
     frozen = frozen_names(parameters, patterns)
@@ -25,10 +25,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def frozen_names(names: Collection[str], patterns: Sequence[str]) -> set[str]:
-    """Return the names that fit one of the patterns.
+    """Return the names that match one of the patterns.
 
     Raises:
-        ConfigError: A pattern fits no name, or all names are taken.
+        ConfigError: A pattern matches no name, or every name is matched.
     """
     frozen: set[str] = set()
     for pattern in patterns:
@@ -36,9 +36,9 @@ def frozen_names(names: Collection[str], patterns: Sequence[str]) -> set[str]:
         if not fitting:
             examples = ", ".join(sorted(names)[:3])
             raise ConfigError(
-                f"freeze: no parameter's name fits '{pattern}'; there are {examples}, ..."
+                f"freeze: no parameter's name matches '{pattern}'; names are {examples}, ..."
             )
         frozen |= fitting
     if len(frozen) == len(names):
-        raise ConfigError("freeze: the patterns fit every parameter, so nothing would train")
+        raise ConfigError("freeze: the patterns match every parameter, so nothing would train")
     return frozen

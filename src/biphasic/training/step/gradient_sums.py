@@ -1,10 +1,10 @@
-"""Sums of gradients over ranks, taken while the backward pass still goes on.
+"""Sums of gradients over ranks, overlapped with the backward pass.
 
-Gradients lie in buckets, in the reverse order of the parameters: roughly that in which a backward
-pass makes them. During the last pass of a step each gradient is put into its bucket in fp32, with
-what earlier passes gathered, and a bucket that is full is summed in the background. Buckets follow
-from what trains in a phase and from nothing else, so sums are taken in the same order after a
-resume. Decision 0013 tells why this is not DistributedDataParallel.
+Gradients are placed in buckets, in reverse order of the parameters: roughly the order
+in which a backward pass computes them. During the last pass of a step each gradient is copied to
+its bucket in fp32, with the gradients of earlier passes, and a full bucket is summed in the
+background. Buckets depend only on the trainable parameters of a phase, so the order of sums is the
+same after a resume. Decision 0013 explains why this is not DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from biphasic.distributed import PendingSum, ProcessGroup
 from biphasic.training.step.optimizer import MasterWeights
 
 BUCKET_BYTES = 25 * 2**20
-"""Gradients that are summed at once, in fp32; DistributedDataParallel's own default."""
+"""fp32 gradients summed together; DistributedDataParallel's default."""
 
 
 @dataclass
@@ -28,9 +28,9 @@ class _Bucket:
     """Gradients that are summed together.
 
     Attributes:
-        flat: fp32, one stretch of memory.
-        views: By name, where in it a gradient lies, in its parameter's shape.
-        taken: Names of those that are in place.
+        flat: Contiguous fp32 memory.
+        views: View of each gradient in it, by name, in the parameter's shape.
+        taken: Names of the gradients in place.
     """
 
     flat: Tensor
@@ -43,14 +43,14 @@ class _Bucket:
 
 
 class GradientSums:
-    """Makes each rank's gradients those of all ranks together; alone they are that already."""
+    """Sums each rank's gradients over all ranks; does nothing with a single rank."""
 
     def __init__(self, weights: MasterWeights, ranks: ProcessGroup) -> None:
-        """Begin without buckets.
+        """Start without buckets.
 
         Args:
-            weights: Whose gradients are summed: those of the masters, in fp32.
-            ranks: Who takes part.
+            weights: The weights whose fp32 master gradients are summed.
+            ranks: The participating ranks.
         """
         self._weights, self._ranks = weights, ranks
         self._buckets: list[_Bucket] = []
@@ -59,7 +59,7 @@ class GradientSums:
         self._is_last_pass = False
 
     def lay_out(self) -> None:
-        """Make buckets for what requires gradients now; call whenever other parameters do."""
+        """Create buckets for the trainable parameters; call it whenever these change."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._buckets = [], []
@@ -78,13 +78,13 @@ class GradientSums:
                 self._hooks.append(hook)
 
     def begin(self) -> None:
-        """Say that the backward pass to come is the step's last: gradients may be summed."""
+        """Mark the next backward pass as the step's last, which allows summing."""
         self._is_last_pass = True
 
     def finish(self, loss: Tensor) -> None:
-        """Wait until gradients, and a loss beside them, are the sums over all ranks.
+        """Wait until gradients and the loss are summed over all ranks.
 
-        A parameter that no rank has a gradient for has none afterwards, as if there were one rank.
+        A parameter without a gradient on any rank has none afterwards, as with a single rank.
 
         Args:
             loss: Scalar, summed in place.
@@ -106,7 +106,7 @@ class GradientSums:
             for name in bucket.views.keys() - bucket.taken:
                 self._take_late(bucket, name)
             self._sum(bucket)
-        self._ranks.sum_(has_gradient)  # on the host: no device is waited for
+        self._ranks.sum_(has_gradient)  # on the host, without waiting for a device
         self._pending.append(self._ranks.begin_sum(loss))
         for pending in self._pending:
             pending.wait()
@@ -121,9 +121,9 @@ class GradientSums:
         return take
 
     def _take(self, bucket: _Bucket, name: str, parameter: Tensor) -> None:
-        """Put a gradient where it is summed, as `MasterWeights.gather_gradients` would gather it.
+        """Copy a gradient to its bucket, as `MasterWeights.gather_gradients` would accumulate it.
 
-        Its own memory is free then.
+        Its own memory is then free.
         """
         master, place = self._weights.masters[name], bucket.views[name]
         gradient = parameter.grad
@@ -137,7 +137,7 @@ class GradientSums:
         bucket.taken.add(name)
 
     def _take_late(self, bucket: _Bucket, name: str) -> None:
-        """Put what only earlier passes gathered, or nothing, where it is summed."""
+        """Copy a gradient of earlier passes, or zeros, to its bucket."""
         master, place = self._weights.masters[name], bucket.views[name]
         if master.grad is None:
             place.zero_()
@@ -146,7 +146,7 @@ class GradientSums:
         bucket.taken.add(name)
 
     def _sum_what_is_full(self) -> None:
-        """Begin the sums that can be; in order, which must be the same on every rank."""
+        """Start the possible sums in order; the order must be the same on every rank."""
         while len(self._pending) < len(self._buckets) and self._buckets[len(self._pending)].is_full:
             self._sum(self._buckets[len(self._pending)])
 
@@ -154,7 +154,7 @@ class GradientSums:
         self._pending.append(self._ranks.begin_sum(bucket.flat))
 
     def _give_back(self, has_gradient: Sequence[int]) -> None:
-        """Let masters have their gradients, and make ready for the next step."""
+        """Return the gradients to the masters, and prepare for the next step."""
         views = [item for bucket in self._buckets for item in bucket.views.items()]
         for (name, view), count in zip(views, has_gradient, strict=True):
             self._weights.masters[name].grad = view if count else None
@@ -165,7 +165,7 @@ class GradientSums:
 
 
 def _grouped(parameters: dict[str, nn.Parameter]) -> list[list[str]]:
-    """Divide names, in order, into groups of at most `BUCKET_BYTES`, or of one."""
+    """Divide names, in order, into groups of at most `BUCKET_BYTES`, or of one name."""
     groups: list[list[str]] = []
     room = 0
     for name, parameter in parameters.items():

@@ -1,4 +1,4 @@
-"""All that an update needs besides the model: made from data alone, so ahead of time if wanted."""
+"""Inputs of an update besides the model; they depend on data alone and can be prepared ahead."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from biphasic.training.step.rows import StepRows
 
 @dataclass(frozen=True)
 class StepInput:
-    """What an update reads, and what is known of it before it is made.
+    """Rows of an update, and values known before it runs.
 
     Attributes:
         batch: The rows of all ranks, for the records.
         sha256: Their hash.
-        passes: What the model of this rank reads, in one pass or in several; pinned where the
-            device is CUDA. None where chance gave its rows no label.
+        passes: Input of this rank's model, in one or more passes; pinned if the device is CUDA.
+            None if by chance its rows have no label.
         num_supervised: Labels of all passes of all ranks.
-        flops: Of the whole update, all ranks together.
+        flops: FLOPs of the whole update, over all ranks.
     """
 
     batch: RowBatch
@@ -39,10 +39,10 @@ class StepInput:
 
 
 class StepInputs:
-    """Reads, masks, hashes and lays out what steps need: a pure function of the step.
+    """Reads, masks, hashes and arranges the rows of steps: a pure function of the step.
 
-    Each rank reads and masks the rows of all, which takes a thousandth of a step, and then takes
-    its share of them; so rows, masks and records cannot depend on how many ranks there are.
+    Each rank reads and masks the rows of all ranks, which takes a thousandth of a step, and then
+    takes its share. Rows, masks and records therefore do not depend on the number of ranks.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class StepInputs:
         compute: ComputeConfig,
         ranks: ProcessGroup = ALONE,
     ) -> None:
-        """Check that passes hold the rows of every phase, and those of held-out text.
+        """Check that passes can hold the rows of every phase and of held-out text.
 
         Args:
-            recipe: What is trained.
+            recipe: The recipe.
             rows: Its rows.
-            vocabulary: What objectives know of the tokenizer.
-            shape: Of the model, for its FLOPs.
-            first_position: Of a sequence's first token (`model.forward.first_position`).
-            device: Where the model computes.
-            compute: How many tokens a pass may hold.
-            ranks: Who shares the rows.
+            vocabulary: The tokenizer's properties that objectives need.
+            shape: Shape of the model, for its FLOPs.
+            first_position: Position of a sequence's first token (`model.forward.first_position`).
+            device: Device of the model.
+            compute: Sets the maximum tokens per pass.
+            ranks: The ranks that share the rows.
 
         Raises:
             ConfigError: A pass cannot hold a row.
@@ -75,7 +75,7 @@ class StepInputs:
         self._recipe, self._rows, self._vocabulary = recipe, rows, vocabulary
         self._shape, self._first_position = shape, first_position
         self._pins, self._compute, self._ranks = device.type == "cuda", compute, ranks
-        # Held-out rows are as long as the recipe says, whatever its phases set.
+        # Held-out rows have the recipe's length, whatever its phases set.
         for length in (
             recipe.max_seqlen,
             *(each.batches.max_seqlen for each in recipe.placed_phases),
@@ -83,10 +83,10 @@ class StepInputs:
             compute.rows_per_pass(length)
 
     def of(self, step: int) -> StepInput:
-        """Return what update `step` of the run needs.
+        """Return the input of update `step` of the run.
 
         Raises:
-            DataError: The rows hold nothing to learn from.
+            DataError: The rows contain nothing to learn from.
         """
         batch = self._rows.batch(step)
         objective = self._recipe.phase_at(step).objective(step)
@@ -115,9 +115,9 @@ class StepInputs:
 
 
 def shares(parts: Sequence[Supervision], ranks: ProcessGroup) -> Iterator[Supervision]:
-    """Return a rank's rows of each part, as far as they have labels.
+    """Return a rank's rows of each part, if they have labels.
 
-    Each part is divided by itself: where objectives take unlike time, every rank gets of each.
+    Each part is divided separately: objectives differ in time, so every rank gets some of each.
     """
     if ranks.is_alone:
         yield from parts

@@ -1,13 +1,13 @@
-"""AdamW, on fp32 master weights unless told otherwise.
+"""AdamW, on fp32 master weights by default.
 
-bf16 weights at 1e-5 barely move: an update below 2**-9 of a weight is rounded away. So the model
-computes with working copies, and gradients are gathered, clipped and applied in fp32.
+bf16 weights at 1e-5 barely change: an update below 2**-9 of a weight is rounded away. The model
+therefore computes with working copies, and gradients are accumulated, clipped and applied in fp32.
 
-Embeddings stay in fp32 in the model too: on a CPU their gradient is summed token by token in the
+The model's embeddings stay in fp32 as well: on a CPU their gradient is summed token by token in the
 weight's own precision, and bf16 sums stall.
 
-The reference study fine-tuned without masters: weights, gradients and moments in bf16. That is the
-precision `paper`, for fine-tuning alone.
+The reference study fine-tuned without master weights: weights, gradients and moments in bf16. That
+is the precision `paper`, for fine-tuning only.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from biphasic.training.recipe import FinetunePrecision
 
 
 class MasterWeights:
-    """The weights that are optimised, and the working copies that a module computes with."""
+    """The optimized weights, and the working copies that a module computes with."""
 
     def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
-        """Pair working parameters with their masters, by name; a parameter may be its own."""
+        """Pair working parameters with their masters by name; a parameter may be its own master."""
         self.working, self.masters = working, masters
 
     def gather_gradients(self) -> None:
         """Add the working gradients to the masters', in fp32, and clear them.
 
-        Call after every backward pass; several make one global batch.
+        Call it after every backward pass; several passes may form one global batch.
         """
         for name, parameter in self.working.items():
             master = self.masters[name]
@@ -66,19 +66,19 @@ class Optimizer:
         weight_decay: float,
         clip_norm: float | None,
     ) -> None:
-        """Begin with empty moments.
+        """Start with empty moments.
 
         Args:
-            weights: What to optimise.
+            weights: The weights to optimize.
             beta1: Decay of the first moment.
             beta2: Decay of the second moment.
-            epsilon: Added to the root of the second moment.
+            epsilon: Added to the square root of the second moment.
             weight_decay: Applied to matrices; vectors (norms, biases) are not decayed.
-            clip_norm: Largest norm of the gradient; None leaves it as it is.
+            clip_norm: Maximum norm of the gradient; None disables clipping.
         """
         self.weights, self._clip_norm, self._weight_decay = weights, clip_norm, weight_decay
         self.decay = 1.0
-        """What weight decay alone has left of a matrix."""
+        """Factor that weight decay alone has applied to a matrix."""
         masters = weights.masters.values()
         groups = [
             {"params": [p for p in masters if p.ndim > 1], "weight_decay": weight_decay},
@@ -93,10 +93,10 @@ class Optimizer:
         )
 
     def step(self, learning_rate: float) -> float:
-        """Apply the gathered gradients, clear them, and return their norm before clipping.
+        """Apply the accumulated gradients, clear them, and return their norm before clipping.
 
         Raises:
-            DivergedError: The gradient is not finite; the weights are as they were.
+            DivergedError: The gradient is not finite; the weights are unchanged.
         """
         decay = self.decay
         norm = float(self.update(learning_rate))
@@ -106,11 +106,11 @@ class Optimizer:
         return norm
 
     def update(self, learning_rate: float) -> Tensor:
-        """Do what `step` does without waiting for the device.
+        """Do the same as `step` without waiting for the device.
 
         Returns:
-            The norm, a scalar on the device. Where it turns out not to be finite, weights and
-            moments are as they were.
+            The norm, a scalar on the device. If it is not finite, weights and moments are
+            unchanged.
         """
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
@@ -119,7 +119,7 @@ class Optimizer:
             torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
-        # The fused kernel's own switch, made for gradient scalers: 1 leaves all as it is.
+        # The fused kernel's own switch, made for gradient scalers: 1 skips the update.
         self._adamw.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self._adamw.step()
         self.decay *= 1 - learning_rate * self._weight_decay
@@ -128,11 +128,11 @@ class Optimizer:
         return norm
 
     def forget(self) -> None:
-        """Begin with empty moments anew."""
+        """Reset the moments."""
         self._adamw.state.clear()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the moments by name; what a checkpoint keeps."""
+        """Return the moments by name, for checkpoints."""
         return {
             f"{name}.{key}": value
             for name, master in self.weights.masters.items()
@@ -152,9 +152,9 @@ class Optimizer:
 
 
 def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> MasterWeights:
-    """Let a model that was built in fp32 compute in `precision`; return its masters.
+    """Make a model built in fp32 compute in `precision`; return its master weights.
 
-    They are in fp32, but for `paper`: there each weight is rounded for good, and its own master.
+    They are in fp32, except for `paper`: there each weight is rounded and is its own master.
     """
     working = dict(model.named_parameters())
     if precision == "paper":
@@ -168,7 +168,7 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
     for name, parameter in working.items():
         masters[name] = parameter
         if id(parameter) not in kept:
-            # Parameters one by one: `model.to` would round the rotary frequencies too.
+            # One parameter at a time: `model.to` would round the rotary frequencies too.
             masters[name] = parameter.data
             parameter.data = parameter.data.to(torch.bfloat16)
     embeddings.register_forward_hook(_round_output)
@@ -176,9 +176,9 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
 
 
 def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
-    """Let a new head, which takes and gives fp32, keep its weights as the model below it does.
+    """Set the precision of a new head's weights; its inputs and outputs stay fp32.
 
-    With master weights heads are in fp32, small as they are.
+    Unless the precision is `paper`, heads are small enough to stay in fp32.
     """
     if precision == "paper" and any(True for _ in head.parameters()):
         head.to(torch.bfloat16)

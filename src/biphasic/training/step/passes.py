@@ -1,4 +1,4 @@
-"""What one forward and backward pass reads, as tensors where the model is."""
+"""Inputs of one forward and backward pass, as tensors on the model's device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Pass:
 
     Attributes:
         input_ids: int64 [num_rows, row_length].
-        position_ids: int64 [num_rows, row_length]; as the model counts them.
-        cu_seqlens: int32 [num_segments + 1]; borders over the flattened rows.
-        positions: int64 [num_supervised]; where the model predicts, in the flattened rows.
-        labels: int64 [num_supervised]; what is right there.
+        position_ids: int64 [num_rows, row_length]; numbered as the model expects.
+        cu_seqlens: int32 [num_segments + 1]; segment borders in the flattened rows.
+        positions: int64 [num_supervised]; predicted positions in the flattened rows.
+        labels: int64 [num_supervised]; their labels.
         max_seqlen: Length of the longest segment.
-        causal: Whether a token sees only those before it.
+        causal: Whether a token attends only to those before it.
     """
 
     input_ids: Tensor
@@ -39,11 +39,11 @@ class Pass:
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
-        """Return supervised rows as tensors on the CPU.
+        """Convert supervised rows to tensors on the CPU.
 
         Args:
             supervision: Rows and labels.
-            first_position: Of a sequence's first token (`model.forward.first_position`).
+            first_position: Position of a sequence's first token (`model.forward.first_position`).
         """
         rows = supervision.rows
         return cls(
@@ -57,14 +57,14 @@ class Pass:
         )
 
     def pinned(self) -> Pass:
-        """Return a copy in memory from which CUDA reads without making anyone wait."""
+        """Return a copy in pinned memory, which CUDA reads asynchronously."""
         return replace(self, **{name: each.pin_memory() for name, each in self._tensors()})
 
     def to(self, device: torch.device) -> Pass:
-        """Return the pass on a device; in order with all that the device is told, and no sooner.
+        """Return the pass on a device; the copy is queued in order with the computation.
 
-        From pinned memory nobody waits. The copies are queued with the computation, so no other
-        stream has to be kept in step; token ids take microseconds.
+        Copies from pinned memory do not block. They share the computation's stream, so no other
+        stream needs synchronization; copying token ids takes microseconds.
         """
         return replace(
             self, **{name: each.to(device, non_blocking=True) for name, each in self._tensors()}
@@ -76,19 +76,19 @@ class Pass:
 
 
 def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
-    """Return the sum of the losses of a pass: a scalar in fp32, in nats, on the device.
+    """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
 
-    The head sees supervised positions only. Nothing waits for the device, where a
-    variable-length kernel serves it.
+    The head reads supervised positions only. Nothing waits for the device if a variable-length
+    kernel is used.
 
     Args:
         model: With a language-model head.
-        given: On the model's device.
+        given: Inputs on the model's device.
     """
     output = model.base_model(
         input_ids=given.input_ids,
         position_ids=given.position_ids,
-        use_cache=False,  # decoders would copy every key and value into one
+        use_cache=False,  # decoders would copy all keys and values
         **attention_arguments(
             given.cu_seqlens,
             max_seqlen=given.max_seqlen,

@@ -1,8 +1,8 @@
 """Updates whose losses have not been read back from the device yet.
 
-Reading a number makes the processor wait until the device has computed it, and the device wait
-until the processor has gone on. So losses and norms of several updates are read at once, and only
-then does anyone learn whether they are finite; nothing is saved before that.
+Reading a number makes the CPU wait until the device has computed it, and the device then waits for
+the CPU. Losses and norms of several updates are therefore read together. Only then are they checked
+to be finite, and nothing is saved before that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from biphasic.errors import DivergedError
 
 @dataclass(frozen=True)
 class PendingStep:
-    """An update that has been made.
+    """An update that is not read back yet.
 
     Attributes:
-        record: Its line of metrics, without what is read back or measured.
+        record: Its line of metrics, without values that are read back or measured.
         loss: Scalar on the device.
         gradient_norm: Scalar on the device, before clipping.
-        num_tokens: Tokens read, padding excluded.
+        num_tokens: Tokens read, excluding padding.
     """
 
     record: dict[str, Any]
@@ -40,10 +40,10 @@ class MeasuredStep:
     """An update that has been read back.
 
     Attributes:
-        record: Its whole line of metrics.
-        num_tokens: Tokens read, padding excluded.
-        seconds: Its share, by tokens, of the time since the reading before.
-        fault: What of it is not finite; None where all is.
+        record: Its complete line of metrics.
+        num_tokens: Tokens read, excluding padding.
+        seconds: Its share, by tokens, of the time since the previous reading.
+        fault: Name of the non-finite value; None if all are finite.
     """
 
     record: dict[str, Any]
@@ -52,21 +52,21 @@ class MeasuredStep:
     fault: str | None
 
     def refuse_fault(self) -> None:
-        """Stop where the update was not finite.
+        """Raise an error if the update was not finite.
 
         Raises:
-            DivergedError: It was not; the step is named.
+            DivergedError: It was not; the message names the step.
         """
         if self.fault is not None:
-            step = self.record["step"] - 1  # counted from 0, as rows and schedules are
+            step = self.record["step"] - 1  # counted from 0, like rows and schedules
             raise DivergedError.at(step, self.fault)
 
 
 class PendingSteps:
-    """Updates since the last reading, and the time they take."""
+    """Updates since the last reading, and their time."""
 
     def __init__(self, *, read_back_every: int) -> None:
-        """Begin with none.
+        """Start without updates.
 
         Args:
             read_back_every: Updates after which a reading is due.
@@ -77,20 +77,20 @@ class PendingSteps:
 
     @property
     def are_due(self) -> bool:
-        """Whether as many wait as may."""
+        """Whether a reading is due."""
         return len(self._steps) >= self._every
 
     def begin(self) -> None:
-        """Let time count from here, unless it already does."""
+        """Start the clock, unless it is already running."""
         if not self._steps:
             self._began = time.monotonic()
 
     def add(self, step: PendingStep) -> None:
-        """Note an update."""
+        """Add an update."""
         self._steps.append(step)
 
     def read_back(self) -> list[MeasuredStep]:
-        """Wait for all updates and return them in order; none wait afterwards."""
+        """Wait for all pending updates, remove them, and return them in order."""
         values = _values(
             [tensor for each in self._steps for tensor in (each.loss, each.gradient_norm)]
         )
@@ -106,7 +106,7 @@ class PendingSteps:
 
 
 def _values(scalars: list[Tensor]) -> list[float]:
-    """Read all in one transfer."""
+    """Read all values in one transfer."""
     return torch.stack([scalar.float() for scalar in scalars]).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Work made ready in the background while the caller does something else."""
+"""Background preparation of items while the caller does other work."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ResultT = TypeVar("ResultT")
 def prefetched(
     produce: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, ahead: int
 ) -> Iterator[Iterator[ResultT]]:
-    """Give what `produce` makes of each item, in order, made ready by one thread.
+    """Yield `produce(item)` for each item, in order, prepared by one thread.
 
-    An error comes up where its item's turn is, as itself. However the block is left, the thread is
-    gone afterwards.
+    An error is raised unchanged at its item's turn. The thread has always ended when the block is
+    left.
 
     Args:
         produce: Called for one item at a time, never by two threads at once.
-        items: Their order is kept.
-        ahead: Items after the current one that are made ready; 0 makes each when it is asked for,
-            without a thread.
+        items: The items, in order.
+        ahead: Number of items prepared after the current one; 0 prepares each on demand, without a
+            thread.
     """
     if ahead == 0:
         yield map(produce, items)

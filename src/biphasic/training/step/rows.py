@@ -1,4 +1,4 @@
-"""The rows of every step, whichever corpus its phase reads."""
+"""The rows of every step, from the corpus of its phase."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from biphasic.training.recipe import Recipe
 class StepRows:
     """Reads a recipe's rows: a pure function of data, recipe and step.
 
-    Each corpus is read on where it was left, however many phases with another lie between. It is
-    known by its content, as in identities: a copy in another folder is the same corpus.
+    Reading a corpus resumes where it stopped, however many phases with another corpus lie between.
+    As in identities, a corpus is identified by its content: a copy in another folder is the same.
     """
 
     def __init__(self, recipe: Recipe, data: TrainingData) -> None:
         """Prepare one plan per corpus.
 
         Raises:
-            ConfigError: Rows leave no room for text.
+            ConfigError: Rows have no room for text.
         """
         self._phases, fingerprint = recipe.placed_phases, data.fingerprint
         self._contents = [fingerprint.hash_of(placed.corpus) for placed in self._phases]
@@ -31,13 +31,13 @@ class StepRows:
             self._readers[content] = RowReader(corpus, plan, data.tokenizer.special_ids)
 
     def batch(self, step: int) -> RowBatch:
-        """Return what update `step` of the run reads."""
+        """Return the rows of update `step` of the run."""
         phase = next(placed for placed in self._phases if step < placed.end)
         content = self._contents[phase.index]
         before = sum(shape.num_steps for shape in self._shapes_of(content, end=phase.index))
         return self._readers[content].batch(before + step - phase.start)
 
     def _shapes_of(self, content: str, *, end: int | None = None) -> list[BatchShape]:
-        """Return the shape of the rows that phases, those before `end`, read from a corpus."""
+        """Return the shapes of the rows that phases, up to `end`, read from a corpus."""
         pairs = zip(self._contents[:end], self._phases[:end], strict=True)
         return [placed.batches for each, placed in pairs if each == content]

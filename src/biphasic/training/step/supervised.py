@@ -11,6 +11,6 @@ from biphasic.training.step.passes import Pass, pass_loss
 
 
 def summed_loss(model: PreTrainedModel, supervision: Supervision) -> Tensor:
-    """Return the sum of the losses of all supervised tokens: a scalar in fp32, in nats."""
+    """Return the summed loss of all supervised tokens: a scalar in fp32, in nats."""
     given = Pass.of(supervision, first_position=first_position(model))
     return pass_loss(model, given.to(model.device))

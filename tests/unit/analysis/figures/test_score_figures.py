@@ -234,7 +234,7 @@ def test_captions_say_what_intervals_leave_out():
     for chart in score_figures(paper_scores()):
         if isinstance(chart, Chart):
             assert "about 88 %" in chart.caption
-            assert "luck of pretraining" in chart.caption
+            assert "pretraining variance" in chart.caption
     standard = scores_by_size(grid_scores()).caption
     assert "Student's t" in standard
     assert "88 %" not in standard

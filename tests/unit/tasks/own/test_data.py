@@ -100,7 +100,7 @@ def test_regression_refuses_what_is_no_number(store, own, value):
     write_splits(
         own, ".tsv", {"train": "text\tvalue\na\t1\n", "test": f"text\tvalue\na\t{value}\n"}
     )
-    refused(store, f"sr:{own}", at(own, "test.tsv", 2) + f"'{value}' is no number")
+    refused(store, f"sr:{own}", at(own, "test.tsv", 2) + f"'{value}' is not a number")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_regression_refuses_what_is_no_number(store, own, value):
         (".csv", "text,label\na,x\nb,y\n", "text,label\n", "test.csv: the test split is empty"),
         (".csv", "text,label\n", "", "train.csv: the train split is empty"),
         (".csv", "text,sentence,label\na,b,x\n", "", "columns text or sentence"),
-        (".csv", "id,text,label\n1,a,x\n1,b,y\n", "", "train.csv:3: the id '1' occurs a second"),
+        (".csv", "id,text,label\n1,a,x\n1,b,y\n", "", "train.csv:3: the id '1' is repeated"),
         (".tsv", "text\tlabel\na\tx\tb\n", "", "train.tsv:2: 3 fields, but the header names 2"),
         (".jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}\n', "", "jsonl:2: no field 'label'"),
         (".jsonl", '{"text": "a", "label": 0.5}\n', "", "jsonl:1: the label must be a name"),
@@ -314,7 +314,7 @@ def test_questions_as_json_lines_in_both_forms(store, own):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"text": ["Anna"], "answer_start": [9]}, "the answer 'Anna' does not stand at 9"),
+        ({"text": ["Anna"], "answer_start": [9]}, "the answer 'Anna' is not at 9"),
         ([{"text": "Anna", "answer_start": "7"}], "'answer_start' must be a list of int"),
         ("Anna", "'answers' must be an object"),
     ],
@@ -369,7 +369,11 @@ def test_retrieval_trained_on_another_task(store, own):
         ("qrels/test.tsv", "q1\td1\t1\n", "test.tsv:1: the header must be query-id, corpus-id"),
         ("qrels/test.tsv", "", "test.tsv:1: the header must be"),
         ("qrels/test.tsv", QRELS, "test.tsv: the split is empty"),
-        ("corpus.jsonl", '{"_id": "d1", "text": "x"}\n' * 2, "corpus.jsonl:2: the id 'd1' occurs"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d1", "text": "x"}\n' * 2,
+            "corpus.jsonl:2: the id 'd1' is repeated",
+        ),
         ("corpus.jsonl", '{"id": "d1", "text": "x"}\n', "corpus.jsonl:1: no field '_id'"),
         ("queries.jsonl", "", "queries.jsonl: the file is empty"),
     ],

@@ -15,7 +15,7 @@ from own_tasks import (
 def test_files_found_by_their_usual_names(store, own):
     write_splits(own, ".csv", "text,label\na,x\nb,y\n")
     (own / "valid.tsv").write_text("text\tlabel\n")
-    refused(store, f"sc:{own}", "dev.csv or valid.tsv. Say which in a task file")
+    refused(store, f"sc:{own}", "dev.csv or valid.tsv.; set one in a task file")
     (own / "valid.tsv").unlink()
     (own / "test.csv").rename(own / "tests.csv")
     refused(store, f"sc:{own}", "mood: no test split .*or take it from the training split")
@@ -38,7 +38,7 @@ def test_a_missing_corpus_or_training_split(store, own):
         ("kind: sc\nfolder: .\ntest: none.csv", r"none\.csv: no such file; .*task\.yaml names it"),
         ("kind: sc\nfolder: .\ntest: task.yaml", r"task\.yaml: a file of kind sc ends in \.jsonl"),
         ("kind: sc\nfolder: none", "none: no such folder"),
-        ("kind: sc\nfolder: .\ntest_fraction: 0.2", "test_fraction is given, but there is .*test"),
+        ("kind: sc\nfolder: .\ntest_fraction: 0.2", "test_fraction is set, but .*test"),
         (
             "kind: sc\nfolder: .\ncolumns: {label: mood}",
             "no column 'mood'; there are 'text', 'label'",

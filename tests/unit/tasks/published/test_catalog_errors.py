@@ -138,11 +138,11 @@ def _damaged_corpus(tmp_path: Path) -> None:
     [
         (
             _no_document,
-            "BeIR/nq (corpus, corpus): 1 that judgements name are missing, such as 'xd99'",
+            "BeIR/nq (corpus, corpus): 1 rows with judgements are missing, such as 'xd99'",
         ),
         (
             _no_query,
-            "BeIR/nq (queries, queries): 1 that judgements name are missing, such as 'xq99'",
+            "BeIR/nq (queries, queries): 1 rows with judgements are missing, such as 'xq99'",
         ),
         (_nothing_relevant, "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
         (_other_header, "no column 'query-id'"),
@@ -169,7 +169,7 @@ def test_a_dataset_that_needs_code_is_told_so(tmp_path: Path) -> None:
     folder = tmp_path / "hgissbkh/ontonotes5"
     folder.mkdir(parents=True)
     (folder / "ontonotes5.py").write_text("import datasets\n")
-    assert "needs code of its own" in refused("ontonotes5", tmp_path)
+    assert "needs custom code" in refused("ontonotes5", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_dataset_that_needs_code_is_told_so(tmp_path: Path) -> None:
         (
             "sst2",
             "nyu-mll/glu=v1",
-            "reads nothing from 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)",
+            "does not read 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)",
         ),
         ("nq", "BeIR/nq=", "'BeIR/nq=': write owner/name=revision"),
         ("nq", "BeIR/nq=a,b", "'b': write owner/name=revision"),
