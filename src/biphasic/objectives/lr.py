@@ -45,5 +45,5 @@ def check_learning_rate(config: LearningRateConfig, *, total_steps: int) -> None
     if config.warmup_steps + config.decay_steps > total_steps:
         raise ConfigError(
             f"learning_rate: warmup_steps {config.warmup_steps} + decay_steps "
-            f"{config.decay_steps} exceed the schedule's {total_steps} steps; shorten one of them"
+            f"{config.decay_steps} exceed the {total_steps} steps; shorten one of them"
         )

@@ -54,6 +54,5 @@ def test_too_long_schedule_is_refused():
     with pytest.raises(ConfigError) as caught:
         check_learning_rate(config, total_steps=10)
     assert str(caught.value) == (
-        "learning_rate: warmup_steps 6 + decay_steps 5 exceed the schedule's 10 steps; "
-        "shorten one of them"
+        "learning_rate: warmup_steps 6 + decay_steps 5 exceed the 10 steps; shorten one of them"
     )

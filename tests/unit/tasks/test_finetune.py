@@ -171,7 +171,7 @@ def test_a_short_table_of_embeddings_changes_nothing(model, run_of, kind, monkey
 
 def test_precision_of_runs_and_weights_is_checked(model, run_of):
     run = run_of("sc", precision="bf16")
-    with pytest.raises(ConfigError, match="the run wants bf16"):
+    with pytest.raises(ConfigError, match="the run needs bf16"):
         Finetuner(model, precision="fp32").run(run)
     Finetuner(model, precision="bf16")
     with pytest.raises(ModelError, match="weights in fp32"):

@@ -293,7 +293,7 @@ def test_zero_shot_variants_have_no_training_split_and_no_prompts(
 
 
 def test_only_retrieval_can_be_zero_shot(copies: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'sst2' is no retrieval task"):
+    with pytest.raises(DataError, match="'sst2' is not a retrieval task"):
         write_published("sst2", tmp_path / "task", copies=copies, kind="zs")
 
 
