@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from biphasic.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from biphasic.adaptation import adapt
     from biphasic.evaluation.evaluate import evaluate, evaluate_all
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "adapt": "biphasic.adaptation",

@@ -25,7 +25,7 @@ from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import new_model
 from biphasic.model.loading.directions import is_decoder, open_both_ways
-from biphasic.model.loading.pretrained import load_pretrained
+from biphasic.model.pretrained import load_pretrained
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.optimizer import set_precision
 from biphasic.training.step.supervised import summed_loss

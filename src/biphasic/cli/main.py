@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from biphasic import __version__
 from biphasic.cli.adapt import adapt_command
 from biphasic.cli.analyze import analyze_command
 from biphasic.cli.claims import claims_command
@@ -44,6 +43,7 @@ from biphasic.errors import (
     StoppedError,
     os_error_text,
 )
+from biphasic.version import __version__
 
 app = typer.Typer(
     help="Pretrain text encoders in controlled studies, evaluate them, and compare objectives.",

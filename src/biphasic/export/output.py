@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from biphasic import __version__
 from biphasic.errors import ConfigError
 from biphasic.export.names import CARD
 from biphasic.files import canonical_json, digest, write_text
+from biphasic.version import __version__
 
 _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
 

@@ -13,8 +13,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.export.formats.tokenizer import pair_ids
 from biphasic.export.source import Source
+from biphasic.export.tokenizer import pair_ids
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.compute.forward import batching_of
 from biphasic.seeds import stream

@@ -15,10 +15,10 @@ from biphasic.export.cards.card import Export, write_export_card
 from biphasic.export.check import Reloaded, check_export, refuse_differences
 from biphasic.export.formats.hf import MAX_SHARD_SIZE, WrittenModel, write_model
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
-from biphasic.export.formats.tokenizer import write_tokenizer
 from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.reference import Dtype, Reference, read_reference
 from biphasic.export.source import Source, open_source
+from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded
 
 Format = Literal["hf", "sentence-transformers", "onnx"]

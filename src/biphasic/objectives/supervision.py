@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from biphasic.data.packing import PackedBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError
-from biphasic.objectives.masking.words import Spellings, spellings_of
+from biphasic.objectives.words import Spellings, spellings_of
 
 
 @dataclass(frozen=True)

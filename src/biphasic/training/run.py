@@ -24,9 +24,9 @@ from biphasic.model.compute.memory_saving import recompute_activations
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import check_model
-from biphasic.model.loading.pretrained import load_pretrained, load_weights
 from biphasic.model.loading.reading import read_config
 from biphasic.model.matrices import model_shape
+from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.records import StateRecord

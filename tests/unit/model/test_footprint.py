@@ -17,7 +17,7 @@ from biphasic.model.loading.footprint import (
     required_memory,
     stored_parameters,
 )
-from biphasic.model.loading.pretrained import load_pretrained
+from biphasic.model.pretrained import load_pretrained
 from families import FAMILIES, save_family
 
 

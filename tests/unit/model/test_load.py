@@ -20,7 +20,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
 from biphasic.model.loading.build import load_encoder, new_model, preset_config
-from biphasic.model.loading.pretrained import load_pretrained
+from biphasic.model.pretrained import load_pretrained
 
 WEIGHTS = "model.safetensors"
 LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])

@@ -20,7 +20,7 @@ from biphasic.model.compute import attention
 from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import batching_of, padded_states
 from biphasic.model.loading.build import load_encoder, new_model
-from biphasic.model.loading.pretrained import load_pretrained
+from biphasic.model.pretrained import load_pretrained
 from families import tiny_config, with_head
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from biphasic.errors import ModelError
 from biphasic.model.compute.forward import hidden_states
 from biphasic.model.loading.build import new_model
 from biphasic.model.loading.directions import close_again
-from biphasic.model.loading.pretrained import load_pretrained, load_weights
+from biphasic.model.pretrained import load_pretrained, load_weights
 from families import FAMILIES, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

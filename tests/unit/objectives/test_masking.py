@@ -18,11 +18,11 @@ from biphasic.data.rows import Piece, RowBatch
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.errors import ConfigError, DataError
 from biphasic.objectives.masking.selection import SpanConfig, select
-from biphasic.objectives.masking.words import spellings_of, word_starts
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.mntp import Mntp
 from biphasic.objectives.phases import Phase
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.objectives.words import spellings_of, word_starts
 
 TEXTS = (
     "Größere Übungen: naïve façades, 漢字とカタカナ, 👨‍👩‍👧 and 🎉 (or हिन्दी)! ",

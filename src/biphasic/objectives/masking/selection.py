@@ -20,8 +20,8 @@ from pydantic import AfterValidator, Field, PositiveInt
 
 from biphasic.config import Config
 from biphasic.data.rows import NUM_SPECIAL, Piece, RowBatch
-from biphasic.objectives.masking.words import word_starts
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.objectives.words import word_starts
 from biphasic.seeds import stream, uniforms
 
 

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from biphasic import __version__
 from biphasic.model.compute.device import compute_device
 from biphasic.training.lineage import NUMERICS_VERSION
+from biphasic.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
 
