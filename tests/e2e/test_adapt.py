@@ -226,7 +226,7 @@ def _no_tokenizer(decoder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "options", "message"),
     [
-        (_no_weights, (), "no weights as safetensors"),
+        (_no_weights, (), "no safetensors weights"),
         (_wrong_shapes, (), "model.norm.weight"),
         (_other_vocabulary, (), "they do not belong together"),
         (_no_tokenizer, (), "no tokenizer.json"),
@@ -259,7 +259,7 @@ def test_an_output_folder_that_exists_is_left_as_it_is(decoder, adapt, tmp_path)
     (tmp_path / "encoder" / "thesis.txt").write_text("precious")
     code, _, err = adapt(decoder)
     assert code == 2
-    assert "already there" in err
+    assert "already exists" in err
     assert (tmp_path / "encoder" / "thesis.txt").read_text() == "precious"
     assert not (tmp_path / "runs").exists()
 

@@ -102,7 +102,7 @@ def test_texts_come_from_another_program(place):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["finetune", "model", "--task", "sc:reviews", "--out", "model"], "already there; choose"),
+        (["finetune", "model", "--task", "sc:reviews", "--out", "model"], "already exists; choose"),
         (["finetune", "model", "--task", "sc:none", "--out", "o"], "'sc:none': no such folder"),
         (
             ["finetune", "model", "--task", "sc:reviews", "--out", "o", "--set", "max_step=1"],

@@ -21,7 +21,8 @@ ADVICE = {
     "delete the folder": r"delete the folder (?P<folder>/\S+)",
     "delete its folder": r"delete th(?:e|is) folder and",
     "delete it": "delete it",
-    "run": r"'biphasic study run' with its study file|run the study again|run its study file again",
+    "run": r"'biphasic study run' (with its study file|creates them)"
+    r"|run the study again|run its study file again",
     "restore it": "restore it",
 }
 
@@ -56,7 +57,8 @@ class Reader:
 
     def follow(self, message, choice):
         """Do what a message says; where it leaves a choice, do `choice`."""
-        named = Path(re.search(r"(/\S+?):", message)[1])
+        path = re.search(r"(/\S+?):", message)  # none where results are missing
+        named = Path(path[1]) if path else self.root
         kinds = [kind for kind, pattern in ADVICE.items() if re.search(pattern, message)]
         assert kinds, f"no advice: {message}"
         kind = choice if choice in kinds else kinds[0]

@@ -264,10 +264,10 @@ def test_no_gradient_of_the_loss_crosses_documents(
 
 
 REASONS = {
-    "stablelm": r"StableLmModel attends by a function of its own \(layers\.0\.self_attn\)",
+    "stablelm": r"StableLmModel uses its own attention \(layers\.0\.self_attn\)",
     "nemotron": r"layer 0 \(NemotronAttention\) was called without cu_seqlens",
-    "gpt_neo": r"GPTNeoModel attends by a function of its own \(h\.0\.attn\)",
-    "bloom": r"BloomModel attends by a function of its own \(h\.0\.self_attention\)",
+    "gpt_neo": r"GPTNeoModel uses its own attention \(h\.0\.attn\)",
+    "bloom": r"BloomModel uses its own attention \(h\.0\.self_attention\)",
     "granite": "GraniteForCausalLM: its language-model head does more than a product",
     "cohere": "CohereForCausalLM: its language-model head does more than a product",
 }

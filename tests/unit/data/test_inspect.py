@@ -60,7 +60,7 @@ def test_fill_is_that_of_the_rows_that_training_reads():
     # Longer documents are cut: 16 tokens are two pieces of 8 + 2.
     assert fill_rate(np.full(8, 16), max_seqlen=10).rate == 1.0
     assert fill_rate(np.full(200_000, 16), max_seqlen=10).rows == 4096
-    with pytest.raises(ConfigError, match="max_seqlen 2 leaves no room"):
+    with pytest.raises(ConfigError, match="max_seqlen 2 has no room"):
         fill_rate(np.full(8, 3), max_seqlen=2)
 
 
@@ -167,7 +167,7 @@ def shift(lengths):
         (change_lengths(lambda lengths: lengths[:-1]), "lengths.npy", "number of documents"),
         (change_lengths(lambda lengths: lengths * 0), "lengths.npy", "do not add up"),
         (change_lengths(shift), "corpus.json", "content hash"),
-        (drop_tokens, "tokens-00000.bin", "and its documents"),
+        (drop_tokens, "tokens-00000.bin", "but its documents"),
         (swap_tokens, "corpus.json", "content hash"),
         (drop_name, "documents.jsonl", "59 ids for 60 documents"),
     ],

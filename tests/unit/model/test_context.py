@@ -92,7 +92,7 @@ class TestFrequenciesByLength:
         check_length(model, 32)
         with pytest.raises(ModelError, match=r"longer than 32 tokens \(rope type 'longrope'\)"):
             check_length(model, 33)
-        with pytest.raises(ModelError, match="set max_seqlen to 32 at most"):
+        with pytest.raises(ModelError, match="set max_seqlen to at most 32"):
             extend_context(model, max_seqlen=128)
 
     def test_a_longer_neighbour_would_change_a_document(self) -> None:
