@@ -69,7 +69,7 @@ def run_ranks(
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.
-            LostRankError: A rank exited without a `BiphasicError`.
+        LostRankError: A rank exited without a `BiphasicError`.
     """
     processes = job.compute.processes
     job.compute.check_rows(job.recipe.placed_phases)

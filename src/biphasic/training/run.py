@@ -195,13 +195,12 @@ def resume_or_start(
     """
     recipe, identities = lineage.recipe, lineage.identities
     latest = _latest_step(progress, ranks)
-    folder = None if not start else store / "states" / identities[start]
-    if latest is not None:
-        folder = progress.path(latest)
-    if folder is None:
+    step = start if latest is None else latest
+    if step == 0:
         snapshot, model = None, first_model(recipe, data)
     else:
-        snapshot = load_state(folder, identity=identities[start if latest is None else latest])
+        folder = store / "states" / identities[start] if latest is None else progress.path(latest)
+        snapshot = load_state(folder, identity=identities[step])
         model = _saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
     _check_phases(model, recipe)
@@ -217,7 +216,6 @@ def resume_or_start(
     if compute.compile:
         compile_layers(model)
     record = None if snapshot is None else snapshot.record
-    step = 0 if record is None else record.step
     run = Run(
         lineage=lineage,
         data=data,
