@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from biphasic.locks import Lock
+
+_REPORT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,19 @@ ShouldStop = Callable[[], bool]
 def never() -> bool:
     """Never stop."""
     return False
+
+
+def throttled(report: Report) -> Report:
+    """Return a report that forwards at most five calls a second."""
+    last = 0.0
+
+    def forward(progress: Progress) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= _REPORT_SECONDS:
+            last = now
+            report(progress)
+
+    return forward
 
 
 class Runnable(Protocol):

@@ -14,21 +14,19 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError
-from biphasic.execution.job import Progress, Report, ShouldStop
+from biphasic.execution.job import Report, ShouldStop, throttled
 
 if TYPE_CHECKING:
     from biphasic.distributed import ProcessGroup
 
 STOP_FILE = "stop"
 """File next to the job's file that marks a stop request before standard input closes."""
-_PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
@@ -92,14 +90,7 @@ def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threadin
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     from biphasic.distributed import joined_process_group  # noqa: PLC0415
 
-    last = 0.0
-
-    def report(progress: Progress) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= _PROGRESS_SECONDS:
-            last = now
-            _send(events, event="progress", **vars(progress))
-
+    report = throttled(lambda progress: _send(events, event="progress", **vars(progress)))
     with joined_process_group() as ranks:
         train(file.read_text(encoding="utf-8"), report, is_over.is_set, ranks)
         if ranks.is_first:

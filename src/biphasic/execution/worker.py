@@ -30,9 +30,8 @@ from biphasic.errors import (
     StoppedError,
     os_error_text,
 )
-from biphasic.execution.job import Job, LoadJob
+from biphasic.execution.job import Job, LoadJob, throttled
 
-_PROGRESS_SECONDS = 0.2
 _STOP_SECONDS = 15.0
 
 
@@ -86,14 +85,7 @@ def _run(
     events: IO[str],
     is_over: threading.Event,
 ) -> None:
-    last = 0.0
-
-    def report(progress: Any) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= _PROGRESS_SECONDS:
-            last = now
-            _send(events, event="progress", **vars(progress))
-
+    report = throttled(lambda progress: _send(events, event="progress", **vars(progress)))
     try:
         with _logged(Path(given["log"])), _environment(given["environment"]):
             outcome = _outcome(lambda: load(given["job"]).run(report, should_stop=is_over.is_set))
