@@ -128,7 +128,7 @@ def pretrain(
 ) -> Path:
     """Train one recipe, or find it trained, and return the folder of its final state.
 
-    Training goes on from the latest state of the recipe that the store has. transformers loads the
+    Training resumes from the latest state of the recipe in the store. transformers loads the
     folder as it is.
 
     Args:

@@ -124,7 +124,7 @@ def plan_study(
         config: The study.
         fingerprint: Its text.
         tasks: What states are scored on.
-        known: States that the store has, whoever left them there: training goes on from them.
+        known: States in the store, of any study; training resumes from them.
 
     Raises:
         ConfigError: A schedule does not fit its run.

@@ -188,7 +188,7 @@ class _Trials:
             self._note_lost(config, outcome.set_aside)
 
     def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
-        """Write down which trials diverged, so that nobody trains them again.
+        """Record which trials diverged; they are not trained again.
 
         Raises:
             StudyError: Something else failed.
