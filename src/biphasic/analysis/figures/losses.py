@@ -21,6 +21,7 @@ from biphasic.analysis.text import OBJECTIVES, amount, flat, objective_name, rou
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
 _MAX_POINTS = 120
+"""Of the longest line in a panel: as many as print can show."""
 Kind = Literal["Held-out", "Training"]
 Curves = Mapping[Kind, Mapping[str, Curve]]
 """Of an arm, by kind and objective."""
@@ -94,11 +95,17 @@ def _panels(
     for kind, title in kinds:
         objectives = {name for found in curves.values() for name in found[kind]}
         for objective in dict.fromkeys((*OBJECTIVES, *sorted(objectives))):
-            series = [
-                line
+            drawn = [
+                (arm, curve)
                 for arm in arms
                 if arm.name in curves and (curve := curves[arm.name][kind].get(objective))
-                for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place)
+            ]
+            # The same for all lines: a line of means over fewer steps would look less stable.
+            size = -(-max((len(curve.steps) for _, curve in drawn), default=0) // _MAX_POINTS)
+            series = [
+                line
+                for arm, curve in drawn
+                for line in _lines(arm, curve, styles[arm.name], kind=kind, place=place, size=size)
             ]
             if series:
                 level = floor.get(objective) if kind == "Held-out" else None
@@ -111,12 +118,12 @@ def _panels(
 
 
 def _lines(
-    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: Kind, place: str
+    arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: Kind, place: str, size: int
 ) -> Iterator[Series]:
-    """Yield a curve, thinned to what print can show; with a gap between phases."""
+    """Yield a curve with a point for each `size` of its own; with a gap between phases."""
     for phase in np.unique(curve.phases):
         chosen = curve.phases == phase
-        num_parts = min(int(chosen.sum()), _MAX_POINTS)
+        num_parts = max(int(chosen.sum()) // size, 1)
         parts = [np.array_split(found[chosen], num_parts)
                  for found in (getattr(curve, place), curve.losses)]  # fmt: skip
         points = tuple(

@@ -9,7 +9,7 @@ from fake_study import ARMS, FakeStudy
 
 from biphasic.analysis.figures.catalog import record_figures
 from biphasic.analysis.figures.chart import Chart, Skipped
-from biphasic.analysis.figures.losses import continued_losses
+from biphasic.analysis.figures.losses import continued_losses, study_losses
 from biphasic.analysis.figures.rates import rates_of_arms, scores_by_learning_rate
 from biphasic.analysis.records import Curve, load_study
 
@@ -123,6 +123,22 @@ def test_long_curves_are_means_of_neighbours(records):
     assert len(points) == 120
     assert points[0].x == 3.0
     assert points[0].mean == pytest.approx(10.0 - 403 / 1000)
+
+
+def test_lines_of_a_panel_are_means_over_as_many_steps(records):
+    def trained(arm, num_steps):
+        steps = np.arange(1, num_steps + 1)
+        losses = 10.0 - steps / 1000
+        curve = Curve(steps, steps * 100, losses, np.zeros(num_steps, dtype=np.int64))
+        return replace(arm, training={"mlm": curve}, heldout={})
+
+    arms = (trained(records.arms[1], 360), trained(records.arms[2], 160))
+    [panel] = study_losses(replace(records, arms=arms)).panels
+    assert [len(each.points) for each in panel.series] == [120, 53]
+    for line in panel.series:
+        gaps = np.diff([point.x for point in line.points])
+        assert gaps.max() <= 4 * 100
+        assert gaps.min() >= 3 * 100
 
 
 def test_without_continued_training_the_figure_is_left_out(records):
