@@ -17,12 +17,8 @@ from biphasic.analysis.text import count, metric_name, points_cell, rate, trunca
 from biphasic.cli.options import echo
 from biphasic.config import parse_overrides
 from biphasic.errors import visible
-from biphasic.evaluation.evaluate import (
-    Evaluation,
-    evaluate_all,
-    known_convention,
-    task_from_text,
-)
+from biphasic.evaluation.evaluate import Evaluation, evaluate_all, known_convention
+from biphasic.evaluation.plan import task_from_text
 from biphasic.records import ZERO_SHOT, Convention
 from biphasic.study.run.run import default_workers
 from biphasic.study.spec.resolved import evaluation_text

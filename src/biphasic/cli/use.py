@@ -72,7 +72,7 @@ def finetune_command(
 ) -> None:
     """Fine-tune an encoder, keep the model with the best validation score, print scores."""
     from biphasic.config import parse_overrides
-    from biphasic.evaluation.evaluate import task_from_text
+    from biphasic.evaluation.plan import task_from_text
     from biphasic.export.finetuned.write import finetune
     from biphasic.study.run.run import default_workers
 

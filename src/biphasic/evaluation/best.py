@@ -11,13 +11,8 @@ from rich.console import Console
 
 from biphasic.analysis.scores.selection import best_run, grid_score
 from biphasic.errors import TrainingError
-from biphasic.evaluation.evaluate import (
-    Evaluation,
-    PlannedEvaluation,
-    compute_threads,
-    run_finetunings,
-    summarise,
-)
+from biphasic.evaluation.evaluate import Evaluation, compute_threads, run_finetunings, summarise
+from biphasic.evaluation.plan import PlannedEvaluation
 from biphasic.execution.display import job_bar
 from biphasic.progress import say_on
 from biphasic.records import ZERO_SHOT, ResultRecord

@@ -13,43 +13,30 @@ from rich.console import Console
 
 from biphasic.analysis.records import Outcome
 from biphasic.analysis.scores.runs import Estimate, estimate, scores_on_test, select
-from biphasic.config import nearest, parse_config, refuse_repeats
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import ConfigError, ModelError, StudyError
+from biphasic.config import nearest
+from biphasic.errors import ConfigError, StudyError
+from biphasic.evaluation.plan import plan_evaluation
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
-from biphasic.files import expanded, read_json, verify_folder
-from biphasic.model.checks.limits import ModelLimits, model_limits
+from biphasic.files import read_json, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.model.loading.hub import LocalModel, fetch_model
-from biphasic.progress import say_on
-from biphasic.records import ZERO_SHOT, Convention, ResultRecord, RunRecord, parse_record
+from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.gc.pins import record_pin
-from biphasic.study.inputs.continuation import check_state
-from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
+from biphasic.study.inputs.tasks import PlannedTask
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun
-from biphasic.study.paths import STORE
 from biphasic.study.plan.finished import missing_runs
 from biphasic.study.plan.plan import (
-    FinetuneGroup,
     by_training,
-    finetune_job,
-    plan_group,
-    refuse_lengths,
 )
 from biphasic.study.run.jobs import WORKER, load_job
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
-from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
-from biphasic.tasks.custom.task_file import load_task_file
-from biphasic.tasks.formats.folder import DESCRIPTION, read_description
+from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import TaskInfo
-from biphasic.tasks.source import split_source
-from biphasic.training.memory import tune_allocator
 
 
 @dataclass(frozen=True)
@@ -219,110 +206,6 @@ def known_convention(text: str) -> Convention:
     return cast(Convention, text)
 
 
-@dataclass(frozen=True)
-class PlannedEvaluation:
-    """An encoder and tasks, all checked, before anything is computed.
-
-    Attributes:
-        name: What progress displays call the encoder.
-        encoder: The encoder.
-        limits: What it can read.
-        tasks: The tasks.
-        finetuning: The grid.
-        store: Content store.
-    """
-
-    name: str
-    encoder: LocalModel
-    limits: ModelLimits
-    tasks: tuple[PlannedTask, ...]
-    finetuning: FinetuningConfig
-    store: Path
-
-    def group(self, evaluations: tuple[PlannedTask, ...]) -> FinetuneGroup:
-        """Return the fine-tunings that serve tasks with the same training."""
-        return plan_group(self.encoder.identity, evaluations, self.finetuning, name=self.name)
-
-    def job(self, group: FinetuneGroup) -> FinetuneJob:
-        """Return the job that does them."""
-        folder = self.encoder.folder
-        return finetune_job(group, store=self.store, tokenizer=folder, encoder=folder)
-
-
-def plan_evaluation(
-    model: Path | str,
-    tasks: Sequence[TaskConfig | Path | str],
-    *,
-    learning_rates: Sequence[float] | None,
-    seeds: Sequence[int] | None,
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
-    libraries: Sequence[str] | None,
-    revision: str | None,
-    root: Path | str,
-    console: Console,
-    shared: FinetuneProtocol | None = None,
-) -> PlannedEvaluation:
-    """Find an encoder and tasks, and check that they go together.
-
-    Arguments and errors as in `evaluate`; beside them `shared`, which holds where neither
-    `protocol` nor a task says otherwise.
-    """
-    tune_allocator()
-    store = Path(root).resolve() / STORE
-    say, encoder = say_on(console), fetch_model(model, revision=revision)
-    check_state(encoder, store, say=say)
-    grid = {"learning_rates": learning_rates, "seeds": seeds}
-    finetuning = parse_config(
-        FinetuningConfig,
-        {name: value for name, value in grid.items() if value is not None},
-        where="evaluate",
-    )
-    by_hand = _settings_of(protocol)
-    is_paper = protocol == PAPER
-    limits = model_limits(encoder.folder)
-
-    def protocol_of(task: TaskConfig, needed: Mapping[str, Any]) -> FinetuneProtocol:
-        return merge_protocol(
-            PAPER if is_paper else shared or FinetuneProtocol(),
-            needed,
-            {**by_hand, **task.protocol},
-            longest=limits.longest_input,
-        )
-
-    resolver = TaskResolver(
-        store=store,
-        libraries=None if libraries is None else tuple(libraries),
-        protocol_of=protocol_of,
-        is_paper=is_paper,
-        say=say,
-    )
-    chosen = tuple(t if isinstance(t, TaskConfig) else task_from_text(str(t)) for t in tasks)
-    try:
-        refuse_repeats("tasks", [task.name for task in chosen])
-    except ValueError as error:
-        raise ConfigError(f"evaluate: {error}") from None
-    tokenizer = TextTokenizer.load(encoder.folder)
-    _check_vocabulary(limits, tokenizer)
-    # All of them before any is read, which may take minutes.
-    outlines = [(task, *task_outline(task.origin)) for task in chosen]
-    refuse_lengths(
-        ((task.name, kind, protocol_of(task, needed)) for task, kind, needed in outlines),
-        tokenizer,
-        positions=limits.positions,
-    )
-    planned = resolver.build(chosen)
-    every = (*planned, *(task.training for task in planned))
-    refuse_lengths(
-        ((task.info.name, task.info.kind, task.protocol) for task in every),
-        tokenizer,
-        positions=limits.positions,
-    )
-    name = Path(model).name or encoder.folder.name
-    # A state's folder is called by its identity, which is long.
-    name = name[:12] if name == encoder.identity else name
-    return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
-
-
 def run_finetunings(
     job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
 ) -> None:
@@ -377,55 +260,6 @@ def compute_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _settings_of(
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
-) -> dict[str, Any]:
-    """Return what was set by hand: it goes before what tasks ask for."""
-    if isinstance(protocol, FinetuneProtocol):
-        return protocol.model_dump(include=protocol.model_fields_set)
-    return {} if protocol is None or protocol == PAPER else dict(protocol)
-
-
-def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a model and its tokenizer belong together.
-
-    Raises:
-        ModelError: The tokenizer has more entries than the model.
-    """
-    if tokenizer.vocab_size > limits.num_embeddings:
-        raise ModelError(
-            f"the tokenizer has {tokenizer.vocab_size} entries, the model only "
-            f"{limits.num_embeddings}; they do not belong together"
-        )
-
-
-def task_from_text(text: str) -> TaskConfig:
-    """Return the task that people mean by one word: a name, a path, or `KIND:PATH`.
-
-    It is called as what it is, or as its file or folder.
-
-    Raises:
-        ConfigError: It is neither a path nor a known name.
-    """
-    kind, path = split_source(text)
-    place = expanded(path)
-    is_name = kind is None and not place.exists() and not place.suffix
-    settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
-    if kind == ZERO_SHOT:
-        # Beside the same data with fine-tuning.
-        settings["name"] += f"-{ZERO_SHOT}"
-    return parse_config(TaskConfig, settings, where=f"task '{text}'")
-
-
-def _name_of(place: Path) -> str:
-    """Return what a task file or folder calls its task."""
-    if place.suffix in {".yaml", ".yml"}:
-        return load_task_file(place).name
-    if (place / DESCRIPTION).is_file():
-        return read_description(place).name
-    return place.resolve().name
 
 
 def summarise(

@@ -19,7 +19,8 @@ from transformers import (
 import biphasic
 from biphasic.data.tokens.tokenizer import train_tokenizer
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
-from biphasic.evaluation.evaluate import evaluate, evaluate_all, plan_evaluation
+from biphasic.evaluation.evaluate import evaluate, evaluate_all
+from biphasic.evaluation.plan import plan_evaluation
 from biphasic.export.cards.provenance import corpora_of
 from biphasic.export.source import open_source
 from biphasic.study import api

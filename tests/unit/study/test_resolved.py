@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from biphasic.config import load_config
-from biphasic.evaluation.evaluate import task_from_text
+from biphasic.evaluation.plan import task_from_text
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.resolved import evaluation_text, study_text
 from biphasic.training.recipe import Recipe

@@ -22,7 +22,8 @@ from biphasic.evaluation.best import (
     finetune_grid,
     score_grid,
 )
-from biphasic.evaluation.evaluate import Evaluation, plan_evaluation
+from biphasic.evaluation.evaluate import Evaluation
+from biphasic.evaluation.plan import plan_evaluation
 from biphasic.execution.slots import check_cores
 from biphasic.export.cards.finetuned import write_fitted_card
 from biphasic.export.finetuned.check import (
