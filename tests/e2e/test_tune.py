@@ -159,7 +159,7 @@ def test_a_changed_list_runs_what_is_new_and_goes_on_beyond_its_edge(copied):
 
 def test_only_lost_trunks_leave_the_file_as_it_is(copied):
     before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm was lost"):
+    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm diverged"):
         tune(copied.file, copied.root, HOPELESS, extend=False)
     assert copied.file.read_bytes() == before
 
@@ -168,11 +168,11 @@ def test_what_fails_otherwise_is_no_divergence(copied, monkeypatch):
     class Outcome:
         num_executed = 0
         is_stopped = False
-        set_aside = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
+        failed = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
 
     monkeypatch.setattr(tune_module, "run_study", lambda *_, **__: Outcome)
     before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match=r"nothing was chosen; run again .* no space left"):
+    with pytest.raises(StudyError, match=r"no rate was chosen; .* retry: .* no space left"):
         tune(copied.file, copied.root, 2e-3)
     assert copied.file.read_bytes() == before
     lost = json.loads((copied.root / "mini-tune/lost.json").read_text())
@@ -201,7 +201,7 @@ def test_the_command_prints_losses_and_the_difference(copied, cli):
     )  # fmt: skip
     assert code == 0
     assert out.count("<- chosen") == 2
-    assert "the choice is the highest rate that was tried" in out
+    assert "the chosen rate is the highest one tried" in out
     assert "+tuned_rates:" in out
     assert copied.file.read_text() == TEXT
     assert "tuned_rates:" in copied.file.with_name("tuned.yaml").read_text()

@@ -258,7 +258,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     for part in (folders.train, folders.heldout):
         echo(_counts(part))
     if progress is None:
-        echo("built before; nothing to do")
+        echo("already built; nothing to do")
     elif progress.num_found:
         echo(f"{progress.num_found} shards reused from an interrupted build")
     else:
@@ -269,7 +269,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
 
 
 def _left_out(folder: Path) -> Iterator[str]:
-    """Yield what was left out of each source, and why."""
+    """Yield the number of skipped documents of each source, by reason."""
     from biphasic.data.building.build import read_record
 
     record = read_record(folder)
@@ -280,7 +280,7 @@ def _left_out(folder: Path) -> Iterator[str]:
             if count
         ]
         if reasons:
-            yield f"{name}: documents left out: {', '.join(reasons)}"
+            yield f"{name}: documents skipped: {', '.join(reasons)}"
     for source in record["origin"]["sources"]:
         if source.get("num_ignored"):
             yield (

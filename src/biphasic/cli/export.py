@@ -20,7 +20,7 @@ def export_command(
             metavar="STATE", help="Folder of a state or of a transformers model, or a hub id."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Folder to make.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     format: Annotated[
         str,
         typer.Option(

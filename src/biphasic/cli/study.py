@@ -181,8 +181,8 @@ def study_jobs(
     names = {item.id for item in items}
     for item in items:
         save_job(item.make())
-        needs = item.needs if item.needs in names else "-"
-        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+        dependency = item.needs if item.needs in names else "-"
+        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{dependency}\t{item.label}")
     if not items:
         return
     last = ReportJob.of(study)

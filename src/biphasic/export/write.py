@@ -87,7 +87,7 @@ def export_model(
     source = open_source(model, revision=revision)
     inputs = export_inputs(source.identity, **vars(settings))
     if find_made(out, inputs):
-        say(f"{out}: made before from the same model and settings; nothing to do")
+        say(f"{out}: already made from the same model and settings; nothing to do")
         return out
     if format != "onnx":
         with new_folder(out) as partial:

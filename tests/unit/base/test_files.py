@@ -229,11 +229,11 @@ def test_remove_partials_spares_what_is_whole(tmp_path, sealed):
         (lambda f: f.unlink(), "weights.bin: missing; "),
         (
             lambda f: f.write_bytes(f.read_bytes()[:-1]),
-            "weights.bin: truncated or grown (255 bytes, expected 256); ",
+            "weights.bin: wrong size (255 bytes, expected 256); ",
         ),
         (
             lambda f: f.write_bytes(f.read_bytes() + b"x"),
-            "weights.bin: truncated or grown (257 bytes, expected 256); ",
+            "weights.bin: wrong size (257 bytes, expected 256); ",
         ),
         (
             lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]),
@@ -296,7 +296,7 @@ def test_json_that_cannot_be_read_is_named(tmp_path, text):
 def test_an_object_is_asked_for_by_name(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises(DataError, match="expected one JSON object"):
+    with pytest.raises(DataError, match="expected a JSON object"):
         read_json_object(path)
 
 

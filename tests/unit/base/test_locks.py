@@ -281,7 +281,7 @@ def test_what_stands_in_the_way_is_named(path, tmp_path):
         lock(path).__enter__()
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(DataError, match="a file stands there"):
+    with pytest.raises(DataError, match="is a file, not a folder"):
         locked_folder(file, remedy="").__enter__()
 
 

@@ -69,7 +69,7 @@ def test_build_tells_what_it_made(text, build):
         "raise heldout_fraction, or add more text",
     ]
     assert build("one") == (
-        "\n".join([*lines[:2], "built before; nothing to do", lines[3], ""]),
+        "\n".join([*lines[:2], "already built; nothing to do", lines[3], ""]),
         "",
     )
 
@@ -142,7 +142,7 @@ def test_build_tells_what_it_left_out(run, tmp_path):
         "--vocab-size", "300", "--workers", "1", "--deduplicate",
     )  # fmt: skip
     assert code == 0, err
-    assert f"{tmp_path.name}: documents left out: 1 duplicate, 1 empty\n" in out
+    assert f"{tmp_path.name}: documents skipped: 1 duplicate, 1 empty\n" in out
     assert f"{tmp_path.name}: 1 files skipped" in out
 
 

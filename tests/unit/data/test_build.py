@@ -468,7 +468,7 @@ def test_special_tokens_in_the_text_are_counted_and_told(
 def test_what_stands_at_the_folder_is_no_traceback(tmp_path, files, configure):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file/below"):
-        with pytest.raises(DataError, match="a file stands there"):
+        with pytest.raises(DataError, match="is a file, not a folder"):
             build(configure(files / "big.jsonl"), folder)
     build(configure(files / "big.jsonl"), tmp_path / "c")
     for damaged in ("[]", "{}", "3"):

@@ -176,7 +176,7 @@ def test_more_documents_than_a_batch_of_the_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "problem"),
     [
-        (lambda content: content[:-1], "truncated or grown"),
+        (lambda content: content[:-1], "wrong size"),
         (lambda content: bytes([content[0] ^ 1]) + content[1:], "damaged"),
         (None, "missing"),
     ],

@@ -255,7 +255,7 @@ def test_weights_of_an_earlier_run_are_made_again_bit_by_bit(one_thread, make, t
         console=Console(file=told, width=400),
     )
     assert "2 runs, 2 of them done before" in told.getvalue()
-    assert "it is done once more" in told.getvalue()
+    assert "repeating it" in told.getvalue()
     assert "other scores" not in told.getvalue()
     assert again.record == made.record
     first, second = (load_file(x.folder / "model.safetensors") for x in (made, again))
@@ -284,7 +284,7 @@ def test_the_same_again_is_done(make, monkeypatch):
     model = made.folder.parent / "eurobert"
     found = finetune(model, task_of(made), made.folder, protocol=PROTOCOL, **again)
     assert found == made
-    assert "made before from the same" in again["console"].file.getvalue()
+    assert "already made from the same" in again["console"].file.getvalue()
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
     with pytest.raises(ConfigError, match="made from another model, text or settings"):
         finetune(model, task_of(made), made.folder, protocol=PROTOCOL, seeds=[1], **again)

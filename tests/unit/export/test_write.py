@@ -286,7 +286,7 @@ class TestBadInput:
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         said: list[str] = []
         assert export_model(state, out, format="sentence-transformers", say=said.append) == out
-        assert said == [f"{out}: made before from the same model and settings; nothing to do"]
+        assert said == [f"{out}: already made from the same model and settings; nothing to do"]
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
     def test_output_is_of_something_else(self, made: tuple[Path, Path, list[str]]) -> None:

@@ -101,7 +101,7 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
     ]
     assert everything(root) == before
     text = "\n".join(cleaning_lines(found, deleted=False))
-    assert "nothing was deleted; --delete does it" in text
+    assert "nothing was deleted; add --delete" in text
     [state] = (item for item in found.items if item.kind == "states")
     assert state.num_bytes == sum(
         path.stat().st_size for path in state.path.rglob("*") if path.is_file()
@@ -279,7 +279,7 @@ def test_nothing_is_deleted_while_anybody_works(root, store):
     fake_state(store, "useless")
     with (
         lock_work(store, "pretraining"),
-        pytest.raises(LockedError, match=f"somebody works here .*process {os.getpid()}"),
+        pytest.raises(LockedError, match=f"another process works here .*process {os.getpid()}"),
     ):
         clean(root, delete=True)
     assert is_complete(store / "states/useless")
@@ -344,9 +344,9 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, pr
     found = clean(root)
     assert names(found) == sorted([*states[1:], *results[1:]])
     text = "\n".join(cleaning_lines(found, deleted=False))
-    assert "corpora and tasks are left alone: one: corpus" in text
+    assert "corpora and tasks are kept: one: corpus" in text
     write_record(root / "one", state=states[0], result=results[0], settings_sha256="other")
-    with pytest.raises(StudyError, match="cannot be told"):
+    with pytest.raises(StudyError, match="cannot plan this study"):
         clean(root)
 
 

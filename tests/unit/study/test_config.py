@@ -96,7 +96,7 @@ def recipe(**changes):
         ),
         (
             {"arms": [{"steps": 8, "phases": [{"objective": "clm", "share": float("nan")}]}]},
-            "phases.0: expected a number of steps, or a share of them (got nan)",
+            "phases.0: expected a number of steps or a share (got nan)",
         ),
         (
             {"compute": {"processes": 16}},

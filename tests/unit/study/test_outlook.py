@@ -69,8 +69,8 @@ def summed(store, **changes):
 def test_stand_ins_say_so_and_depend_on_what_is_described(tmp_path):
     one = looked(tmp_path)
     assert any("hf:owner/text, not tokenised" in note for note in one.assumed)
-    assert any("owner/model, taken to have 128,256" in note for note in one.assumed)
-    assert any("msmarco, nq, pydocs-sc, not made" in note for note in one.assumed)
+    assert any("owner/model, assumed to have 128,256" in note for note in one.assumed)
+    assert any("msmarco, nq, pydocs-sc, not built" in note for note in one.assumed)
     assert looked(tmp_path, name="other", title="T").plan.points == one.plan.points
     other = looked(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
     states = [[point.state for point in each.plan.points] for each in (one, other)]
@@ -112,7 +112,7 @@ def test_recipes_begin_with_one_finished_model(tmp_path):
         {"name": name, "recipe": {"model": {"pretrained": f"owner/{name}"}}, "phases": [clm(4)]}
         for name in ("a", "b")
     ]
-    with pytest.raises(DataError, match="the same finished model"):
+    with pytest.raises(DataError, match="different pretrained models; a study can use only one"):
         looked(tmp_path, arms=arms, evaluation_points=[])
     found = summed(tmp_path, arms=arms[:1], evaluation_points=[])
     assert found.shared.flops is None
@@ -184,7 +184,7 @@ def test_words_and_json_have_the_same_numbers(tmp_path):
     preview = looked(tmp_path)
     summary = summarise_plan("s", preview, tmp_path)
     text = "\n".join(plan_lines(summary, preview.plan, rate=1e12, example_tokens=64))
-    assert "3 final models + 1 on the way = 4 checkpoints to evaluate" in text
+    assert "3 final models + 1 intermediate = 4 checkpoints to evaluate" in text
     assert "16 trainings, 24 evaluations" in text
     assert "6 of them new, after step 4" in text
     assert "8 evaluations reuse a training of another task" in text
@@ -227,14 +227,14 @@ def differences(one, other):
 
 def test_equal_studies_have_no_difference(tmp_path):
     lines = differences(looked(tmp_path), looked(tmp_path, title="T"))
-    assert lines == ["both plan the same", "shared: 4 evaluated states"]
+    assert lines == ["both studies plan the same", "shared: 4 evaluated states"]
 
 
 def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
     arms = [{"name": "clm", "phases": [clm(12)]}, *RAW["arms"][1:]]
     lines = differences(looked(tmp_path), looked(tmp_path, arms=arms))
-    assert lines[0].startswith("clm: parts after step 8: learning_rate: 0.00066")
-    assert lines[1] == "  set otherwise: phases.0.steps: 10 -> 12"
+    assert lines[0].startswith("clm: differs after step 8: learning_rate: 0.00066")
+    assert lines[1] == "  settings: phases.0.steps: 10 -> 12"
     assert "only A: 2 steps of training" in lines
     assert "only B: 4 steps of training" in lines
     assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
@@ -246,16 +246,16 @@ def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on
     preview = preview_study(study(tasks=tasks), tmp_path)
     sizes = {task.info.name: task.training.protocol.batch_size for task in preview.plan.tasks}
     assert sizes == {"nq": 8, "mldr": 16}
-    assert "tasks: nq, msmarco, mldr, not made here yet" in preview.assumed
+    assert "tasks: nq, msmarco, mldr, not built here yet" in preview.assumed
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"seeds": {"init_seed": 1}}, "parts from the beginning: init_seed: 0 -> 1"),
-        ({"seeds": {"data_seed": 1}}, "parts after step 0: data_seed: 0 -> 1"),
-        ({"seeds": {"mask_seed": 1}}, "parts after step 4: objective.mask_seed: 0 -> 1"),
-        ({"optimizer": {"beta2": 0.9}}, "parts after step 0: optimizer.beta2: 0.95 -> 0.9"),
+        ({"seeds": {"init_seed": 1}}, "differs from the beginning: init_seed: 0 -> 1"),
+        ({"seeds": {"data_seed": 1}}, "differs after step 0: data_seed: 0 -> 1"),
+        ({"seeds": {"mask_seed": 1}}, "differs after step 4: objective.mask_seed: 0 -> 1"),
+        ({"optimizer": {"beta2": 0.9}}, "differs after step 0: optimizer.beta2: 0.95 -> 0.9"),
     ],
 )
 def test_why_arms_part_is_told(tmp_path, change, expected):

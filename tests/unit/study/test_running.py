@@ -197,5 +197,5 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
 def test_what_the_system_refuses_is_said_with_its_place_and_a_remedy():
     assert os_error_text(OSError(13, "Permission denied", "/a/b")) == "/a/b: Permission denied"
     full = os_error_text(OSError(28, "No space left on device", "/a/b"))
-    assert full.startswith("/a/b: No space left on device; make room")
+    assert full.startswith("/a/b: No space left on device; free space")
     assert os_error_text(OSError("odd")) == "odd"

@@ -241,7 +241,7 @@ def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monke
     assert find_study(None, root) == (folder, None)
     with pytest.raises(DataError, match=r"did you mean 'one'\?"):
         find_study("ono", root)
-    with pytest.raises(DataError, match="none was run there"):
+    with pytest.raises(DataError, match="no studies"):
         find_study(None, tmp_path / "nowhere")
     shutil.copytree(folder, root / "two")
     with pytest.raises(DataError, match="name one of one, two"):
@@ -413,7 +413,7 @@ def test_cleaning_by_command(root, cli):
     code, out, _ = cli("study", "clean", "--root", root)
     assert code == 0
     assert "useless" in out
-    assert "--delete does it" in out
+    assert "add --delete to delete" in out
     assert (root / "store/states/useless").is_dir()
     code, out, _ = cli("study", "clean", "--root", root, "--delete")
     assert (code, "deleted:" in out) == (0, True)

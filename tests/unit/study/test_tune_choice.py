@@ -68,5 +68,5 @@ def test_what_is_no_list_of_rates_is_refused(text):
 
 
 def test_a_rate_twice_is_refused():
-    with pytest.raises(ConfigError, match="a rate is given twice"):
+    with pytest.raises(ConfigError, match="lists a rate twice"):
         parse_rates("1e-3,0.001")

@@ -132,7 +132,7 @@ def test_a_share_is_a_share(share):
 def test_a_study_without_a_rate_to_tune_is_refused():
     config = study(arm("untrained"), arm("own", CLM | FULL | {"learning_rate": OWN}))
     with pytest.raises(
-        ConfigError, match=r"no arm has a rate to tune .*'own': its first phase has"
+        ConfigError, match=r"no arm has a rate to tune .*'own': its first phase sets"
     ):
         plan_tuning(config, 0.1)
 
@@ -146,7 +146,7 @@ def test_a_name_without_room_is_refused():
 def test_trunks_too_short_for_their_objective_are_refused_with_the_remedy():
     config = study(arm("turns", {**TURNS, "every": 50} | FULL))
     tuning = plan_tuning(config, 0.1)
-    with pytest.raises(ConfigError, match="a larger --share makes them longer"):
+    with pytest.raises(ConfigError, match="give a larger --share"):
         trial_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
 
 
@@ -161,7 +161,7 @@ def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate
         "paper-tune: 15 trials of 4,200 steps (10 % of 42,000), 200 of them warm-up and 200 decay"
     )
     assert any(
-        "left as they are: later phases with a learning_rate of their own" in line for line in lines
+        "not tuned: later phases that set learning_rate themselves" in line for line in lines
     )
     assert any(line.startswith("in all 63,000 steps, 148,635.6M tokens") for line in lines)
     assert not list(tmp_path.iterdir())

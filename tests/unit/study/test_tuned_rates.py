@@ -127,7 +127,7 @@ def test_objectives_of_several_parts_have_rates_too():
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 are for the same model and phase"),
+        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 have the same model and phase"),
         ([{**RATES[0], "peak": 0}], "tuned_rates.0.peak: input should be greater than 0 (got 0)"),
         ([{**RATES[0], "model": "picoo"}], "unknown value 'picoo' (did you mean 'pico'?)"),
         (
