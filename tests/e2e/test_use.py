@@ -43,7 +43,7 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     code, out, err = cli(*arguments, "--workers", "2", "--out", "sorter")
     assert code == 0, err
     assert "reviews: 2 runs, 0 of them finished; each has about 10 steps of 16" in err
-    assert "24 examples read 5 times" in err
+    assert "reads 24 examples 5 times" in err
     assert "repeating it" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
     assert "sorter: loads with AutoModelForSequenceClassification" in out

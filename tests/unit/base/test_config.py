@@ -207,8 +207,8 @@ def test_override_takes_yaml_values(path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("title", "--set title: expected KEY=VALUE"),
-        ("=3", "--set =3: expected KEY=VALUE"),
+        ("title", "--set title: expected KEY=VALUE, e.g. recipe.model=micro"),
+        ("=3", "--set =3: expected KEY=VALUE, e.g. recipe.model=micro"),
         ("title=[", "--set title=[: the value is not valid YAML"),
         ("title.a=1", "--set title.a=1: 'title' is a value, not a group of settings"),
         ("numbers.0.a=1", "--set numbers.0.a=1: '0' is a value, not a group of settings"),

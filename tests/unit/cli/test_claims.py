@@ -72,8 +72,8 @@ def test_the_other_convention_changes_what_it_says(run) -> None:
     assert out.startswith("C23, true: ")
     assert "against: " not in out
     assert (
-        "Intervals are 95 % with Student's t (convention 'standard'). What the convention decides: "
-        "C23 is partly by 1.96 standard errors and true by Student's t."
+        "Intervals are 95 % with Student's t (convention 'standard'). Verdicts that depend on the "
+        "convention: C23 is partly by 1.96 standard errors and true by Student's t."
     ) in out
     _, paper, _ = run("--paper", "--only", "C23")
     assert paper.startswith("C23, partly: ")
@@ -137,7 +137,7 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
             for c in check["comparisons"]]  # fmt: skip
     assert told
     assert set(told) == {None}
-    assert "the data cannot tell apart: " in out
+    assert "no clear difference between: " in out
     out = run(study, "--only", "C18")[1]
     assert "A star marks a clear difference" in out
     assert "do not overlap" not in out

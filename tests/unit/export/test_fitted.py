@@ -254,7 +254,7 @@ def test_weights_of_an_earlier_run_are_made_again_bit_by_bit(one_thread, make, t
         root=made.folder.parent / "root",
         console=Console(file=told, width=400),
     )
-    assert "2 runs, 2 of them done before" in told.getvalue()
+    assert "2 runs, 2 of them finished" in told.getvalue()
     assert "repeating it" in told.getvalue()
     assert "other scores" not in told.getvalue()
     assert again.record == made.record

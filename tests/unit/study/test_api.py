@@ -224,7 +224,7 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
     with pytest.raises(ConfigError, match="change the settings of the recipe"):
         pretrain(RECIPE, overrides=["max_seqlen=64"], root=tmp_path, console=quiet)
     study = StudyConfig.model_construct(name="a")
-    with pytest.raises(ConfigError, match=r"overrides: for a file; .*change the study itself"):
+    with pytest.raises(ConfigError, match="change the settings of the study"):
         api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
     with pytest.raises(ConfigError, match=r"nowhere: no such file"):
         pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, console=quiet)
