@@ -78,7 +78,7 @@ def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():
     assert "2 fine-tuning seeds" in interval_note(scores)
     assert "do not cover pretraining variance" in interval_note(scores)
     assert interval_note(over_pretraining(scores)) == (
-        "Intervals: 95 % over 2 to 3 pretraining runs (Student's t), each of them the mean of its "
+        "Intervals: 95 % over 2 to 3 pretraining runs (Student's t); each run is the mean of its "
         "fine-tuning seeds."
     )
 

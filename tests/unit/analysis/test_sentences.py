@@ -44,7 +44,7 @@ def test_a_family_and_an_undecided_difference_are_told():
     found = family_of(made_scores(by_model), "d").with_best[0]
     sentence = comparison_sentence(found)
     assert "corrected for 6 comparisons" in sentence
-    assert sentence.endswith("the data cannot tell them apart.")
+    assert sentence.endswith("there is no clear difference.")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_floor_counts_the_family():
 def test_the_detectable_difference_is_in_points():
     # Deviation of 1..5 is sqrt(2.5) = 1.5811; times 1.6820 is 2.66.
     assert detectable_sentence(compare(FIVE)) == (
-        "With 5 seeds a difference of 2.66 points would have been found four times in five, "
+        "With 5 seeds, a difference of 2.66 points would be detected four times in five, "
         "without correction."
     )
     assert detectable_sentence(compare({"a": [1.0], "b": [0.5]})) == ""
@@ -179,6 +179,6 @@ def test_an_interval_wider_than_the_scale_is_no_number():
     found = compare({"a": [40.0, 90.0], "b": [60.0, 61.0]})
     assert found.difference.half_width > 100
     assert comparison_sentence(found) == (
-        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): the data "
-        "cannot tell them apart."
+        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): there "
+        "is no clear difference."
     )

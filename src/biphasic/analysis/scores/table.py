@@ -245,12 +245,12 @@ def score_of_grid(
     )
 
 
-def in_percent(found: Estimate | None) -> Estimate | None:
+def in_percent(estimate: Estimate | None) -> Estimate | None:
     """Convert an estimate of shares to percentage points."""
-    if found is None:
+    if estimate is None:
         return None
-    half_width = None if found.half_width is None else PERCENT * found.half_width
-    return Estimate(PERCENT * found.mean, half_width, found.num_seeds)
+    half_width = None if estimate.half_width is None else PERCENT * estimate.half_width
+    return Estimate(PERCENT * estimate.mean, half_width, estimate.num_seeds)
 
 
 def with_averages(scores: Scores) -> Scores:
@@ -292,9 +292,9 @@ def at_one_rate(scores: Scores) -> Scores:
     for key, score in scores.cells.items():
         if score.at_one_rate is not None:
             by_seed = dict(score.at_one_rate)
-            found = estimate([*by_seed.values()], convention=scores.convention)
+            estimated = estimate([*by_seed.values()], convention=scores.convention)
             cells[key] = dataclasses.replace(
-                score, estimate=found, by_seed=by_seed, num_rates=score.num_rates and 1
+                score, estimate=estimated, by_seed=by_seed, num_rates=score.num_rates and 1
             )
     return dataclasses.replace(scores, cells=cells, examples=None)
 
@@ -326,5 +326,5 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
     )
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, set | frozenset) else value == wanted
+def _fits(value: Any, expected: Any) -> bool:
+    return value in expected if isinstance(expected, set | frozenset) else value == expected

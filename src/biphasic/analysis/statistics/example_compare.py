@@ -99,9 +99,9 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
         In the order of `itertools.combinations`; NaN where examples of a pair are unknown.
     """
     members = scores.members(dataset)
-    found = _of_sum([_member_errors(scores, models, dataset, each.name) for each in members])
-    examples, shared = (part / len(members) ** 2 for part in (found.examples, found.shared))
-    return CrossedErrors(examples, shared, found.num_examples)
+    errors = _of_sum([_member_errors(scores, models, dataset, member.name) for member in members])
+    examples, shared = (part / len(members) ** 2 for part in (errors.examples, errors.shared))
+    return CrossedErrors(examples, shared, errors.num_examples)
 
 
 _Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
@@ -173,10 +173,10 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
             scores.influences[key] = _read(scores, model, dataset)
         except DataError as error:
             scores.influences[key] = error
-    found = scores.influences[key]
-    if isinstance(found, DataError):
-        raise DataError(str(found))
-    return found
+    known = scores.influences[key]
+    if isinstance(known, DataError):
+        raise DataError(str(known))
+    return known
 
 
 def _read(scores: Scores, model: str, dataset: str) -> CellInfluences:

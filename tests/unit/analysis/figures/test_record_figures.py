@@ -144,7 +144,7 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
 def test_without_continued_training_the_figure_is_left_out(records):
     found = {each.name: each for each in record_figures(records)}
     assert isinstance(found["learning-rate"], Chart)
-    assert "after its end" in found["continued-losses"].reason
+    assert "no finished model was continued" in found["continued-losses"].reason
     bare = continued(records, "mlm")
     arms = tuple(replace(arm, training={}, heldout={}) for arm in bare.arms)
     assert "logged" in continued_losses(replace(bare, arms=arms)).reason

@@ -171,13 +171,13 @@ def test_figure_10_puts_models_where_their_flops_are():
     [
         (scores_by_size, lambda m: m.size == "small", "two model sizes"),
         (scores_by_size, lambda m: (m.size, m.objective) in {("small", "MLM"), ("large", "CLM")},
-         "trained at two sizes"),
+         "at two model sizes"),
         (scores_by_mask_rate, lambda m: m.mask_rate != 0.2, "two masking rates"),
-        (scores_by_step, lambda m: m.is_final, "two steps or more"),
+        (scores_by_step, lambda m: m.is_final, "two intermediate steps or more"),
         (scores_by_clm_share, lambda m: m.objective != "CLM+MLM", "CLM then MLM"),
         (mask_rate_sensitivity, lambda m: not m.name.endswith("200-200-at-20"),
          "both at two masking rates"),
-        (continued_at_one_budget, lambda m: not m.continued_steps, "trained on after its end"),
+        (continued_at_one_budget, lambda m: not m.continued_steps, "no finished model"),
         (continued_at_one_budget, lambda m: m.start != "CLM", "two starting models"),
         (continued_by_budget, lambda m: m.continued_steps != 50, "two different numbers"),
         (scores_by_flops, lambda m: m.name == "small-clm", "FLOPs"),
@@ -211,8 +211,8 @@ def test_models_of_like_factors_are_points_of_their_own_and_said_to_be():
     [series] = [s for s in chart.panels[0].series if s.label == "CLM"]
     at_small = sorted(point.model for point in series.points if point.x == 0.0)
     assert at_small == ["small-clm", "twin"]
-    assert "points of their own" in chart.caption
-    assert "points of their own" not in scores_by_size(grid_scores()).caption
+    assert "several models share a position" in chart.caption
+    assert "several models share a position" not in scores_by_size(grid_scores()).caption
 
 
 def test_every_dataset_can_have_its_panel():

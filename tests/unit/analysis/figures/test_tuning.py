@@ -73,7 +73,7 @@ def test_the_figure_shows_choices_lost_trunks_and_what_lies_beyond_the_edge():
     assert "Held-out MLM at 40 %" in told
     assert "nano-clm: 0.002" in told
     assert "micro-clm: none" in told
-    assert told.count("lost") == 3
+    assert told.count("diverged") == 3
     assert "31" in told.split()
 
 
