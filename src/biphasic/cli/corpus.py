@@ -149,7 +149,10 @@ def corpus_inspect(
 
 @corpus_app.command("verify")
 def corpus_verify(folder: Folder) -> None:
-    """Check every file's hash and the consistency of all parts; exit code 2 if damaged."""
+    """Verify the hashes and the consistency of a corpus.
+
+    The exit code is 2 if it is damaged.
+    """
     from biphasic.data.building.verify import verify_build, verify_corpus
 
     for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
@@ -164,7 +167,10 @@ def corpus_merge(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
 ) -> None:
-    """Merge corpora of one tokenizer: training with training, held-out with held-out."""
+    """Merge corpora that have the same tokenizer.
+
+    Training splits are merged with training splits, held-out splits with held-out splits.
+    """
     from biphasic.data.building.merge import merge_builds, merge_corpora
     from biphasic.errors import ConfigError
 
