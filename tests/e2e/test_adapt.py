@@ -128,7 +128,7 @@ def built(cli, tmp_path, text) -> Path:
 
 
 @pytest.mark.usefixtures("unexported")
-def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
+def test_a_state_continues_its_own_run(cli, adapt, built, tmp_path):
     """New rows, the same optimizer: the very state that one run with two phases has."""
     schedule = "{peak: 2.0e-3, warmup_steps: 1, decay_steps: 2}"
     recipe = (
@@ -286,7 +286,7 @@ def test_the_corpus_must_be_made_with_the_models_tokenizer(decoder, adapt, built
     assert "token" in err.splitlines()[-1]
 
 
-def test_help_tells_the_defaults(cli):
+def test_help_has_the_defaults(cli):
     code, out, _ = cli("adapt", "--help")
     assert code == 0
     for option in ("--mlm-probability", "--learning-rate", "--warmup-steps", "--out"):

@@ -133,7 +133,7 @@ def test_bad_input_is_one_line(cli, place, monkeypatch, arguments, message):
     ]
 
 
-def test_who_encodes_by_a_decoder_that_never_saw_both_ways_is_told(cli, place, monkeypatch):
+def test_encoding_with_an_unadapted_decoder_warns(cli, place, monkeypatch):
     monkeypatch.chdir(place)
     (place / "one.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
     code, _, err = cli("encode", "model", "one.txt", "--out", "one.npy")

@@ -70,7 +70,7 @@ def pair(first: float | tuple[float, float], second: float | tuple[float, float]
         ((70, 1), (72.1, 1), "not significantly lower", False),
     ],
 )
-def test_how_one_score_stands_to_another(first, second, expect, answer) -> None:
+def test_relations_of_two_scores(first, second, expect, answer) -> None:
     found = held(pair(first, second), lambda table: table.compare(MLM, CLM, expect))
     assert found == [answer]
 
@@ -125,7 +125,7 @@ def test_the_middle_is_one_of_the_levels(rates, middle) -> None:
     assert f"middle masking rate: {middle}" in result.bound
 
 
-def test_a_difference_says_which_side_is_missing() -> None:
+def test_a_difference_reports_the_missing_side() -> None:
     scores = pair(70.0, 60.0)
     for of, minus, missing in (
         (MIX, MLM, "no objective CLM+MLM"),
@@ -314,7 +314,7 @@ def test_how_many_must_hold(hold, counts, answer) -> None:
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3), st.sampled_from(
     [{}, {"at_least": 2}, {"at_least": 1 / 2}, {"at_most": 2}, {"at_most": 1 / 3}]
 ))  # fmt: skip
-def test_an_answer_stands_whatever_the_unknown_ones_turn_out_to_be(
+def test_an_answer_does_not_depend_on_unknown_comparisons(
     num_true: int, num_false: int, num_unknown: int, hold: Any
 ) -> None:
     found = holds((num_true, num_false, num_unknown), **hold)
@@ -348,7 +348,7 @@ def test_a_weaker_form_decides_between_partly_and_false() -> None:
     assert ask(pair(69, 70), strong, weak).verdict == "false"
 
 
-def test_a_claim_may_have_checks_of_its_own_on_the_tidy_table() -> None:
+def test_a_claim_may_have_custom_checks_on_the_tidy_table() -> None:
     def question(table: Table) -> Check:
         frame = table.frame()
         wins = frame.groupby("task")["mean"].max() > 69
@@ -476,7 +476,7 @@ def test_the_paper_s_file_has_every_claim_once_with_its_place() -> None:
     assert all(claim.source for claim in claims)
 
 
-def test_a_check_that_its_weaker_form_repeats_is_told_as_both() -> None:
+def test_a_check_repeated_in_the_weaker_form_is_printed_in_both() -> None:
     def again(table: Table) -> Check:
         return table.compare(MLM, CLM, "higher", weaker=True)
 

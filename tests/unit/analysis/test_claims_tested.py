@@ -59,7 +59,7 @@ def pair(mlm: list[float], clm: list[float]) -> Scores:
     return table({("mlm", "SC"): mlm, ("clm", "SC"): clm}, *infos)
 
 
-def test_two_seeds_say_nothing_where_the_report_says_nothing() -> None:
+def test_two_seeds_decide_nothing_as_in_the_report() -> None:
     """81.90 ± 11.09 against 82.25 ± 15.53."""
     scores = pair([81.03, 82.77], [81.03, 83.47])
     (found,) = family_of(scores, "SC").with_best

@@ -98,7 +98,7 @@ def test_an_unfinished_run_and_one_that_others_have_are_named(tmp_path):
     assert scores.get("m", "MNLI").by_seed == {0: pytest.approx(50.0), 1: pytest.approx(80.0)}
 
 
-def test_runs_there_twice_count_once_if_alike_and_not_at_all_if_not(tmp_path):
+def test_duplicate_runs_count_once_if_equal_and_are_skipped_if_not(tmp_path):
     write_cell(tmp_path, "m/sc/MNLI", {"1e-4": [0.6, 0.8, 0.7]})
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 0, 0.9, 0.6)
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 1, 0.9, 0.9)

@@ -106,7 +106,7 @@ def sure_on_one_task(tmp_path):
     return loaded(tmp_path, arms=ARMS[:2], tasks=TASKS[:2], learning_rates=(1e-4,), scores=scores)
 
 
-def test_the_headline_says_where_a_win_is_sure(tmp_path):
+def test_the_headline_names_clear_wins(tmp_path):
     found = sure_on_one_task(tmp_path)
     table = study_scores(found)
     titles = {task.name: task.title for task in found.tasks}
@@ -133,7 +133,7 @@ def test_the_headline_of_a_small_study_begins_with_what_is_clear(tmp_path):
     )
 
 
-def test_a_star_stands_only_on_what_is_clearly_above_all_others(tmp_path):
+def test_only_a_score_clearly_above_all_others_has_a_star(tmp_path):
     found = sure_on_one_task(tmp_path)
     html = render(found, links=record_links(tmp_path / "report.html", tmp_path))
     assert html.count('<span class="star"') == 1
@@ -179,7 +179,7 @@ def test_arms_that_are_level_have_no_winner(tmp_path):
     assert [row.is_best for row in cards[1].rows] == [False, True, True]
 
 
-def test_coverage_is_stated_for_the_convention_and_the_seeds_at_hand(tmp_path):
+def test_coverage_is_stated_for_the_convention_and_number_of_seeds(tmp_path):
     missing = {("mlm", "pydocs-sc", rate, 4) for rate in (1e-4, 2e-4, 5e-4)}
     said = " ".join(caveats(study_scores(loaded(tmp_path, convention="paper", missing=missing))))
     assert "cover the true mean about 88 times in 100 with 5 seeds, not 95" in said
@@ -244,7 +244,7 @@ def test_direction_controls_become_visible():
     assert shown("עברית العربية") == "עברית العربية"
 
 
-def test_the_papers_values_stand_beside_ones_own(tmp_path):
+def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     # 610M, MLM at 40 % for 42,000 steps on SST-2: 95.30 or so in the paper's table C.1.
     study = FakeStudy(steps=40, arms=ARMS[1:3], tasks=(("sst2", "sc", "SST-2", "accuracy", 0.9),))
     folder, store = study.write(tmp_path)

@@ -51,7 +51,7 @@ def test_recipes_are_paired_by_their_pretraining_seeds():
     assert found.differences == (pytest.approx(10.0), pytest.approx(13.0))
 
 
-def test_without_replicates_the_remedy_is_told():
+def test_without_replicates_the_remedy_is_named():
     with pytest.raises(DataError, match=r"pretrained once.*init_seed"):
         over_pretraining(made_scores(RUNS))
 

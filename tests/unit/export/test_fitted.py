@@ -152,7 +152,7 @@ def _predicted(row):
     return [(entity["type"], entity["start"], entity["end"]) for entity in row["entities"]]
 
 
-def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
+def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make):
     texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
     sequence, token = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
     kinds = {"sc": sequence, "ml": sequence, "sr": sequence, "tc": token}
@@ -174,7 +174,7 @@ def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
             np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
 
 
-def test_a_multi_label_model_says_so(one_thread, make):
+def test_a_multi_label_model_declares_its_problem_type(one_thread, make):
     made = make("eurobert", "ml")
     config = json.loads((made.folder / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"

@@ -148,7 +148,7 @@ class TestPrecision:
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
     @pytest.mark.usefixtures("here")
-    def test_rounding_of_fp32_is_told_from_a_difference(
+    def test_rounding_of_fp32_is_distinguished_from_a_difference(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where fp32 is beyond what is allowed, fp64 decides."""

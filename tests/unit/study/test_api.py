@@ -126,7 +126,7 @@ def test_a_pretrained_state_is_found_again_and_evaluated(ready, tmp_path, task, 
     assert found.estimate.mean == pytest.approx(100 * sum(tests) / 2)  # records hold shares
 
 
-def test_a_state_that_was_changed_has_scores_of_its_own(ready, tmp_path, task, quiet):
+def test_a_changed_state_has_separate_scores(ready, tmp_path, task, quiet):
     settings = {"learning_rates": [1e-3], "seeds": [0], "protocol": PROTOCOL, "console": quiet}
     settings["root"] = tmp_path / "root"
     folder = pretrain(RECIPE, root=tmp_path / "root", console=quiet)
@@ -324,7 +324,7 @@ def test_every_task_is_checked_before_the_first_begins(
 
 
 @pytest.mark.usefixtures("warm")
-def test_workers_of_their_own_give_the_same_numbers(plain_model, tmp_path, task, quiet):
+def test_separate_workers_give_the_same_numbers(plain_model, tmp_path, task, quiet):
     settings = {**GRID, "protocol": PROTOCOL, "console": quiet}
     here = evaluate(plain_model, task, root=tmp_path / "here", **settings)
     there = evaluate(plain_model, task, root=tmp_path / "there", num_workers=2, **settings)

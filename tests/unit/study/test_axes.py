@@ -225,7 +225,7 @@ def test_a_mistake_is_named_with_its_arm(arms, message):
     assert str(refused.value).startswith("file.yaml: ")
 
 
-def test_what_is_wrong_beside_arms_without_names_is_told():
+def test_other_mistakes_are_reported_for_arms_without_names():
     with pytest.raises(ConfigError, match=r"recipe\.model: unknown value 'x'"):
         study({"phases": [{**CLM, "steps": 9}]}, model="x")
 

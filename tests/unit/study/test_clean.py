@@ -247,7 +247,7 @@ def test_results_of_models_elsewhere_stay(root, store):
     assert names(clean(root, also_pretrained=True)) == ["of-bert"]
 
 
-def test_wishes_add_up(store):
+def test_pins_are_merged(store):
     record_pin(store, "g", made_by="evaluate", results=["a"])
     record_pin(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
     [pin] = read_pins(store)
@@ -294,7 +294,7 @@ with lock_work(Path(sys.argv[1]), "work"):
 """
 
 
-def test_while_it_deletes_nobody_begins(root, store, monkeypatch):
+def test_no_work_starts_while_cleaning(root, store, monkeypatch):
     fake_state(store, "useless")
     remove, refused = cleaning.remove, []
 
@@ -350,7 +350,7 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, pr
         clean(root)
 
 
-def test_saved_settings_are_known_again(tmp_path):
+def test_saved_settings_are_recognised(tmp_path):
     config = study_of(tmp_path / "texts.jsonl", tmp_path / "task", description="changed")
     save_resolved(config, tmp_path)
     assert settings_digest(load_resolved(tmp_path)) == settings_digest(config)

@@ -66,7 +66,7 @@ def summed(store, **changes):
     return summarise_plan("s", looked(store, **changes), store)
 
 
-def test_stand_ins_say_so_and_depend_on_what_is_described(tmp_path):
+def test_placeholders_are_listed_and_depend_on_the_description(tmp_path):
     one = looked(tmp_path)
     assert any("hf:owner/text, not tokenised" in note for note in one.assumed)
     assert any("owner/model, assumed to have 128,256" in note for note in one.assumed)
@@ -77,7 +77,7 @@ def test_stand_ins_say_so_and_depend_on_what_is_described(tmp_path):
     assert [a == b for a, b in zip(*states, strict=True)] == [False, False, True, False]
 
 
-def test_what_only_its_owner_can_bring_is_listed_all_at_once(tmp_path):
+def test_all_missing_local_data_are_listed(tmp_path):
     tasks = [{"name": "a", "source": "sc:none"}, {"name": "b", "source": str(tmp_path / "no.yaml")}]
     with pytest.raises(DataError) as refused:
         looked(tmp_path, tasks=[*tasks, {"name": "pydocs-tc"}], corpus={"folder": "nowhere"})
@@ -85,7 +85,7 @@ def test_what_only_its_owner_can_bring_is_listed_all_at_once(tmp_path):
         assert part in str(refused.value)
 
 
-def test_a_task_of_one_s_own_is_read_at_once(tmp_path, make_task):
+def test_a_custom_task_is_read_immediately(tmp_path, make_task):
     make_task(tmp_path / "mine")
     found = looked(tmp_path / "store", tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
     [task] = found.plan.tasks
@@ -230,7 +230,7 @@ def test_equal_studies_have_no_difference(tmp_path):
     assert lines == ["both studies plan the same", "shared: 4 evaluated states"]
 
 
-def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
+def test_a_longer_arm_differs_where_the_other_decays(tmp_path):
     arms = [{"name": "clm", "phases": [clm(12)]}, *RAW["arms"][1:]]
     lines = differences(looked(tmp_path), looked(tmp_path, arms=arms))
     assert lines[0].startswith("clm: differs after step 8: learning_rate: 0.00066")
@@ -240,7 +240,7 @@ def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
     assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
 
 
-def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on(tmp_path):
+def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
              (("nq", 8), ("mldr", 16))]  # fmt: skip
     preview = preview_study(study(tasks=tasks), tmp_path)
@@ -258,13 +258,13 @@ def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on
         ({"optimizer": {"beta2": 0.9}}, "differs after step 0: optimizer.beta2: 0.95 -> 0.9"),
     ],
 )
-def test_why_arms_part_is_told(tmp_path, change, expected):
+def test_the_reason_why_arms_differ_is_printed(tmp_path, change, expected):
     recipe = {**RAW["recipe"], **change}
     lines = differences(looked(tmp_path), looked(tmp_path, recipe=recipe))
     assert f"two: {expected}" in lines
 
 
-def test_why_fine_tunings_differ_is_told(tmp_path):
+def test_the_reason_why_fine_tunings_differ_is_printed(tmp_path):
     tasks = [
         {**task, "protocol": {"max_steps": 7}} if task["name"] == "pydocs-sc" else task
         for task in RAW["tasks"]

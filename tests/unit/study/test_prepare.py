@@ -175,13 +175,13 @@ def test_a_folder_without_a_corpus_is_refused(tmp_path):
         locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")
 
 
-def test_a_corpus_says_what_it_was_made_from(loads, tmp_path):
+def test_a_corpus_records_its_origin(loads, tmp_path):
     paths, _ = run(tmp_path)
     assert paths.origin() == json.loads(json.dumps(corpus_origin(CONFIG)))
 
 
 @pytest.mark.parametrize("other", [("rich", "typer"), ("rich", "python"), (), None])
-def test_other_libraries_have_tasks_of_their_own(other):
+def test_other_libraries_have_separate_tasks(other):
     assert builtin_tasks_origin(("rich",)) != builtin_tasks_origin(other)
 
 

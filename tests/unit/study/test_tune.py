@@ -77,7 +77,7 @@ def test_all_that_share_the_step_are_lost(fail):
     assert found["count"] == 2
 
 
-def test_those_that_parted_before_are_not(fail):
+def test_trials_that_branched_before_are_not_lost(fail):
     found = fail(DivergedError.at(7, "held-out loss after it"), start=4)
     assert "trial 'pico-alt4.clm.mlm40-lr1000' is not trained" in found["error"]
     assert found["lost"] == ["the held-out loss after it was not finite at step 7"]
@@ -90,7 +90,7 @@ def test_another_failure_loses_nothing(fail):
     assert found["lost"] == []
 
 
-def test_what_was_cancelled_says_so_and_leaves_the_file(monkeypatch, tmp_path):
+def test_cancelled_tuning_is_reported_and_leaves_the_file(monkeypatch, tmp_path):
     def cancelled(*_: Any, **__: Any) -> Outcome:
         outcome = Outcome(())
         outcome.is_stopped = True

@@ -83,7 +83,7 @@ def test_the_file_reads_as_the_same_study_at_these_rates(file):
     assert after.model_copy(update={"tuned_rates": ()}) == before
 
 
-def test_a_block_is_replaced_where_it_stands(file):
+def test_a_block_is_replaced_in_place(file):
     moved = TEXT + "\n" + BLOCK + "# after it\nheldout_every: 3 # last\n"
     file.write_text(moved)
     lines = tune(file, 4e-3, 1.6e-2)

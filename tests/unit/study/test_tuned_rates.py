@@ -85,7 +85,7 @@ def test_a_tuned_rate_is_for_the_arms_that_begin_with_its_model_and_objective():
     }
 
 
-def test_only_what_a_rate_is_for_is_trained_anew():
+def test_only_arms_with_a_new_rate_are_trained_again():
     before, after = study(), study(tuned_rates=RATES)
     ends = [
         {arm.name: Lineage(config.recipe_of(arm), GROUND).identities[-1] for arm in config.arms}

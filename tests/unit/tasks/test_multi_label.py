@@ -101,7 +101,7 @@ def test_no_label_at_all_scores_zero():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_files_of_ones_own(store, own, suffix):
+def test_custom_files(store, own, suffix):
     content = TABLE.replace(",", "\t") if suffix == ".tsv" else TABLE
     if suffix == ".jsonl":
         rows = [("the cat", ["new", "fast"]), ("a dog", []), ("the mat", ["old"])]

@@ -23,7 +23,7 @@ from own_tasks import (
 )
 
 
-def test_overlaps_are_said_and_kept(store, own):
+def test_overlaps_are_reported_and_kept(store, own):
     write_splits(
         own, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}
     )
@@ -36,7 +36,7 @@ def test_overlaps_are_said_and_kept(store, own):
     ]
 
 
-def test_a_task_is_made_once_and_anew_when_a_file_changes(store, own):
+def test_a_task_is_built_once_and_rebuilt_when_a_file_changes(store, own):
     write_splits(own, ".csv", "text,label\na,x\nb,y\n")
     first = store.folder_of(f"sc:{own}")
     verify_folder(first, remedy="")
@@ -160,7 +160,7 @@ def test_kind_and_path_are_read_as_a_folder_even_under_a_published_name(
         ("x/sc:y", (None, "x/sc:y")),
     ],
 )
-def test_a_kind_stands_before_the_first_colon(source, parts):
+def test_a_kind_is_before_the_first_colon(source, parts):
     assert split_source(source) == parts
 
 

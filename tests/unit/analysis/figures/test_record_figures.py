@@ -72,7 +72,7 @@ def test_every_arm_has_its_range_over_seeds_in_the_report(records):
     assert point.mean == pytest.approx(sum(scores) / 5)
 
 
-def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
+def test_many_arms_are_distinguished_by_objective_only(tmp_path):
     arms = tuple(
         (f"a{i}", f"A {i}", family, ((family.lower(), 1.0),), 0.01 * i)
         for i, family in enumerate(["MLM", "CLM"] * 4)

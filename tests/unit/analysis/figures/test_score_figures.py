@@ -204,7 +204,7 @@ def test_a_score_without_interval_has_no_bar():
     assert drawn(chart, "words-sc", "CLM")[0.0] == (61.0, None)
 
 
-def test_models_of_like_factors_are_points_of_their_own_and_said_to_be():
+def test_models_with_equal_factors_are_separate_points():
     twin = model("twin", "small", 400, 0)
     scores = grid_scores([*grid_models(), twin])
     chart = scores_by_size(scores)
@@ -221,7 +221,7 @@ def test_every_dataset_can_have_its_panel():
     assert not any("Average" in panel.key for chart in charts for panel in chart.panels)
 
 
-def test_a_mixed_average_stands_for_nothing():
+def test_a_mixed_average_replaces_no_datasets():
     datasets = (
         DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
         DatasetInfo("QA Average", "QA", "mixed", is_average=True),
@@ -263,7 +263,7 @@ def own_study(**changes) -> Scores:
     return Scores("Mine", "standard", models, paper.datasets, cells)
 
 
-def test_the_papers_values_stand_behind_ones_own():
+def test_the_papers_values_are_in_the_background():
     charts = {c.name: c for c in score_figures(own_study(), reference=paper_scores())}
     chart = charts["size"]
     mine = drawn(chart, "SC Average", "MLM")

@@ -150,7 +150,7 @@ def test_regression_needs_values_that_differ(store, own, limits):
     refused(store, path, f"^{re.escape(str(own / 'train.csv'))}: all values of the training split")
 
 
-def test_an_empty_training_split_of_tagging_is_told_as_such(store, own):
+def test_an_empty_training_split_of_tagging_is_reported(store, own):
     write_splits(own, ".conll", {"train": "\n", "test": "a O\nb B-LOC\n"})
     refused(store, f"tc:{own}", "train.conll: the train split is empty")
 
@@ -180,7 +180,7 @@ def test_all_splits_have_pairs_or_none(store, own, train, test, message):
     refused(store, f"sc:{own}", at(own, "test.csv", 2) + f"the test split {message}")
 
 
-def test_a_task_file_says_all(store, own):
+def test_a_task_file_has_all_settings(store, own):
     header = ["headline", "body of text", "mood", "key"]
     rows = [[f"h{n}", f"b{n}", "neg" if n % 2 else "pos", f"k{n}"] for n in range(40)]
     write_csv(own / "all.csv", header, rows)
@@ -221,7 +221,7 @@ license: CC0
     assert str(own) not in json.dumps(described)
 
 
-def test_a_template_over_columns_by_their_own_names(store, own):
+def test_a_template_with_the_names_of_columns(store, own):
     write_splits(
         own, ".jsonl", jsonl(*({"a": "x", "b": "y", "c": "z", "label": n} for n in (0, 1)))
     )
