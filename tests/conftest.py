@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Deterministic, so that a failure is a change of code; no time limits, as machines are shared.
-settings.register_profile("biphasic", deadline=None, database=None, derandomize=True)
+settings.register_profile(
+    "biphasic", deadline=None, database=None, derandomize=True, max_examples=50
+)
 settings.load_profile("biphasic")
 
 
@@ -146,13 +148,16 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from biphasic.analysis.figures.render import to_svg
 
-    empty = {"png": b"png", "svg": to_svg(Figure(figsize=(1, 1)), name="empty").encode()}
+    empty = Figure(figsize=(1, 1))
+    content = {"png": b"png", "svg": to_svg(empty, name="empty").encode()}
 
     def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
-        content = empty[format]
-        file.write(content.decode() if isinstance(file, io.TextIOBase) else content)
+        drawn = content[format]
+        file.write(drawn.decode() if isinstance(file, io.TextIOBase) else drawn)
 
     monkeypatch.setattr(Figure, "savefig", save)
+    for name in ("analysis.figures.draw._draw", "analysis.page.figures.draw_strips"):
+        monkeypatch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
 
 
 @pytest.fixture

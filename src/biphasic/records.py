@@ -177,7 +177,14 @@ class TrainingLine(Record):
     phase: NonNegativeInt
     objective: str
     loss: float
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping."""
     tokens: NonNegativeInt
+    """Read since step 0, excluding padding."""
+    supervised_tokens: NonNegativeInt
+    """Of this step."""
+    tokens_per_second: float
 
 
 class HeldoutLine(Record):

@@ -14,25 +14,27 @@ from biphasic.study.spec.load import load_study
 from mini_study import run_command, write_own_tasks
 
 FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"
-TENTH = 10
+SHORTER = 20
+POINTS = [1, 2, 3, 5, 10, 20]
 CORPUS = {"libraries": ["click"], "vocab_size": 512}
 
 
 def shortened(folder):
-    """Return the shipped study with a tenth of its steps, short rows, and one small task."""
+    """Return the shipped study with few steps, short rows, and one small task."""
     study = yaml.safe_load(FILE.read_text())
     for arm in study["arms"]:
         for part in (arm, *arm["phases"], *(p.get("learning_rate", {}) for p in arm["phases"])):
             for key in ("steps", "decay_steps"):
                 if key in part:
-                    part[key] //= TENTH
+                    part[key] //= SHORTER
         for axis, values in arm["axes"].items():
             if axis.endswith(".steps"):
-                arm["axes"][axis] = [value // TENTH for value in values]
+                arm["axes"][axis] = [value // SHORTER for value in values]
     for points in study["evaluation_points"]:
-        points["arms"] = [name.replace("420", "42") for name in points["arms"]]
-        points["steps"] = [step // TENTH for step in points["steps"]]
-    rate = {"peak": 2.0e-3, "warmup_steps": 2, "decay_steps": 2}
+        points["arms"] = [name.replace("420", "21") for name in points["arms"]]
+        assert len(points["steps"]) == len(POINTS)
+        points["steps"] = POINTS
+    rate = {"peak": 2.0e-3, "warmup_steps": 1, "decay_steps": 1}
     study["recipe"] |= {"max_seqlen": 32, "rows_per_step": 2, "learning_rate": rate}
     study |= {"name": "short", "corpus": CORPUS, "checkpoint_every": 0, "heldout_every": 0}
     study["tasks"] = [{"name": "first-word", "source": "sc:own/first-word"}]
@@ -46,7 +48,8 @@ def shortened(folder):
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """The presets' names for models hardly larger than the smallest, in forked processes too."""
+    """The presets' names for small models, and few held-out rows, in forked processes too."""
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 64)
     if not torch.cuda.is_available():
         for name, width in (("nano", 96), ("micro", 128)):
             smaller = PRESETS["pico"].model_copy(update={"hidden_size": width})

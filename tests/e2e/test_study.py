@@ -13,7 +13,7 @@ from biphasic.study.plan.preview import preview_study
 from biphasic.study.spec.load import load_study
 from mini_study import STEPS, STUDY, arms, copy_root, results, snapshot, state, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 TRAINED = [arm["name"] for arm in STUDY["arms"] if arm.get("phases")]
 TASKS = [task["name"] for task in STUDY["tasks"]]

@@ -21,7 +21,7 @@ from biphasic.study.tune import search as tune_module
 from biphasic.study.tune.search import TuneOutcome, tune_study
 from warm import forking
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn", "unprobed")]
 
 TEXT = """\
 # Tuned in a test.

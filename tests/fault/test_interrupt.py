@@ -11,7 +11,10 @@ import pytest
 from biphasic.training.step.input import StepInputs
 from mini_study import children, command, copy_root, run_command, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "unprobed", "slow_steps")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm", "undrawn", "unprobed", "slow_steps"),
+]
 
 STEPS = 60
 # Processes that a shell starts in the background ignore Ctrl-C, and so do those that they start.

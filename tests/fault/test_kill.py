@@ -11,7 +11,7 @@ import pytest
 
 from mini_study import Cli, children, command, scores, write_small_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
 
 DEADLINE = 300.0
 

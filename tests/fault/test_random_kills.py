@@ -10,7 +10,7 @@ import pytest
 
 from mini_study import command, run_command, scores, write_small_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
 
 NUM_KILLS = 12
 

@@ -9,7 +9,7 @@ import pytest
 
 from mini_study import STUDY, command, copy_root, write_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm", "undrawn", "unprobed")]
 
 FIRST = ("untrained", "mlm", "clm", "clm-25-mlm-75")
 SECOND = ("clm-50-mlm-50", "clm", "mlm", "untrained")

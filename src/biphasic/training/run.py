@@ -29,7 +29,7 @@ from biphasic.model.matrices import model_shape
 from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.shape import ModelShape
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.records import StateRecord
+from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.ledger import Ledger
@@ -103,7 +103,7 @@ class Run:
         for each in steps:
             each.refuse_fault()
             self.seconds += each.seconds
-            self.log.write(each.record)
+            self.log.write(TrainingLine(**each.record))
 
     def watch(self, heldout: HeldoutLoss) -> None:
         """Record the held-out losses, with the same code in every run.
@@ -120,7 +120,7 @@ class Run:
             losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
-        self.log.write({"step": self.step, "tokens": self.ledger.tokens, "heldout": losses})
+        self.log.write(HeldoutLine(step=self.step, tokens=self.ledger.tokens, heldout=losses))
 
     def save(self, folder: Path) -> None:
         """Write the current state from the first rank.

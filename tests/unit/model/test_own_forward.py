@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
+from biphasic.model.checks import own_forward
 from biphasic.model.checks.contract import check_contract, load_checked_encoder
 from biphasic.model.checks.own_forward import probe_tokens
 from biphasic.model.compute import attention
@@ -148,6 +149,7 @@ def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
 
         attention.packed_attention = changed
         register_attention()
+        own_forward._equal_to_transformers.clear()
 
     yield install
     attention.packed_attention = original
@@ -170,6 +172,23 @@ def test_windows_are_compared_to_the_token(
     change_window(change)
     with pytest.raises(ModelError, match="hidden states of texts longer than sliding_window"):
         check_contract(model, causal=causal)
+
+
+def test_transformers_is_run_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_forward, "_equal_to_transformers", set())
+    runs: list[bool] = []
+    original = own_forward._own_forward
+
+    def counted(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedModel, bool]:
+        runs.append(causal)
+        return original(model, causal=causal)
+
+    monkeypatch.setattr(own_forward, "_own_forward", counted)
+    for seed in (0, 1):  # other weights, the same code
+        check_contract(new_model(tiny_config("llama"), init_seed=seed), causal=True)
+    check_contract(new_model(tiny_config("llama"), init_seed=0), causal=False)
+    check_contract(new_model(tiny_config("llama", num_hidden_layers=1), init_seed=0), causal=True)
+    assert runs == [True, False, True]
 
 
 def test_the_probe_leaves_random_numbers_and_weights_alone() -> None:

@@ -8,20 +8,21 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
+from biphasic.records import HeldoutLine, TrainingLine
 from biphasic.training.records.log import MetricsLog
 
-TRAIN = {
-    "step": 1,
-    "phase": 0,
-    "objective": "clm",
-    "loss": 2.5,
-    "learning_rate": 0.1,
-    "gradient_norm": 1.5,
-    "tokens": 9,
-    "supervised_tokens": 7,
-    "tokens_per_second": 3.0,
-}
-HELDOUT = {"step": 1, "tokens": 9, "heldout": {"clm": 2.25, "mlm": 3.25}}
+TRAIN = TrainingLine(
+    step=1,
+    phase=0,
+    objective="clm",
+    loss=2.5,
+    learning_rate=0.1,
+    gradient_norm=1.5,
+    tokens=9,
+    supervised_tokens=7,
+    tokens_per_second=3.0,
+)
+HELDOUT = HeldoutLine(step=1, tokens=9, heldout={"clm": 2.25, "mlm": 3.25})
 
 
 def events(folder) -> dict[str, list[tuple[int, float]]]:
@@ -38,7 +39,20 @@ def test_one_json_object_a_line():
     log.write(TRAIN)
     log.write(HELDOUT)
     assert log.text().endswith("}\n")
-    assert [json.loads(line) for line in log.text().splitlines()] == [TRAIN, HELDOUT]
+    assert [json.loads(line) for line in log.text().splitlines()] == [
+        {
+            "step": 1,
+            "phase": 0,
+            "objective": "clm",
+            "loss": 2.5,
+            "learning_rate": 0.1,
+            "gradient_norm": 1.5,
+            "tokens": 9,
+            "supervised_tokens": 7,
+            "tokens_per_second": 3.0,
+        },
+        {"step": 1, "tokens": 9, "heldout": {"clm": 2.25, "mlm": 3.25}},
+    ]
     log.close()
 
 
@@ -54,7 +68,7 @@ def test_continues_after_earlier_lines():
 def test_what_is_not_finite_is_never_written():
     log = MetricsLog([], None, next_step=1)
     with pytest.raises(ValueError, match="Out of range"):
-        log.write({**TRAIN, "loss": float("nan")})
+        log.write(TRAIN.model_copy(update={"loss": float("nan")}))
     assert log.lines == []
 
 
@@ -76,9 +90,9 @@ def test_a_resumed_run_replaces_what_its_checkpoint_did_not_know(tmp_path, monke
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     log = MetricsLog([], tmp_path, next_step=1)
     for step in (1, 2, 3):
-        log.write({**TRAIN, "step": step, "loss": float(step)})
+        log.write(TRAIN.model_copy(update={"step": step, "loss": float(step)}))
     log.close()
     resumed = MetricsLog([], tmp_path, next_step=2)  # the checkpoint was of step 1
-    resumed.write({**TRAIN, "step": 2, "loss": 20.0})
+    resumed.write(TRAIN.model_copy(update={"step": 2, "loss": 20.0}))
     resumed.close()
     assert events(tmp_path)["train/loss"] == [(1, 1.0), (2, 20.0)]

@@ -10,11 +10,12 @@ from types import ModuleType
 import pytest
 
 from biphasic.errors import ConfigError
+from biphasic.records import HeldoutLine, TrainingLine
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.records.wandb_view import PROJECT, viewed_in_wandb
 
-TRAIN = {"step": 1, "loss": 2.5, "learning_rate": 0.1, "gradient_norm": 1.5}
-TRAIN |= {"tokens_per_second": 3.0}
+SCALARS = {"loss": 2.5, "learning_rate": 0.1, "gradient_norm": 1.5, "tokens_per_second": 3.0}
+TRAIN = TrainingLine(step=1, phase=0, objective="mlm", tokens=9, supervised_tokens=4, **SCALARS)
 
 
 class Run:
@@ -59,13 +60,13 @@ def test_the_same_numbers_offline_under_the_same_name(runs, tmp_path):
         log = MetricsLog([], tmp_path / "tensorboard/mlm-0-12", next_step=1)
     assert PROJECT not in os.environ
     log.write(TRAIN)
-    log.write({"step": 1, "tokens": 9, "heldout": {"mlm": 3.25}})
+    log.write(HeldoutLine(step=1, tokens=9, heldout={"mlm": 3.25}))
     log.close()
     [run] = runs
     assert run.settings == {
         "project": "encoders", "name": "mlm-0-12", "dir": str(tmp_path), "mode": "offline",
     }  # fmt: skip
-    train = {f"train/{name}": value for name, value in TRAIN.items() if name != "step"}
+    train = {f"train/{name}": value for name, value in SCALARS.items()}
     assert run.logged == [(1, train), (1, {"heldout/mlm": 3.25})]
     assert run.is_over
     assert len(log.lines) == 2  # the record is what it was

@@ -25,7 +25,6 @@ from biphasic.analysis.tables.sentences import (
 )
 from biphasic.analysis.text import count, listing, short
 from biphasic.errors import DataError
-from biphasic.records import ZERO_SHOT
 
 _MOST_TITLES = 4
 """Maximum tasks or arms that a sentence lists by name."""
@@ -278,7 +277,7 @@ def caveats(scores: Scores) -> list[str]:
     seeds = [
         score.estimate.num_seeds
         for (_, dataset), score in scores.cells.items()
-        if score.estimate and not _is_zero_shot(scores, dataset)
+        if score.estimate and not scores.dataset(dataset).is_zero_shot
     ]
     ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
     sentences = [coverage_sentence(scores.convention, number) for number in ends]
@@ -291,10 +290,6 @@ def caveats(scores: Scores) -> list[str]:
             "seeds and test examples. Arms without a clear difference are not proven equal."
         )
     return sentences
-
-
-def _is_zero_shot(scores: Scores, dataset: str) -> bool:
-    return scores.dataset(dataset).task == ZERO_SHOT.upper()
 
 
 def spread_sentences(evidence: Evidence) -> list[str]:

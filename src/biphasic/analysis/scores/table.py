@@ -17,7 +17,7 @@ from biphasic.analysis.estimate import Estimate, estimate
 from biphasic.analysis.scores.examples import CellInfluences, ExampleReader
 from biphasic.analysis.scores.selection import GridScore, best_per_seed, best_rate
 from biphasic.errors import DataError
-from biphasic.records import Convention
+from biphasic.records import ZERO_SHOT, Convention
 
 PERCENT = 100.0
 UNTRAINED = "none"
@@ -88,6 +88,11 @@ class DatasetInfo:
     metric: str
     is_average: bool = False
     trained_on: str = ""
+
+    @property
+    def is_zero_shot(self) -> bool:
+        """Whether models are scored without fine-tuning, so nothing is random."""
+        return self.task == ZERO_SHOT.upper()
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,8 @@ from biphasic.analysis.statistics.multiple import holm
 from biphasic.analysis.statistics.pairs import Pair, all_pairs, pair_of
 from biphasic.analysis.statistics.power import LEVEL, EffectSize, detectable_difference, effect_size
 from biphasic.errors import DataError
-from biphasic.records import ZERO_SHOT
 
 Verdict = Literal["higher", "lower", "undecided", "unknown"]
-_NOTHING_RANDOM = ZERO_SHOT.upper()
-"""Kind of tasks that are scored once, without seeds."""
 
 
 @dataclass(frozen=True)
@@ -201,17 +198,16 @@ def family_of(
     about = scores.dataset(dataset)
     order = ranked(scores, dataset, models=models)
     tests = all_pairs(scores, order, dataset)
-    is_zero_shot = about.task == _NOTHING_RANDOM
     larger = tests.p_values
     if with_examples and scores.examples is not None:
         errors = family_errors(scores, order, about)
         # Never below the p value over seeds alone.
         joint = joint_p_values(tests.means, tests.squared_errors, tests.num_seeds, errors)
         larger = np.where(np.isnan(joint), tests.p_values, joint)
-        if not is_zero_shot:
+        if not about.is_zero_shot:
             larger[np.isnan(tests.p_values)] = np.nan
-    size = len(larger) if is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
-    correct = _bonferroni if is_zero_shot else _holm
+    size = len(larger) if about.is_zero_shot else max(int((~np.isnan(larger)).sum()), 1)
+    correct = _bonferroni if about.is_zero_shot else _holm
     return Family(
         scores=scores,
         dataset=about,
@@ -285,7 +281,7 @@ def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
             missing = ""
         except DataError as error:
             missing = str(error)
-    over_examples = interval.p_value if interval and about.task == _NOTHING_RANDOM else None
+    over_examples = interval.p_value if interval and about.is_zero_shot else None
     return ModelComparison(
         first=pair.first,
         second=pair.second,

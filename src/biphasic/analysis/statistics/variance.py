@@ -22,7 +22,6 @@ from biphasic.analysis.scores.table import DatasetInfo, Score, Scores
 from biphasic.analysis.statistics.example_compare import influences
 from biphasic.analysis.text import count
 from biphasic.errors import DataError
-from biphasic.records import ZERO_SHOT
 
 _ZERO_SHOT = "zero-shot: nothing is fine-tuned"
 
@@ -110,7 +109,7 @@ def _pretraining(scores: Scores, by_model: dict[str, Score]) -> SpreadSource:
 
 def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "fine-tuning seed"
-    if dataset.task == ZERO_SHOT.upper():
+    if dataset.is_zero_shot:
         return SpreadSource(name, None, _ZERO_SHOT)
     variances = [_variance([*(score.at_one_rate or {}).values()]) for score in by_model.values()]
     known = [value for value in variances if value is not None]
@@ -122,7 +121,7 @@ def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSourc
 
 def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "choice of the learning rate"
-    if dataset.task == ZERO_SHOT.upper():
+    if dataset.is_zero_shot:
         return SpreadSource(name, None, _ZERO_SHOT)
     if all((score.num_rates or 1) < 2 for score in by_model.values()):
         return SpreadSource(name, None, "one learning rate only")

@@ -42,12 +42,16 @@ _REMEDY = "; only `batching: padded` in the fine-tuning protocol can read it"
 
 Documents = list[NDArray[np.int64]]
 
+_equal_to_transformers: set[tuple[object, ...]] = set()
+"""Code that this process has compared with transformers' own, whatever the weights."""
+
 
 @torch.no_grad()
 def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     """Compare the hidden states of a few documents: together, alone, and by transformers' own code.
 
-    transformers runs in the required direction or, if it does not support it, in its own.
+    transformers runs in the required direction or, if it does not support it, in its own. Models of
+    the same class and configuration are compared with it once per process.
 
     Args:
         model: In fp32, in evaluation mode; for packed rows or for padded ones.
@@ -63,6 +67,14 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
             f"{name}: padding or other documents of a row change hidden states by "
             f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
         )
+    code = _code_of(model, causal=causal)
+    if code not in _equal_to_transformers:
+        _compare_with_transformers(model, causal=causal)
+        _equal_to_transformers.add(code)
+
+
+def _compare_with_transformers(model: PreTrainedModel, *, causal: bool) -> None:
+    name, is_padded = type(model).__name__, batching_of(model) == "padded"
     theirs, own_causal = _own_forward(model, causal=causal)
     if is_padded and own_causal:
         raise ModelError(f"{name}: stays causal; this model family cannot be used as an encoder")
@@ -75,6 +87,13 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
             f"{name}: hidden states{texts} differ from those of transformers' own forward by "
             f"{difference:.1e} of their size{'' if is_padded else _REMEDY}"
         )
+
+
+def _code_of(model: PreTrainedModel, *, causal: bool) -> tuple[object, ...]:
+    """Return what decides which code computes a model's states."""
+    config = model.config
+    settings = config.to_json_string(use_diff=False), config._attn_implementation
+    return type(model), *settings, batching_of(model), causal
 
 
 def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArray[np.int64]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from biphasic.records import HeldoutLine, TrainingLine
 from biphasic.training.records.wandb_view import wandb_view
 
 
@@ -32,15 +32,15 @@ class MetricsLog:
             self._writer = SummaryWriter(str(tensorboard), purge_step=next_step)
             self._wandb = wandb_view(tensorboard)
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one record with a `step`."""
-        self.lines.append(json.dumps(record, sort_keys=True, allow_nan=False))
-        scalars, step = _scalars(record), record["step"]
+    def write(self, line: TrainingLine | HeldoutLine) -> None:
+        """Append a line."""
+        self.lines.append(json.dumps(line.model_dump(), sort_keys=True, allow_nan=False))
+        scalars = _scalars(line)
         if self._writer:
             for name, value in scalars.items():
-                self._writer.add_scalar(name, value, step)
+                self._writer.add_scalar(name, value, line.step)
         if self._wandb:
-            self._wandb.write(scalars, step)
+            self._wandb.write(scalars, line.step)
 
     def text(self) -> str:
         """Return all lines as a file's content."""
@@ -53,8 +53,8 @@ class MetricsLog:
                 view.close()
 
 
-def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    if "heldout" in record:
-        return {f"heldout/{name}": value for name, value in record["heldout"].items()}
+def _scalars(line: TrainingLine | HeldoutLine) -> dict[str, float]:
+    if isinstance(line, HeldoutLine):
+        return {f"heldout/{name}": value for name, value in line.heldout.items()}
     names = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
-    return {f"train/{name}": record[name] for name in names}
+    return {f"train/{name}": getattr(line, name) for name in names}
