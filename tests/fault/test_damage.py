@@ -56,7 +56,7 @@ def in_state(name):
     return find
 
 
-def in_trunk(name):
+def in_shared_segment(name):
     """A state that a missing segment begins from."""
 
     def find(root):
@@ -95,8 +95,8 @@ DAMAGES = [
     (in_state("model.safetensors"), truncate, "truncated"),
     (in_state("model.safetensors"), Path.unlink, "missing"),
     (in_state("manifest.json"), truncate, "damaged"),
-    (in_trunk("optimizer.safetensors"), flip, "damaged"),
-    (in_trunk("state.json"), truncate, "truncated"),
+    (in_shared_segment("optimizer.safetensors"), flip, "damaged"),
+    (in_shared_segment("state.json"), truncate, "truncated"),
     (in_progress("model.safetensors"), flip, "damaged"),
     (in_progress("metrics.jsonl"), truncate, "truncated"),
     (in_result("result.json"), flip, "damaged"),
