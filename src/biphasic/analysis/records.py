@@ -269,13 +269,13 @@ def _load_arm(arm: ArmRecord, states: _StateReader) -> ArmData:
 def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:
     """Return held-out losses of a state whose last evaluation was not logged."""
     tokens = sum(entry.tokens for entry in state.ledger)
-    found: dict[str, Points] = {}
+    points: dict[str, Points] = {}
     for objective, loss in state.heldout.items():
         parts = [segment[objective] for segment in logged if segment.get(objective)]
         if not parts or parts[-1].last_step < state.step:
-            found[objective] = Points()
-            found[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
-    return found
+            points[objective] = Points()
+            points[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
+    return points
 
 
 def _segments(arm: ArmRecord, states: _StateReader) -> tuple[TrainedSegment, ...]:

@@ -181,7 +181,7 @@ def _change_later_token(reference: Reference) -> list[int]:
 
 
 def _compare_ids(
-    found: dict[str, list[list[int]]], reference: Reference, roles: dict[str, int]
+    actual: dict[str, list[list[int]]], reference: Reference, roles: dict[str, int]
 ) -> None:
     expected = {
         "texts": reference.text_ids,
@@ -190,7 +190,7 @@ def _compare_ids(
         "roles": [[roles["mask"], roles["pad"]]],
     }
     for name, ids in expected.items():
-        for place, (theirs, ours) in enumerate(zip(found[name], ids, strict=True)):
+        for place, (theirs, ours) in enumerate(zip(actual[name], ids, strict=True)):
             if theirs != ours:
                 what = repr(TEXTS[place][:40]) if name == "texts" else f"the {name}"
                 raise ModelError(

@@ -15,9 +15,9 @@ ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 Selection = Mapping[str, Any]
 CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
 POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "smallest": lambda found: found[:1],
-    "middle": lambda found: found[(len(found) - 1) // 2 :][:1],
-    "largest": lambda found: found[-1:],
+    "smallest": lambda ordered: ordered[:1],
+    "middle": lambda ordered: ordered[(len(ordered) - 1) // 2 :][:1],
+    "largest": lambda ordered: ordered[-1:],
 }
 _BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt}
 _BOUNDS["below"] = operator.lt

@@ -204,16 +204,17 @@ def comparison_tables(
     evidence: Iterable[Evidence], titles: Mapping[str, str], labels: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
     """Yield a table for each dataset with something to compare."""
-    for found in evidence:
-        if found.comparisons:
+    for of_dataset in evidence:
+        if of_dataset.comparisons:
             yield ComparisonTable(
-                title=titles[found.dataset.name],
-                best=labels[found.comparisons[0].first],
+                title=titles[of_dataset.dataset.name],
+                best=labels[of_dataset.comparisons[0].first],
                 rows=tuple(
-                    _comparison_row(one, labels) for one in found.comparisons[:_MOST_COMPARISONS]
+                    _comparison_row(one, labels)
+                    for one in of_dataset.comparisons[:_MOST_COMPARISONS]
                 ),
-                rest=_rest(found.comparisons[_MOST_COMPARISONS:]),
-                notes=tuple(spread_sentences(found)),
+                rest=_rest(of_dataset.comparisons[_MOST_COMPARISONS:]),
+                notes=tuple(spread_sentences(of_dataset)),
             )
 
 

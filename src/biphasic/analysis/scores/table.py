@@ -282,8 +282,8 @@ def with_averages(scores: Scores) -> Scores:
         datasets.append(average)
         for model in scores.models:
             parts = [scores.get(model.name, member.name) for member in members]
-            if found := _average(parts, convention=scores.convention):
-                cells[model.name, average.name] = found
+            if averaged := _average(parts, convention=scores.convention):
+                cells[model.name, average.name] = averaged
     return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
 
 
@@ -321,7 +321,7 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
         return None
     by_seed = average_by_seed(by_dataset)
     one_rate = [part.at_one_rate for part in parts if part is not None and part.at_one_rate]
-    seeds = {seed for found in by_dataset for seed in found}
+    seeds = {seed for of_dataset in by_dataset for seed in of_dataset}
     return Score(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,

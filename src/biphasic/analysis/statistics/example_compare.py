@@ -138,7 +138,7 @@ def _member_errors(
         score = scores.get(model, dataset.name)
         seeds = frozenset((score.by_seed or {}) if score is not None else {})
         kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
-    found = np.full((2, len(models), len(models)), np.nan)
+    parts = np.full((2, len(models), len(models)), np.nan)
     num_examples = 0
     for one, other in combinations_with_replacement(kinds, 2):
         common = one.seeds & other.seeds
@@ -147,9 +147,9 @@ def _member_errors(
         tables = [_table([cells[index] for index in kinds[kind]], common) for kind in (one, other)]
         num_examples = tables[0].shape[2]
         errors = np.stack(squared_errors(*tables))
-        found[:, np.array(kinds[one])[:, None], kinds[other]] = errors
-        found[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
-    examples, shared = found[:, *np.triu_indices(len(models), 1)]
+        parts[:, np.array(kinds[one])[:, None], kinds[other]] = errors
+        parts[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
+    examples, shared = parts[:, *np.triu_indices(len(models), 1)]
     return examples, shared, num_examples
 
 

@@ -148,9 +148,9 @@ def _welch(
     if first.half_width is None or second.half_width is None:
         return Estimate(mean, None, num), None
     parts = [
-        (found.half_width or 0.0) ** 2
-        / interval_quantile(found.num_seeds, convention=convention) ** 2
-        for found in (first, second)
+        (score.half_width or 0.0) ** 2
+        / interval_quantile(score.num_seeds, convention=convention) ** 2
+        for score in (first, second)
     ]
     error = math.sqrt(sum(parts))
     if error == 0:

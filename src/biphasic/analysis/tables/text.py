@@ -59,18 +59,18 @@ def notes(scores: Scores) -> list[str]:
     """Explain how to read the tables."""
     cells = scores.cells.values()
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
-    seeds = [found.num_seeds for found in estimates if found.half_width is not None]
-    found = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
+    seeds = [one.num_seeds for one in estimates if one.half_width is not None]
+    sentences = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
     if seeds:
-        found.append(coverage_sentence(scores.convention, min(seeds)))
+        sentences.append(coverage_sentence(scores.convention, min(seeds)))
     if len(seeds) < len(estimates):
-        found.append("A mean without an interval rests on one seed.")
-    found += training_sentences(scores)
-    found.append(pretraining_sentence(scores))
-    found += doubt_notes(scores)
+        sentences.append("A mean without an interval rests on one seed.")
+    sentences += training_sentences(scores)
+    sentences.append(pretraining_sentence(scores))
+    sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
-        found.append("†: runs are missing or were omitted, so the number is provisional.")
-    return found
+        sentences.append("†: runs are missing or were omitted, so the number is provisional.")
+    return sentences
 
 
 def training_sentences(scores: Scores) -> Iterator[str]:

@@ -116,8 +116,8 @@ class TextTokenizer:
 
     def save_with_model(self, folder: Path) -> None:
         """Write the files of `save_framed`; `load` restores this tokenizer, with the same hash."""
-        own = own_part(self.rules(), self._special_tokens.get("mask"))
-        self.save_framed(folder, **{_OWN: own})
+        model_part = own_part(self.rules(), self._special_tokens.get("mask"))
+        self.save_framed(folder, **{_OWN: model_part})
 
     def _save_settings(self, folder: Path, further: Mapping[str, Any]) -> None:
         settings = {
