@@ -197,7 +197,7 @@ def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_
     other.write_text("\n".join(lines), encoding="utf-8")
     code, _, err = adapt(Path(out.strip()), corpus=other)
     assert code == 0, err
-    assert "going on" not in err
+    assert "continuing the run" not in err
     assert "run cannot be continued" in err
 
 

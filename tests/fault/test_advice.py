@@ -26,7 +26,7 @@ ADVICE = {
     "restore it": "restore it",
 }
 
-NOTICED = re.compile(r"^error: |damaged|truncated|missing; ")
+NOTICED = re.compile(r"^error: |damaged|wrong size|missing; ")
 
 
 def truncate(path):
@@ -185,7 +185,7 @@ def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):
     assert cli("study", "report", root / "mini")[0] == 0
     problems = (root / "mini/report/problems.csv").read_text()
     assert "scores.parquet: missing; delete the folder" in problems
-    assert "model.safetensors: truncated" in problems
+    assert "model.safetensors: wrong size" in problems
 
 
 def test_an_edited_study_keeps_no_old_report_while_it_runs(finished, tmp_path, cli, monkeypatch):
