@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # Before torch is imported: tests run beside one another, and one thread is fastest at this size.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tests kill processes, not machines: flushing to disk protects nothing here, and takes long.
+os.fsync = lambda _: None
+
 # Deterministic, so that a failure is a change of code; no time limits, as machines are shared.
 settings.register_profile(
     "biphasic", deadline=None, database=None, derandomize=True, max_examples=50

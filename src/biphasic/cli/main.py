@@ -6,6 +6,7 @@ Nothing here imports torch before a command runs: help stays fast.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -237,6 +238,8 @@ def main() -> None:
 
     SIGTERM acts like Ctrl-C.
     """
+    # Imports create objects that stay; collecting garbage among them takes a tenth of the start.
+    gc.set_threshold(20_000, 20, 100)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
