@@ -70,7 +70,7 @@ STUDY: dict[str, Any] = {
 }
 
 
-def write_own_tasks(folder: Path) -> None:
+def write_custom_tasks(folder: Path) -> None:
     """Write tables with a label for each text, and a retrieval task in BEIR's layout."""
     tables, lookup = folder / "first-word", folder / "lookup"
     tables.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def write_own_tasks(folder: Path) -> None:
 
 def write_study(folder: Path, **changes: Any) -> Path:
     """Write the study file, with other top-level settings where given, and its own tasks."""
-    write_own_tasks(folder / "own")
+    write_custom_tasks(folder / "own")
     path = folder / "mini.yaml"
     path.write_text(yaml.safe_dump({**STUDY, **changes}, sort_keys=False), encoding="utf-8")
     return path

@@ -53,7 +53,7 @@ UNITS = {
 # What a key takes that is a record of its own.
 RECORDS = {
     "Architecture": "dimensions",
-    "PretrainedModel": "a finished model",
+    "PretrainedModel": "a pretrained model",
     "LearningRateConfig": "a schedule",
     "OptimizerConfig": "settings",
     "Seeds": "settings",
@@ -92,7 +92,7 @@ def page() -> str:
         "Recipe": _table(schema),
         "`model`": _presets(),
         "`model`, as dimensions": _table(found["Architecture"]),
-        "`model`, as a finished model": _table(found["PretrainedModel"]),
+        "`model`, as a pretrained model": _table(found["PretrainedModel"]),
         "`learning_rate`": _table(found["LearningRateConfig"]),
         "`phases`: what every phase can set": _table(
             {**phase, "properties": {"objective": _objective(schema), **phase["properties"]}}

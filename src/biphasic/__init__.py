@@ -1,6 +1,6 @@
 """Pretrain, evaluate and compare text encoders under control.
 
-Public names are loaded on first use, so that `import biphasic` costs nothing.
+Public names are loaded on first use, which keeps `import biphasic` fast.
 """
 
 from __future__ import annotations

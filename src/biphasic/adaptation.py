@@ -63,41 +63,41 @@ ROWS_PER_STEP = 32
 """Default rows per batch."""
 
 _OWN_RUN = """\
-# The model is a state. If its own run goes on with the same text, it keeps that run's settings
-# where none are given, and reads new rows.
+# The model is a state. On the text of its own run, training continues that run: it reads new rows,
+# and the run's settings replace the defaults above.
 """
 LEAST_TOKENS = 1 << 20
 """Minimum tokens of text, even for short training: some of it is held out."""
 
 
 class AdaptConfig(Config):
-    """Settings of an adaptation. None means: derive from the model."""
+    """Settings of an adaptation. Values of None are derived from the model."""
 
     steps: PositiveInt = 2000
     """Optimizer steps."""
     objective: Literal["mlm", "mntp"] = "mlm"
     """Masked language modelling, or masked next-token prediction."""
     mlm_probability: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Chance that a token is hidden."""
+    """Probability of masking a token."""
     learning_rate: PositiveFloat | None = None
-    """Peak; that of a state's own run, else 0.4 / hidden size."""
+    """Peak learning rate. Default: the state's, else 0.4 / hidden size."""
     warmup_steps: NonNegativeInt | None = None
-    """Linear warm-up; a twentieth of the steps."""
+    """Linear warm-up steps. Default: 1/20 of the steps."""
     decay_steps: NonNegativeInt | None = None
-    """Final linear decay; a tenth of the steps."""
+    """Final linear decay steps. Default: 1/10 of the steps."""
     optimizer_state: Literal["keep", "reset"] = "keep"
-    """Whether a state's moments go on or begin anew; other models have none."""
+    """Keep or reset the optimizer moments of a state; other models have none."""
     max_seqlen: PositiveInt | None = None
-    """Capacity of a row in tokens; a state's own, else 512 or what the model reads."""
+    """Row length in tokens. Default: the state's, else 512 or the model's limit."""
     rows_per_step: PositiveInt | None = None
-    """Rows of a batch; a state's own, else 32."""
+    """Rows per batch. Default: the state's, else 32."""
     precision: Precision | None = None
-    """Of the computation; a state's own, else bf16. Weights are kept in fp32."""
+    """Precision of the computation; weights are fp32. Default: the state's, else bf16."""
     seed: NonNegativeInt | None = None
-    """Of masks and of the order of the text; a state's own, else 0."""
+    """Seed of masks and data order. Default: the state's, else 0."""
 
     def schedule(self, *, own_peak: float) -> LearningRateConfig:
-        """Return the schedule of the learning rate; `own_peak` is what the model suggests."""
+        """Return the learning-rate schedule; `own_peak` is the default peak."""
         warmup, decay = self.warmup_steps, self.decay_steps
         return LearningRateConfig(
             peak=self.learning_rate or own_peak,
@@ -107,7 +107,7 @@ class AdaptConfig(Config):
 
     @property
     def phase(self) -> dict[str, Any]:
-        """The one phase of the training to come."""
+        """The only phase of the training."""
         return {
             "objective": self.objective,
             "steps": self.steps,
@@ -186,16 +186,16 @@ def adapt(
         paths = _text(corpus, local, settings, store, console=console)
         earlier = find_continuation(local, paths.open().fingerprint)
         if earlier:
-            recipe = _going_on(earlier, settings)
+            recipe = _continued(earlier, settings)
         elif is_state(local):
             say(
-                "the state's own run does not go on: the text is other, or no phases of its "
-                "recipe end with it; it is a finished model like any other, with empty moments"
+                "the state's run cannot be continued, because the text differs or the state is "
+                "within a decay; it is used as a pretrained model, with new optimizer moments"
             )
         paths = paths.extended([recipe])
         state = Lineage(recipe, paths.open().fingerprint).identities[-1]
         if find_made(out, export_inputs(state, format=format)):
-            say(f"{out}: made before from the same model, text and settings; nothing to do")
+            say(f"{out}: already made from the same model, text and settings; nothing to do")
             return out
         if earlier:
             earlier.require(recipe, paths.open().fingerprint)
@@ -224,9 +224,9 @@ def adaptation_text(
     revision: str | None = None,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
 ) -> str:
-    """Return in full what `adapt` would train, as a recipe file; the model is only looked at.
+    """Return the recipe that `adapt` would train, as a recipe file, without training.
 
-    Arguments and errors as in `adapt`.
+    Arguments and errors are those of `adapt`.
     """
     if not isinstance(settings, AdaptConfig):
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
@@ -235,8 +235,8 @@ def adaptation_text(
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))
     check_phases(recipe.placed_phases)
-    told = recipe_text(recipe, corpus=_corpus_of(corpus, local, settings), compute=how)
-    return told + (_OWN_RUN if is_state(local) else "")
+    text = recipe_text(recipe, corpus=_corpus_of(corpus, local, settings), compute=how)
+    return text + (_OWN_RUN if is_state(local) else "")
 
 
 def _text(
@@ -247,21 +247,21 @@ def _text(
     *,
     console: Console,
 ) -> DataPaths:
-    """Build the text, or find it."""
+    """Build the corpus unless it is built."""
     config = _corpus_of(corpus, model, settings)
     return prepare_corpus(config, locate_corpus(config, store), store, console=console)
 
 
 def _corpus_of(corpus: CorpusConfig, model: LocalModel, settings: AdaptConfig) -> CorpusConfig:
-    """Return what text to build: by the model's own tokenizer, and no more of it than is read."""
+    """Return the corpus to build, with the model's tokenizer and only as many tokens as needed."""
     if corpus.folder is None and corpus.vocab_size:
         raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
     if corpus.folder is None:
         shape = _shape(model, settings)
         tokens = settings.steps * shape["max_seqlen"] * shape["rows_per_step"]
         most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
-        own = {"tokenizer": str(model.folder), "max_tokens": most}
-        corpus = corpus.model_copy(update=own)
+        update = {"tokenizer": str(model.folder), "max_tokens": most}
+        corpus = corpus.model_copy(update=update)
     return corpus
 
 
@@ -274,12 +274,12 @@ def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:
 
 
 def _own_peak(model: LocalModel) -> float:
-    """Return the peak rate for a model of which no other is known, to two digits."""
+    """Return the default peak rate of a model, rounded to two digits."""
     return float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
 
 
 def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe:
-    """Return the recipe of a model whose past is not known; one of the hub is known by its id."""
+    """Return the recipe that trains a pretrained model, named by its folder or hub id."""
     seed = settings.seed or 0
     is_of_hub = model.revision is not None
     raw = {
@@ -296,11 +296,11 @@ def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe
     return parse_config(Recipe, raw, where="adapt")
 
 
-def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
-    """Return the recipe of a state, with one phase more.
+def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
+    """Return the recipe of a state, extended by one phase.
 
     Raises:
-        ConfigError: Precision or seed are to change, which would be another run from its start.
+        ConfigError: Precision or seed differ from the state's run.
     """
     recipe = earlier.recipe
     seeds = recipe.seeds
@@ -311,7 +311,7 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
     ):
         if getattr(settings, name) not in {None, old}:
             raise ConfigError(
-                f"adapt: {name}: the state's run has {old}, and goes on with it; leave it away"
+                f"adapt: {name}: must be {old}, as in the state's run; omit this setting"
             )
     phase = {
         **settings.phase,
@@ -325,11 +325,11 @@ def _going_on(earlier: Continuation, settings: AdaptConfig) -> Recipe:
 
 
 def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> CorpusConfig:
-    """Return the corpus that is meant; its text is looked for before a model is fetched.
+    """Return the settings of a corpus, and check that its text exists.
 
     Raises:
-        ConfigError: A setting is wrong.
-        DataError: There is no text at the path.
+        ConfigError: A setting is invalid.
+        DataError: The path does not exist.
     """
     if not isinstance(corpus, (str, Path)):
         return corpus_settings(corpus)
@@ -343,7 +343,7 @@ def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> C
 
 
 def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
-    """Say what is about to be trained."""
+    """Describe the training."""
     last = recipe.placed_phases[-1]
     rows = f"{last.batches.rows_per_step} x {last.batches.max_seqlen} tokens"
     most = compute.max_tokens_per_pass
@@ -354,7 +354,7 @@ def _plan(recipe: Recipe, compute: ComputeConfig) -> str:
 
 
 def _report(state: Path, say: Callable[[str], None]) -> None:
-    """Say what was trained and where it led."""
+    """Report the tokens and held-out losses of a trained state."""
     record = read_state_record(state)
     tokens = sum(phase.tokens for phase in record.ledger)
     losses = ", ".join(f"{name.upper()} {loss:.3f}" for name, loss in record.heldout.items())

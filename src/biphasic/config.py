@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,79}$"
-"""Of what becomes a folder or stands in one's name."""
+"""Pattern of names that become folders or parts of file names."""
 MOST_BYTES = 1 << 19
-"""Of a file of settings. A parser in Python reads as much in some 15 seconds."""
+"""Maximum size of a file of settings; PyYAML parses this much in about 15 seconds."""
 MOST_VALUES = 1_000_000
-"""Of a file of settings, where those that aliases repeat count again."""
+"""Maximum number of values in a file of settings, with aliases expanded."""
 _MOST_SHOWN = 80
 _MOST_ISSUES = 100
 _LONGEST_NAME = 200
 _MOST_NAMES = 10_000
 _LONGEST_POSITION = 10
 _UNKNOWN = "extra_forbidden"
-# Writes no more of a value than is shown, however large or deep it is.
+# Limits the work for values that are large or deeply nested.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 4
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _MOST_SHOWN
@@ -51,14 +51,14 @@ _FILES = (
     ({"sources"}, "a corpus; build it with 'biphasic corpus build --spec {}'"),
     ({"kind"}, "a task; name it with --task of 'biphasic evaluate' or 'finetune'"),
 )
-"""Keys that only one kind of file has, what such a file is, and what to do with it."""
-_NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's names of errors
+"""Keys that only one kind of file has, with the message for a file of that kind."""
+_NO_MAPPING = {"model_type", "model_attributes_type", "dict_type"}  # pydantic's error types
 
 
 class Config(BaseModel):
-    """A frozen record that refuses unknown keys."""
+    """A frozen record that rejects unknown keys."""
 
-    # Infinities are refused because canonical JSON, and so no identity, can hold them. Validators
+    # Infinities are rejected: canonical JSON, and so an identity, cannot contain them. Validators
     # are built on first use: a command uses few of the classes that it imports.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
@@ -69,10 +69,10 @@ class Config(BaseModel):
 
 
 class _Described(GenerateJsonSchema):
-    """Reads the docstrings of fields when a schema is asked for.
+    """Add the docstrings of fields when a schema is generated.
 
-    pydantic's `use_attribute_docstrings` parses every class's source when it is imported, which
-    takes as long as all else that classes of settings need.
+    pydantic's `use_attribute_docstrings` parses the source of every class at import, which doubles
+    the import time of settings.
     """
 
     def model_schema(self, schema: ModelSchema) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class _Described(GenerateJsonSchema):
 
 @cache
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a class and of those it inherits from."""
+    """Return the docstrings of the fields of a class, including inherited ones."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not (issubclass(owner, Config) and inspect.get_annotations(owner)):
@@ -101,32 +101,32 @@ def _field_docstrings(kind: type) -> dict[str, str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has already; YAML itself would keep the last one."""
+    """Reject duplicate keys; PyYAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         if repeated := sorted(name for name, count in counts.items() if count > 1):
-            raise _yaml_error(node, f"given more than once: {', '.join(repeated)}")
+            raise _yaml_error(node, f"duplicate keys: {', '.join(repeated)}")
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=deep)
-        # What PyYAML's constructors raise for `2024-02-30`, `!!bool x`, `!!int ""`, `!!timestamp x`
+        # Errors of PyYAML's constructors for `2024-02-30`, `!!bool x`, `!!int ""`, `!!timestamp x`.
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             raise _yaml_error(node, f"not a valid {kind} ({error}); write text in quotes") from None
-        # Python itself refuses to write long ones out, and no float holds them.
+        # Python refuses to print such a number, and no float can represent it.
         if isinstance(value, int) and value.bit_length() > sys.float_info.max_exp:
-            raise _yaml_error(node, "a number of hundreds of digits; write text in quotes")
+            raise _yaml_error(node, "a number with hundreds of digits; write text in quotes")
         return value
 
 
 def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] = ()) -> ConfigT:
-    """Read one YAML file into `kind`, with `a.b=value` overrides on top.
+    """Load one YAML file as `kind`, with `a.b=value` overrides applied.
 
     Raises:
-        ConfigError: The file is missing, is no YAML mapping, or a value is wrong; the message
+        ConfigError: The file is missing, is not a YAML mapping, or a value is invalid. The message
             names the file, the path of the value and the nearest valid name.
     """
     raw = load_settings(path)
@@ -137,14 +137,14 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
 
 
 def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
-    """Read one YAML file as it is written.
+    """Load one YAML file as a mapping.
 
     Args:
-        path: The file; begins messages.
-        text: Read instead of the file, where it is not written yet.
+        path: The file; error messages begin with it.
+        text: Content to parse instead of reading the file.
 
     Raises:
-        ConfigError: The file is missing, too large, or no YAML mapping.
+        ConfigError: The file is missing, too large, or not a YAML mapping.
     """
     with reading(path, ConfigError):
         try:
@@ -155,8 +155,8 @@ def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any
                 content = text.encode()
             if len(content) > MOST_BYTES:
                 raise ConfigError(
-                    f"{path}: a file of settings has at most {MOST_BYTES >> 10} KiB; "
-                    "is this the right file?"
+                    f"{path}: larger than {MOST_BYTES >> 10} KiB, the maximum for a file of "
+                    "settings; is this the right file?"
                 )
             raw = _parse_yaml(content.decode("utf-8"))
         except FileNotFoundError:
@@ -177,14 +177,14 @@ def _parse_yaml(text: str) -> Any:
         if node is None:
             return None
         if _num_values(node, {}) > MOST_VALUES:
-            raise _yaml_error(node, f"aliases make it more than {MOST_VALUES:,} values")
+            raise _yaml_error(node, f"aliases expand it to more than {MOST_VALUES:,} values")
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
 def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """Count the values of a document with its aliases written out, without doing that."""
+    """Count the values of a document with expanded aliases, without expanding them."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if node not in known:
@@ -194,7 +194,7 @@ def _num_values(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
         )
         known[node] = 1 + sum(_num_values(part, known) for part in parts)
     elif not known[node]:
-        raise _yaml_error(node, "an alias stands for what it is in")
+        raise _yaml_error(node, "an alias contains itself")
     return known[node]
 
 
@@ -203,10 +203,11 @@ def _yaml_error(node: yaml.Node, problem: str) -> yaml.YAMLError:
 
 
 def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | str) -> None:
-    """Refuse a file that lacks what its kind needs, and has what only another kind has.
+    """Check that a file is not of another kind, by its keys.
 
     Raises:
-        ConfigError: It is such a file; the message says what to do with it.
+        ConfigError: The file lacks required keys and has keys of another kind; the message names
+            the command for it.
     """
     needed = {name for name, field in kind.model_fields.items() if field.is_required()}
     if needed and needed <= raw.keys():
@@ -217,10 +218,10 @@ def refuse_other_kind(kind: type[Config], raw: Mapping[str, Any], path: Path | s
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
-    """Return the mapping that `a.b=value` overrides spell.
+    """Return `a.b=value` overrides as a mapping.
 
     Raises:
-        ConfigError: One of them is not written so.
+        ConfigError: An override has another form.
     """
     raw: dict[str, Any] = {}
     for override in overrides:
@@ -229,10 +230,10 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> ConfigT:
-    """Check a mapping against `kind`; `where` begins every message.
+    """Validate a mapping as `kind`; error messages begin with `where`.
 
     Raises:
-        ConfigError: A key is unknown or a value is wrong.
+        ConfigError: A key is unknown or a value is invalid.
     """
     with reading(where, ConfigError):
         try:
@@ -242,15 +243,15 @@ def parse_config(kind: type[ConfigT], raw: Mapping[str, Any], *, where: str) -> 
             issues = sorted(
                 error.errors(include_url=False), key=lambda issue: issue["type"] != _UNKNOWN
             )[:_MOST_ISSUES]
-            told = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
-            raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(told))}") from None
+            texts = (_describe(kind, issue) for issue in issues if not _is_noise(issue, issues))
+            raise ConfigError(f"{where}: {'; '.join(dict.fromkeys(texts))}") from None
 
 
 def refuse_repeats(where: str, values: list[Any]) -> None:
-    """Refuse a list that names something twice.
+    """Check that a list has no duplicates.
 
     Raises:
-        ValueError: It does.
+        ValueError: It has.
     """
     repeated = sorted(str(value) for value, count in Counter(values).items() if count > 1)
     if repeated:
@@ -258,9 +259,9 @@ def refuse_repeats(where: str, values: list[Any]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `" (did you mean 'x'?)"` for the closest known name, or all names when none is."""
+    """Return `" (did you mean 'x'?)"` for the closest known name, or all names if none is close."""
     options = sorted(known)
-    # Comparing takes the product of the lengths.
+    # Comparing two names takes time proportional to the product of their lengths.
     if len(name) <= _LONGEST_NAME and len(options) <= _MOST_NAMES:
         names = [option for option in options if len(option) <= _LONGEST_NAME]
         swapped = [option for option in names if sorted(option) == sorted(name)]
@@ -270,21 +271,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def position_in(values: Sequence[Any], name: str) -> int | None:
-    """Return the position that a part of a path such as `arms.0.name` means; None if none."""
-    # Python takes other digits than these for numbers, too, and refuses very long ones.
+    """Return a part of a path such as `arms.0.name` as an index into values; None if invalid."""
+    # `int` also accepts non-ASCII digits, and rejects very long numbers.
     is_number = name.isascii() and name.isdecimal() and len(name) < _LONGEST_POSITION
     return int(name) if is_number and int(name) < len(values) else None
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Change settings in place as `a.b=value` says.
+    """Apply an `a.b=value` override to settings, in place.
 
     Raises:
-        ConfigError: It is not written so, or there is no such place.
+        ConfigError: The override has another form, or its path does not exist.
     """
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise ConfigError(f"--set {override}: write it as key.subkey=value")
+        raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. recipe.model=micro")
     with reading(f"--set {override}", ConfigError):
         try:
             value = _parse_yaml(text)
@@ -335,8 +336,8 @@ def _describe(kind: type[BaseModel], issue: Any) -> str:
     if sort in _NO_MAPPING:
         message = "expected a mapping of settings"
     if sort == "string_pattern_mismatch" and issue["ctx"]["pattern"] == NAME_PATTERN:
-        message = "a name has small letters, digits and . _ -, begins with one of the first two, "
-        message += "and has at most 80 of them"
+        message = "a name has at most 80 characters: lower-case letters, digits and . _ -, "
+        message += "beginning with a letter or digit"
     return f"{path}: {message[:1].lower()}{message[1:]} (got {_short(given)})"
 
 
@@ -346,20 +347,20 @@ def _short(value: Any) -> str:
 
 
 def _unknown_value(path: str, value: str, expected: str) -> str:
-    """Describe a value that is none of pydantic's list, such as `'a', 'b' or 'c'`."""
+    """Describe a value that is not in pydantic's list, such as `'a', 'b' or 'c'`."""
     known = [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
     return f"{path}: unknown value '{value}'{nearest(value, known)}"
 
 
 def _is_noise(issue: Any, issues: list[Any]) -> bool:
-    """Tell whether an issue follows from another, or comes from a branch that nobody meant.
+    """Return whether an issue follows from another one, or is of an unintended union branch.
 
-    Pydantic reports every branch of `name | record`: text was meant as a name, all else as a
-    record.
+    Pydantic reports every branch of `name | record`: a string is intended as a name, anything else
+    as a record.
     """
     prefix, is_text = issue["loc"][:-1], isinstance(issue.get("input"), str)
     others = [other for other in issues if other is not issue]
-    if issue["type"] == "too_short":  # a list is short of items that are wrong in themselves
+    if issue["type"] == "too_short":  # a list without its invalid items
         return any(other["loc"][: len(issue["loc"])] == issue["loc"] for other in others)
     if issue["type"] in _NO_MAPPING:
         names = [other for other in others if other["type"] == "literal_error"]
@@ -370,10 +371,10 @@ def _is_noise(issue: Any, issues: list[Any]) -> bool:
 
 
 def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
-    """Follow an issue's location: the path as people write it, and the records that end it.
+    """Follow an issue's location; return its path in the file and the record classes at its end.
 
-    Pydantic's locations name branches of unions too (a record's class, a discriminator's value,
-    `literal['a']`); those narrow the records and are left out of the path.
+    Pydantic's locations include branches of unions (a record's class, a discriminator's value,
+    `literal['a']`). They narrow the classes and are omitted from the path.
     """
     models: set[Any] = {kind}
     path: list[str] = []
@@ -394,7 +395,7 @@ def _walk(kind: type[BaseModel], issue: Any) -> tuple[list[str], set[Any]]:
 
 
 def _is_branch(model: Any, part: Any) -> bool:
-    """Tell whether a part of a location names this record as a branch of a union."""
+    """Return whether a part of a location names this record as a branch of a union."""
     if part in model.model_fields:
         return False
     tags = {

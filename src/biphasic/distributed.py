@@ -54,23 +54,23 @@ class ProcessGroup:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether this is the only process."""
         return self.dp_world_size == 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank does what is done once: it writes, reports and watches."""
+        """Whether this is rank 0, which writes files and reports progress."""
         return self.dp_rank == 0
 
     def share(self, num_rows: int, *, before: int = 0) -> tuple[int, int]:
-        """Return where this rank's rows begin and end among rows that are divided.
+        """Return the first and last index of this rank's share of rows.
 
-        Shares lie in order of ranks, are as equal as can be, and hold every row once.
+        Shares are contiguous, in order of ranks, and as equal as possible.
 
         Args:
             num_rows: Rows to divide.
-            before: Rows divided before, by other calls: the rank that gets one more goes on from
-                there, so that many small divisions are fair together.
+            before: Rows divided by earlier calls. The next rank gets the first extra row, to keep
+                many small divisions balanced.
         """
         size, shift = self.dp_world_size, before % self.dp_world_size
         return (
@@ -115,7 +115,7 @@ class ProcessGroup:
         return int(given)
 
     def any_says(self, value: bool) -> bool:
-        """Tell whether at least one rank gives True.
+        """Return whether at least one rank gives True.
 
         Raises:
             LostRankError: Another rank has ended.
@@ -190,16 +190,16 @@ def check_devices(processes: int) -> None:
     Raises:
         ConfigError: There are fewer.
     """
-    if torch.cuda.is_available() and (found := torch.cuda.device_count()) < processes:
+    if torch.cuda.is_available() and (num_devices := torch.cuda.device_count()) < processes:
         raise ConfigError(
-            f"processes: {processes} need a CUDA device each, and this machine shows {found}; "
-            f"set compute.processes to {found} or less"
+            f"processes: {processes} need a CUDA device each, but this machine has {num_devices}; "
+            f"set compute.processes to {num_devices} or less"
         )
 
 
 def checksum(tensors: Iterable[Tensor]) -> int:
     """Return a number of 63 bits that follows from the bits of fp32 tensors, and from no order."""
-    total = sum(int(each.detach().view(torch.int32).sum(dtype=torch.int64)) for each in tensors)
+    total = sum(int(tensor.detach().view(torch.int32).sum(dtype=torch.int64)) for tensor in tensors)
     return total % (1 << 63)
 
 

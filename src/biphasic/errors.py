@@ -179,5 +179,5 @@ def os_error_text(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"{where}{reason}; make room ('biphasic study clean' helps) and run again"
+        return f"{where}{reason}; free space ('biphasic study clean' helps) and run again"
     return f"{where}{reason}"

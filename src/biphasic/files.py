@@ -16,11 +16,11 @@ from biphasic.errors import REPAIR, BiphasicError, CheckpointError, ConfigError,
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial-"
-"""Prefix of files and folders that are being written, or whose writer was interrupted."""
+"""Prefix of unfinished files and folders."""
 
 
 def canonical_json(value: Any) -> str:
-    """Serialise so that equal values give equal text: sorted keys, no spaces, no NaN."""
+    """Serialise to canonical JSON: sorted keys, no spaces, no NaN. Equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -36,23 +36,23 @@ def file_sha256(path: Path) -> str:
 
 
 def write_text(path: Path, text: str, *, is_flushed: bool = True) -> None:
-    """Replace `path` by `text` in one step: readers see the old file or the new one.
+    """Replace `path` by `text` atomically: readers see the old file or the new one.
 
     Args:
         path: The file.
         text: Its content.
-        is_flushed: Whether it must outlive a loss of power; what can be made again need not.
+        is_flushed: Flush it to disk, to survive a power loss.
     """
     write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by indented JSON in one step."""
+    """Replace `path` by indented JSON atomically."""
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
-    """Replace `path` by `content` in one step; `is_flushed` as in `write_text`."""
+    """Replace `path` by `content` atomically; `is_flushed` as in `write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
     try:
@@ -71,8 +71,8 @@ def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = 
 
     Args:
         path: The file.
-        remedy: What to do if it is missing or damaged; ends the message.
-        error: What is raised then.
+        remedy: End of the error message: what to do.
+        error: Type of error to raise.
 
     Raises:
         BiphasicError: Of the type `error`. The file is missing or damaged.
@@ -82,33 +82,33 @@ def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = 
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise error(f"no such file; {remedy}", about=str(path)) from None
-        except ValueError as invalid:  # damaged JSON or text, or a number of thousands of digits
+        except ValueError as invalid:  # invalid JSON or UTF-8, or a number with too many digits
             raise error(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
 
 
 def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:
-    """Read a JSON file that holds one object; `remedy` as in `read_json`.
+    """Read a JSON file with one object; `remedy` as in `read_json`.
 
     Raises:
-        DataError: It is missing or damaged, or holds anything else.
+        DataError: The file is missing, damaged, or has another type of content.
     """
     content = read_json(path, remedy=remedy)
     if not isinstance(content, dict):
-        found = type(content).__name__
-        raise DataError(f"{path}: expected one JSON object, found a {found}; {remedy}")
+        kind = type(content).__name__
+        raise DataError(f"{path}: expected a JSON object, found a {kind}; {remedy}")
     return content
 
 
 def is_folder(path: Path) -> bool:
-    """Tell whether there is a folder; a path that no system allows, say a long one, is none."""
+    """Return whether a path is a folder; False for invalid paths, e.g. too long ones."""
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises there
 
 
 def expanded(path: Path | str) -> Path:
-    """Return a path with `~` or `~NAME` at its beginning replaced by that user's folder.
+    """Return a path with a leading `~` or `~NAME` replaced by that user's home folder.
 
     Raises:
-        ConfigError: There is no such user.
+        ConfigError: The user does not exist.
     """
     try:
         return Path(path).expanduser()
@@ -119,15 +119,15 @@ def expanded(path: Path | str) -> Path:
 
 @contextmanager
 def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path`, all at once, when the block ends well.
+    """Yield a temporary folder that is renamed to `path` when the block succeeds.
 
     The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
-    written last; then the folder is flushed and renamed. If `path` is complete when the block
-    ends, the new content is dropped: names are content identities, so both are the same. What
-    stands there incomplete is replaced, if it holds files of the same names and no others.
+    written last; then the folder is flushed and renamed. If `path` is complete by then, the new
+    content is dropped: paths are content identities, so both are the same. An incomplete folder is
+    replaced, unless it has files with other names.
 
     Raises:
-        DataError: Something else stands there.
+        DataError: `path` is a file, or a folder with other files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}-{uuid.uuid4().hex[:8]}")
@@ -148,7 +148,7 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
 
 
 def seal_folder(folder: Path, **manifest: Any) -> None:
-    """Flush every file of a folder and write the manifest that declares it complete."""
+    """Flush every file of a folder, then write its manifest, which marks it as complete."""
     files = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
         with file.open("rb") as stream:
@@ -159,24 +159,24 @@ def seal_folder(folder: Path, **manifest: Any) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Tell whether a folder has its completion record."""
+    """Return whether a folder is complete, i.e. has a manifest."""
     return (folder / MANIFEST).is_file()
 
 
 def complete_names(folder: Path) -> set[str]:
-    """Return the names of the complete folders below one: of all, not one by one."""
+    """Return the names of all complete folders directly below a folder."""
     if not folder.is_dir():
         return set()
     return {entry.name for entry in folder.iterdir() if is_complete(entry)}
 
 
 def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str, Any]:
-    """Check every file of a complete folder against its manifest, and return the manifest.
+    """Verify the files of a complete folder against its manifest, and return the manifest.
 
     Args:
         folder: Written by `complete_folder`.
-        remedy: What to do about damage; ends the message.
-        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+        remedy: End of the error message: what to do.
+        hashes: Check hashes, not only existence and sizes.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
@@ -189,17 +189,17 @@ def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str
 
 
 def file_entry(file: Path) -> dict[str, Any]:
-    """Return what a record says of a file: its size and its hash."""
+    """Return a file's entry in a manifest: its size and its hash."""
     return {"bytes": file.stat().st_size, "sha256": file_sha256(file)}
 
 
 def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
-    """Yield what is wrong with the files of a folder that a record lists.
+    """Yield the problems of the files that a record lists.
 
     Args:
-        folder: Where the names in the record begin.
-        record: JSON whose `files` has, by name, what `file_entry` gives.
-        hashes: Read every byte. Otherwise only missing files and wrong sizes are noticed.
+        folder: Folder of the files.
+        record: JSON file whose `files` maps names to entries of `file_entry`.
+        hashes: Check hashes, not only existence and sizes.
     """
     try:
         files = {
@@ -214,13 +214,13 @@ def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
         if not file.is_file():
             yield f"{file}: missing"
         elif (size := file.stat().st_size) != num_bytes:
-            yield f"{file}: truncated or grown ({size} bytes, expected {num_bytes})"
+            yield f"{file}: wrong size ({size} bytes, expected {num_bytes})"
         elif hashes and file_sha256(file) != sha256:
             yield f"{file}: damaged (SHA-256 differs from {record.name})"
 
 
 def remove_partials(folder: Path, name: str = "") -> None:
-    """Delete what interrupted writers of `name` (of anything, when empty) left below `folder`."""
+    """Delete leftovers of interrupted writers of `name` (of anything, if empty) in `folder`."""
     for leftover in folder.glob(f"{PARTIAL}{name}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover)
@@ -229,19 +229,19 @@ def remove_partials(folder: Path, name: str = "") -> None:
 
 
 def _refuse_foreign(folder: Path, new: Path) -> None:
-    """Refuse to replace a folder with files that its successor does not have.
+    """Check that a folder to replace has no files that the new one lacks.
 
     Raises:
-        DataError: There are some.
+        DataError: It has.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: a file stands there; move it away and run again")
+        raise DataError(f"{folder}: is a file, not a folder; move it away and run again")
     others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
     foreign = [name for name in others if not (new / name).exists()]
     if foreign:
         raise DataError(
-            f"{folder}: holds {foreign[0]}, which biphasic would not write there; move the folder "
-            "away and run again"
+            f"{folder}: contains {foreign[0]}, which biphasic did not write; move the folder away "
+            "and run again"
         )
 
 

@@ -216,7 +216,7 @@ def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise DataError(f"{folder}: a file stands there; choose another folder") from None
+        raise DataError(f"{folder}: is a file, not a folder; choose another folder") from None
     except OSError as error:
         raise _unusable(folder, error) from error
     with lock(folder / LOCK, remedy=remedy) as held:

@@ -1,7 +1,7 @@
-"""The schemas of what a study leaves on disk, with a check that names a damaged file.
+"""Schemas of the records that a study writes, and their validation.
 
-Fields that a later version adds are ignored, so that old reports can be rebuilt from new records
-and the other way round; a changed meaning gets a new `format`.
+Unknown fields are ignored, so older versions can read records of newer ones. A change of meaning
+gets a new `format`.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from biphasic.errors import REPAIR, BiphasicError, DataError, reading
 RecordT = TypeVar("RecordT", bound="Record")
 Convention = Literal["standard", "paper"]
 STUDY = "study.json"
-"""What a study compared with what, in its folder."""
+"""File with the arms, tasks and runs of a study, in its folder."""
 PRETRAINING = "pretraining"
-"""What tables call the held-out losses, beside the names of tasks."""
+"""Name of held-out losses in tables, next to the names of tasks."""
 ZERO_SHOT = "zs"
-"""The kind of tasks that encoders are scored on as they are."""
+"""Kind of tasks without fine-tuning."""
 ZERO_SHOT_SEED = 0
-"""A zero-shot task has one run; nothing in it is random."""
+"""Seed of the single run of a zero-shot task, which has no randomness."""
 FEW_HELDOUT = 20
-"""Documents; held-out losses of fewer say little of other text."""
+"""Held-out losses on fewer documents are not representative."""
 
 
 class Record(BaseModel):
     """A frozen record whose numbers are all finite."""
 
-    # Validators are built on first use; most commands read few kinds of records.
+    # Validators are built on first use: most commands read few kinds of records.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class PhaseRecord(Record):
-    """A phase of an arm, as far as the arm has come."""
+    """A phase of an arm, up to the arm's step."""
 
     objective: str
     """Its name: `clm`, `mlm`, `mntp`, `alternate`, `mix`."""
     steps: NonNegativeInt
     mask_rate: float | None = None
-    """Share of tokens masked where it began; None where it does not mask."""
+    """Share of masked tokens at its beginning; None if it does not mask."""
     final_mask_rate: float | None = None
-    """Share at its end, where the share changes."""
+    """Share of masked tokens at its end, if the share changes."""
     steps_by_objective: dict[str, NonNegativeInt] = {}
-    """Its steps by the objective of each: several where objectives take turns."""
+    """Number of steps by objective; several objectives if they alternate."""
 
 
 class ArmRecord(Record):
-    """One arm of a study: what its encoder was trained with.
+    """One evaluated state of a study, and how it was trained.
 
-    What stands after `segments` was added later: files without it say nothing of it.
+    Old files lack the fields after `segments`.
     """
 
     name: str
@@ -61,31 +61,31 @@ class ArmRecord(Record):
     state: str
     steps: NonNegativeInt
     segments: tuple[str, ...] = ()
-    """States at the end of each training segment, from step 0 on; arms share leading ones."""
+    """States at the end of each training segment, from step 0 on; arms share the first ones."""
     arm: str | None = None
-    """Name of the arm that this is the end of, or a step on the way of."""
+    """Name of the arm."""
     is_final: bool = True
-    """False of a step on the way."""
+    """Whether this is the end of the arm, not an intermediate step."""
     group: str = ""
-    """Heading under which plans count it."""
+    """Group in which plans count it."""
     model: str | None = None
-    """Architecture: a preset's name, layers times width, or the finished model it began with."""
+    """Architecture: a preset's name, layers times width, or the name of the pretrained model."""
     parameters: NonNegativeInt | None = None
-    """Without a language-model head; of a finished model, all that its files hold."""
+    """Without a language-model head; for a pretrained model, all parameters in its files."""
     phases: tuple[PhaseRecord, ...] | None = None
-    """What it was trained with until here."""
+    """Phases up to this step."""
     continues: str | None = None
-    """The finished model that training went on from: its name, or its objectives."""
+    """The finished model that training continued from: its name, or its objectives."""
     continued_steps: NonNegativeInt = 0
-    """Steps after that."""
+    """Steps of continued training."""
     recipe: dict[str, Any] = {}
-    """Settings that differ from the recipe that all arms share."""
+    """Settings that differ from the shared recipe."""
     seeds: dict[str, int] = {}
-    """Of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
+    """Seeds of the pretraining run: `init_seed`, `data_seed`, `mask_seed`."""
 
 
 class TaskRecord(Record):
-    """One task of a study and the metric that decides it."""
+    """One task of a study."""
 
     name: str
     kind: str
@@ -95,13 +95,13 @@ class TaskRecord(Record):
     num_validation: NonNegativeInt
     num_test: NonNegativeInt
     trained_on: str | None = None
-    """The task whose training split stands in for its own; None where it has one."""
+    """The task that encoders are trained on instead; None if it has a training split."""
     overlaps: dict[str, NonNegativeInt] = {}
-    """Examples of a later split that also stand in an earlier one, as `train/test`."""
+    """Number of examples of a later split that are also in an earlier one, as `train/test`."""
 
     @property
     def is_zero_shot(self) -> bool:
-        """Tell whether encoders are scored without fine-tuning: one run, no choice, no seeds."""
+        """Whether encoders are scored without fine-tuning: one run, no rates, no seeds."""
         return self.kind == ZERO_SHOT
 
 
@@ -116,7 +116,7 @@ class RunRecord(Record):
 
 
 class StudyRecord(Record):
-    """`study.json`: what was compared with what."""
+    """`study.json`: the arms, tasks and runs of a study."""
 
     format: Literal["biphasic.study/1"]
     name: str
@@ -129,12 +129,12 @@ class StudyRecord(Record):
     seeds: tuple[int, ...]
     runs: tuple[RunRecord, ...]
     heldout_sha256: str | None = None
-    """Hash of the text that held-out losses are of."""
+    """Hash of the held-out text."""
     provenance: dict[str, Any] = {}
 
 
 class LedgerEntry(Record):
-    """What one phase has cost so far, counted from step 0."""
+    """The cost of one phase so far, from step 0."""
 
     phase: NonNegativeInt
     objective: str
@@ -146,27 +146,27 @@ class LedgerEntry(Record):
 
 
 class StateRecord(Record):
-    """`state.json`: a state of training and how it came about."""
+    """`state.json`: a state of training and its origin."""
 
     format: Literal["biphasic.state/1"]
     identity: str
     step: NonNegativeInt
     parent: str | None = None
     recipe: dict[str, Any] = {}
-    """What it was trained by, from step 0."""
+    """Recipe from step 0."""
     heldout: dict[str, float] = {}
     """Mean loss per supervised token on held-out text, in nats, by objective."""
     heldout_sha256: str | None = None
-    """Hash of that text; None in states written before it was recorded."""
+    """Hash of the held-out text; None in old states."""
     rows_sha256: str
     """Hash of all rows read from step 0 up to this step."""
     ledger: tuple[LedgerEntry, ...] = ()
     seconds: float = 0.0
-    """Wall time of this segment alone."""
+    """Wall time of this segment."""
     ground: dict[str, Any] = {}
-    """Hashes of the data that the run stands on."""
+    """Data fingerprint of the run."""
     compute: dict[str, Any] = {}
-    """How steps were computed."""
+    """Compute settings."""
     environment: dict[str, Any] = {}
 
 
@@ -196,7 +196,7 @@ class HeldoutLine(Record):
 
 
 class ResultRecord(Record):
-    """`result.json`: what one fine-tuning reached on one task; metrics are shares, not percent."""
+    """`result.json`: scores of one fine-tuning on one task; metrics are shares, not percent."""
 
     format: Literal["biphasic.finetune/1"]
     id: str
@@ -211,11 +211,11 @@ class ResultRecord(Record):
     validation: dict[str, float] | None
     test: dict[str, float] | None
     by_type: dict[str, dict[str, dict[str, int | float]]] = {}
-    """Entity F1's parts for each split and entity type; token classification only."""
+    """Precision, recall, F1 and support by split and entity type; token classification only."""
     trained_on: str | None = None
-    """The task that was trained on, where it is another."""
+    """The task that was trained on, if it is another one."""
     num_truncated: dict[str, NonNegativeInt] = {}
-    """Inputs that the length limit cut, by split."""
+    """Number of truncated inputs, by split."""
     seconds: float
     device: str | None = None
 
@@ -239,10 +239,10 @@ def parse_record(
     remedy: str = REPAIR,
     error: type[BiphasicError] = DataError,
 ) -> RecordT:
-    """Check a mapping against `kind`; `where` begins the message, and `remedy` ends it.
+    """Validate a mapping as `kind`; messages begin with `where` and end with `remedy`.
 
     Raises:
-        BiphasicError: Of the type `error`. A field is missing or has a wrong value.
+        BiphasicError: Of the type `error`. A field is missing or has an invalid value.
     """
     with reading(where, error, remedy=remedy):
         try:

@@ -19,8 +19,7 @@ _FEISTEL_ROUNDS = 8
 def stream(name: str, seed: int, *coordinates: int) -> np.random.Philox:
     """Return the bit stream `name` of `seed` at up to three non-negative coordinates.
 
-    Streams with different names, seeds or coordinates are independent; each yields up to 2**64
-    blocks before it would meet its neighbour.
+    Streams with different names, seeds or coordinates are independent; each has 2**64 blocks.
     """
     if len(coordinates) > _MAX_COORDINATES or min(coordinates, default=0) < 0:
         raise ValueError("a stream takes up to three coordinates, each zero or more")
@@ -68,5 +67,5 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def derive_seed(name: str, seed: int) -> int:
-    """Return a 63-bit seed for libraries that take one (torch's generators)."""
+    """Return a 63-bit seed for libraries that need one, such as torch."""
     return int.from_bytes(hashlib.sha256(f"{name}:{seed}".encode()).digest()[:8], "little") >> 1

@@ -100,7 +100,7 @@ def test_run_again_finds_the_training_done(decoder, adapt, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
     code, out, err = adapt(decoder, "--format", "hf", out="again")
     assert (code, out) == (0, f"encoder: {tmp_path / 'again'}\n")
-    assert "made before from the same model, text and settings; nothing to do" in err
+    assert "already made from the same model, text and settings; nothing to do" in err
     code, _, err = adapt(decoder, "--format", "hf", "--seed", "1", out="again")
     assert (code, "made from another model, text or settings" in err) == (2, True)
     assert len(list(state.parent.iterdir())) == 1
@@ -128,7 +128,7 @@ def built(cli, tmp_path, text) -> Path:
 
 
 @pytest.mark.usefixtures("unexported")
-def test_a_state_goes_on_as_its_own_run(cli, adapt, built, tmp_path):
+def test_a_state_continues_its_own_run(cli, adapt, built, tmp_path):
     """New rows, the same optimizer: the very state that one run with two phases has."""
     schedule = "{peak: 2.0e-3, warmup_steps: 1, decay_steps: 2}"
     recipe = (
@@ -197,8 +197,8 @@ def test_a_state_on_other_text_is_a_model_like_any_other(cli, adapt, built, tmp_
     other.write_text("\n".join(lines), encoding="utf-8")
     code, _, err = adapt(Path(out.strip()), corpus=other)
     assert code == 0, err
-    assert "going on" not in err
-    assert "own run does not go on" in err
+    assert "continuing the run" not in err
+    assert "run cannot be continued" in err
 
 
 def _no_weights(decoder: Path) -> None:
@@ -228,7 +228,7 @@ def _no_tokenizer(decoder: Path) -> None:
     [
         (_no_weights, (), "no safetensors weights"),
         (_wrong_shapes, (), "model.norm.weight"),
-        (_other_vocabulary, (), "they do not belong together"),
+        (_other_vocabulary, (), "build the corpus with '--tokenizer"),
         (_no_tokenizer, (), "no tokenizer.json"),
         (None, ("--mlm-probability", "0"), "mlm_probability: input should be greater than 0"),
         (None, ("--mlm-probability", "1.5"), "mlm_probability: input should be less than or equal"),
@@ -286,7 +286,7 @@ def test_the_corpus_must_be_made_with_the_models_tokenizer(decoder, adapt, built
     assert "token" in err.splitlines()[-1]
 
 
-def test_help_tells_the_defaults(cli):
+def test_help_has_the_defaults(cli):
     code, out, _ = cli("adapt", "--help")
     assert code == 0
     for option in ("--mlm-probability", "--learning-rate", "--warmup-steps", "--out"):

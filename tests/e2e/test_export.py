@@ -83,7 +83,7 @@ def test_pretrain_export_push(state: Path, tmp_path: Path, cli: Cli) -> None:
 
     again = cli("export", state, out)
     assert (again[0], again[1]) == (0, f"{out}\n")
-    assert "made before from the same model and settings; nothing to do" in again[2]
+    assert "already made from the same model and settings; nothing to do" in again[2]
     other = cli("export", state, out, "--precision", "bf16")
     assert (other[0], "made from another model, text or settings" in other[2]) == (2, True)
     assert cli("export", state, tmp_path / "other", "--format", "hff")[0] == 2

@@ -11,7 +11,7 @@ from biphasic.files import read_json
 from biphasic.model.presets import PRESETS
 from biphasic.study.api import pretrain
 from biphasic.study.spec.load import load_study
-from mini_study import run_command, write_own_tasks
+from mini_study import run_command, write_custom_tasks
 
 FILE = Path(__file__).parents[2] / "studies/paper-micro.yaml"
 SHORTER = 20
@@ -40,7 +40,7 @@ def shortened(folder):
     study["tasks"] = [{"name": "first-word", "source": "sc:own/first-word"}]
     protocol = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32, "precision": "bf16"}
     study["finetuning"] = {"learning_rates": [5e-4], "seeds": [0], "protocol": protocol}
-    write_own_tasks(folder / "own")
+    write_custom_tasks(folder / "own")
     path = folder / "short.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
     return path

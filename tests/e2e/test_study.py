@@ -109,7 +109,7 @@ def test_the_ledger_is_the_sum_of_the_log(finished, arm):
     assert updates[-1]["tokens"] == sum(entry["tokens"] for entry in ledger)
 
 
-def test_a_shared_trunk_is_trained_once(finished):
+def test_a_shared_segment_is_trained_once(finished):
     root = finished / "root"
     segments = {name: arm["segments"] for name, arm in arms(root).items()}
     assert segments["clm-25-mlm-75"][0] == segments["clm"][0]
@@ -187,7 +187,7 @@ def test_an_arm_that_is_taken_out_leaves_the_report(finished, tmp_path, cli):
     assert b"clm-25-mlm-75" not in results(root)
 
 
-def test_a_report_can_be_made_anew_from_records(finished, tmp_path, cli):
+def test_a_report_can_be_rewritten_from_records(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
     expected = results(root)
     (root / "mini/report/results.csv").unlink()
@@ -244,7 +244,7 @@ def test_studies_are_shipped():
     assert names <= {path.stem for path in shipped()}
 
 
-def test_a_state_is_evaluated_on_tasks_of_one_s_own(finished, tmp_path, cli):
+def test_a_state_is_evaluated_on_custom_tasks(finished, tmp_path, cli):
     root = finished / "root"
     model = root / "store/states" / arms(root)["mlm"]["state"]
     write_study(tmp_path)

@@ -111,7 +111,7 @@ def test_the_file_keeps_what_people_wrote(tuned):
     assert "runs/mini-tune/curve.csv" in tuned.file.read_text()
 
 
-def test_the_curve_has_every_trunk_and_names_the_lost_ones(tuned):
+def test_the_curve_has_every_trial_and_names_the_diverged_ones(tuned):
     folder = tuned.root / "mini-tune"
     rows = list(csv.DictReader(io.StringIO((folder / "curve.csv").read_text())))
     losses = recorded(tuned.root)
@@ -138,7 +138,7 @@ def test_a_second_call_runs_nothing_and_changes_nothing(copied):
     assert again.record == copied.outcome.record
 
 
-def test_a_changed_list_runs_what_is_new_and_goes_on_beyond_its_edge(copied):
+def test_a_changed_list_runs_new_trials_and_extends_beyond_its_edge(copied):
     before = {state.name for state in (copied.root / "store/states").iterdir()}
     outcome = tune(copied.file, copied.root, 1e-3, 4e-3)
     after = {state.name for state in (copied.root / "store/states").iterdir()}
@@ -157,29 +157,29 @@ def test_a_changed_list_runs_what_is_new_and_goes_on_beyond_its_edge(copied):
         assert is_inside or len(rates) == 5
 
 
-def test_only_lost_trunks_leave_the_file_as_it_is(copied):
+def test_if_all_trials_diverge_the_file_is_unchanged(copied):
     before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm was lost"):
+    with pytest.raises(StudyError, match="every trial of pico-mlm40, pico-clm diverged"):
         tune(copied.file, copied.root, HOPELESS, extend=False)
     assert copied.file.read_bytes() == before
 
 
-def test_what_fails_otherwise_is_no_divergence(copied, monkeypatch):
+def test_other_failures_are_not_divergence(copied, monkeypatch):
     class Outcome:
         num_executed = 0
         is_stopped = False
-        set_aside = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
+        failed = (Failure("x", "pico-clm-lr0.002 0-6", "no space left on device", 3, None),)
 
     monkeypatch.setattr(tune_module, "run_study", lambda *_, **__: Outcome)
     before = copied.file.read_bytes()
-    with pytest.raises(StudyError, match=r"nothing was chosen; run again .* no space left"):
+    with pytest.raises(StudyError, match=r"no rate was chosen; .* retry: .* no space left"):
         tune(copied.file, copied.root, 2e-3)
     assert copied.file.read_bytes() == before
     lost = json.loads((copied.root / "mini-tune/lost.json").read_text())
     assert len(lost) == 2
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(copied, cli):
+def test_a_dry_run_prints_the_plan_and_trains_nothing(copied, cli):
     before = sorted(copied.root.rglob("*"))
     text = copied.file.read_text()
     code, out, err = cli(
@@ -201,7 +201,7 @@ def test_the_command_prints_losses_and_the_difference(copied, cli):
     )  # fmt: skip
     assert code == 0
     assert out.count("<- chosen") == 2
-    assert "the choice is the highest rate that was tried" in out
+    assert "the chosen rate is the highest one tried" in out
     assert "+tuned_rates:" in out
     assert copied.file.read_text() == TEXT
     assert "tuned_rates:" in copied.file.with_name("tuned.yaml").read_text()

@@ -42,9 +42,9 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
     arguments = ["finetune", "model", "--task", "sc:reviews", *rates, *SETTINGS, "--root", "root"]
     code, out, err = cli(*arguments, "--workers", "2", "--out", "sorter")
     assert code == 0, err
-    assert "reviews: 2 runs, 0 of them done before; each of about 10 steps of 16" in err
-    assert "24 examples read 5 times" in err
-    assert "done once more" not in err  # two processes kept their best, and one of them the best
+    assert "reviews: 2 runs, 0 of them finished; each has about 10 steps of 16" in err
+    assert "reads 24 examples 5 times" in err
+    assert "repeating it" not in err  # two processes kept their best, and one of them the best
     assert "kept: rate " in out
     assert "sorter: loads with AutoModelForSequenceClassification" in out
     record = json.loads((place / "sorter/head.json").read_text())
@@ -52,7 +52,7 @@ def test_from_reviews_to_predictions(cli, place, monkeypatch):
 
     code, out, err = cli(*arguments, "--workers", "1", "--out", "again")
     assert code == 0, err
-    assert "it is done once more" in err
+    assert "repeating it" in err
     weights = [(place / name / "model.safetensors").read_bytes() for name in ("sorter", "again")]
     assert weights[0] == weights[1]
 
@@ -133,7 +133,7 @@ def test_bad_input_is_one_line(cli, place, monkeypatch, arguments, message):
     ]
 
 
-def test_who_encodes_by_a_decoder_that_never_saw_both_ways_is_told(cli, place, monkeypatch):
+def test_encoding_with_an_unadapted_decoder_warns(cli, place, monkeypatch):
     monkeypatch.chdir(place)
     (place / "one.txt").write_text("the cat sat on the mat\n", encoding="utf-8")
     code, _, err = cli("encode", "model", "one.txt", "--out", "one.npy")

@@ -26,7 +26,7 @@ ADVICE = {
     "restore it": "restore it",
 }
 
-NOTICED = re.compile(r"^error: |damaged|truncated|missing; ")
+NOTICED = re.compile(r"^error: |damaged|wrong size|missing; ")
 
 
 def truncate(path):
@@ -170,7 +170,7 @@ def test_verify_names_all_that_is_damaged_and_writes_nothing(finished, tmp_path,
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_verify_tells_what_is_not_there_from_what_is_damaged(finished, tmp_path, cli):
+def test_verify_distinguishes_missing_from_damaged_items(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
     shutil.rmtree(the("store/finetunes/*")(root))
     code, out, _ = cli("study", "verify", "--root", root)
@@ -185,7 +185,7 @@ def test_reports_name_results_that_lost_a_file(finished, tmp_path, cli):
     assert cli("study", "report", root / "mini")[0] == 0
     problems = (root / "mini/report/problems.csv").read_text()
     assert "scores.parquet: missing; delete the folder" in problems
-    assert "model.safetensors: truncated" in problems
+    assert "model.safetensors: wrong size" in problems
 
 
 def test_an_edited_study_keeps_no_old_report_while_it_runs(finished, tmp_path, cli, monkeypatch):
@@ -225,7 +225,7 @@ def write_foreign(folder):
         ("tokenizer_config.json", model_limits),
     ],
 )
-def test_nobody_is_told_to_delete_a_file_of_their_own(tmp_path, name, read):
+def test_no_remedy_deletes_a_user_file(tmp_path, name, read):
     folder = write_foreign(tmp_path / "theirs")
     with pytest.raises(DataError) as caught:
         read(folder)
@@ -233,7 +233,7 @@ def test_nobody_is_told_to_delete_a_file_of_their_own(tmp_path, name, read):
     assert str(caught.value).endswith("; correct it or restore it")
 
 
-def test_a_damaged_wish_is_written_anew_by_wishing_again(tmp_path):
+def test_a_damaged_pin_is_rewritten_by_the_same_command(tmp_path):
     record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
     [path] = (tmp_path / "wanted").iterdir()
     path.write_text("{")

@@ -67,7 +67,7 @@ def config(tmp_path, tokenizer):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_killed_build_goes_on_to_the_same_bytes(tmp_path, config):
+def test_a_killed_build_resumes_to_the_same_bytes(tmp_path, config):
     whole = tmp_path / "whole"
     build_corpus(
         CorpusConfig.model_validate(config),

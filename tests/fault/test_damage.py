@@ -56,7 +56,7 @@ def in_state(name):
     return find
 
 
-def in_trunk(name):
+def in_shared_segment(name):
     """A state that a missing segment begins from."""
 
     def find(root):
@@ -82,25 +82,25 @@ def in_result(name):
 
 
 DAMAGES = [
-    (in_corpus("train/tokens-00000.bin"), truncate, "truncated"),
+    (in_corpus("train/tokens-00000.bin"), truncate, "wrong size"),
     (in_corpus("train/tokens-00000.bin"), flip, "damaged"),
     (in_corpus("heldout/tokens-00000.bin"), flip, "damaged"),
     (in_corpus("train/lengths.npy"), flip, "damaged"),
     (in_corpus("tokenizer/tokenizer.json"), flip, "damaged"),
     (in_corpus("tokenizer/tokenizer.json"), swap_two_tokens, "tokenizer.json"),
-    (in_corpus("tokenizer/tokenizer_config.json"), truncate, "truncated"),
+    (in_corpus("tokenizer/tokenizer_config.json"), truncate, "wrong size"),
     (in_tasks("builtin-*/pydocs-sc/train.jsonl"), flip, "damaged"),
     (in_tasks("*/labels.json"), flip, "damaged"),
     (in_state("model.safetensors"), flip, "damaged"),
-    (in_state("model.safetensors"), truncate, "truncated"),
+    (in_state("model.safetensors"), truncate, "wrong size"),
     (in_state("model.safetensors"), Path.unlink, "missing"),
     (in_state("manifest.json"), truncate, "damaged"),
-    (in_trunk("optimizer.safetensors"), flip, "damaged"),
-    (in_trunk("state.json"), truncate, "truncated"),
+    (in_shared_segment("optimizer.safetensors"), flip, "damaged"),
+    (in_shared_segment("state.json"), truncate, "wrong size"),
     (in_progress("model.safetensors"), flip, "damaged"),
-    (in_progress("metrics.jsonl"), truncate, "truncated"),
+    (in_progress("metrics.jsonl"), truncate, "wrong size"),
     (in_result("result.json"), flip, "damaged"),
-    (in_result("result.json"), truncate, "truncated"),
+    (in_result("result.json"), truncate, "wrong size"),
     (in_result("scores.parquet"), flip, "damaged"),
 ]
 

@@ -41,8 +41,8 @@ from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
+from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
-from own_tasks import jsonl, write_beir, write_splits
 from tiny_use import write_model, write_task
 
 pytestmark = pytest.mark.slow
@@ -163,7 +163,7 @@ def task_file(folder: Path) -> Read:
     return lambda folder: prepared(folder, folder / "task.yaml")
 
 
-def own(kind: str, suffix: str, content: str) -> Callable[[Path], Read]:
+def custom_files(kind: str, suffix: str, content: str) -> Callable[[Path], Read]:
     def write(folder: Path) -> Read:
         (folder / "data").mkdir()
         write_splits(folder / "data", suffix, content)
@@ -172,7 +172,7 @@ def own(kind: str, suffix: str, content: str) -> Callable[[Path], Read]:
     return write
 
 
-def own_beir(folder: Path) -> Read:
+def custom_beir(folder: Path) -> Read:
     (folder / "data").mkdir()
     write_beir(folder / "data", "train", "dev", "test")
     return lambda folder: prepared(folder, f"ir:{folder / 'data'}")
@@ -293,12 +293,14 @@ KINDS: dict[str, Callable[[Path], Read]] = {
     "corpus": corpus,
     "resolved": resolved,
     "task file": task_file,
-    "sc.csv": own("sc", ".csv", 'text,label\n"a, b",pos\nc,neg\n'),
-    "sc.jsonl": own("sc", ".jsonl", jsonl({"text": "a", "label": 0}, {"text": "b", "label": 1})),
-    "sr.tsv": own("sr", ".tsv", "text\tscore\na\t1.5\nb\t2\n"),
-    "tc.conll": own("tc", ".conll", CONLL * 2),
-    "qa.json": own("qa", ".json", SQUAD),
-    "beir": own_beir,
+    "sc.csv": custom_files("sc", ".csv", 'text,label\n"a, b",pos\nc,neg\n'),
+    "sc.jsonl": custom_files(
+        "sc", ".jsonl", jsonl({"text": "a", "label": 0}, {"text": "b", "label": 1})
+    ),
+    "sr.tsv": custom_files("sr", ".tsv", "text\tscore\na\t1.5\nb\t2\n"),
+    "tc.conll": custom_files("tc", ".conll", CONLL * 2),
+    "qa.json": custom_files("qa", ".json", SQUAD),
+    "beir": custom_beir,
     "task sc": task_folder("sc"),
     "task tc": task_folder("tc"),
     "task zs": task_folder("zs"),

@@ -50,7 +50,7 @@ def test_a_wrong_study_file_is_refused_with_a_hint(tmp_path, cli, changes, words
     assert not (tmp_path / "root/store/states").exists()
 
 
-def test_a_wrong_setting_is_known_before_any_data_are_made(tmp_path, cli):
+def test_a_wrong_setting_is_refused_before_data_are_built(tmp_path, cli):
     study = write_study(tmp_path)
     schedule = "recipe.learning_rate.decay_steps=11"
     code, _, err = cli("study", "run", study, "--root", tmp_path / "root", "--set", schedule)
@@ -65,7 +65,7 @@ def test_a_missing_study_file_is_named(tmp_path, cli):
     assert one_line(err) == f"error: {tmp_path / 'none.yaml'}: no such file"
 
 
-def test_a_study_that_another_process_runs_is_left_alone(finished, tmp_path, cli):
+def test_a_study_that_another_process_runs_is_locked(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
     with study_lock(root / "mini"):
         code, _, err = cli("study", "run", write_study(tmp_path), "--root", root)

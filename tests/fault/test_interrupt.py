@@ -34,7 +34,7 @@ def slow_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path, number):
+def test_an_interrupted_study_saves_and_resumes(finished, tmp_path, number):
     root = copy_root(finished, tmp_path / "root", data_only=True)
     arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
     study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
@@ -71,7 +71,7 @@ def test_an_interrupted_study_saves_and_goes_on(finished, tmp_path, number):
     assert not list((root / "store/progress").iterdir())
 
 
-def test_a_worker_that_is_told_to_end_saves_and_its_job_goes_on(finished, tmp_path):
+def test_a_terminated_worker_saves_and_its_job_resumes(finished, tmp_path):
     root = copy_root(finished, tmp_path / "root", data_only=True)
     arms = [{"name": "long", "phases": [{"objective": "clm", "steps": STEPS}]}]
     study = write_study(tmp_path, arms=arms, tasks=[], checkpoint_every=0, heldout_every=0)
@@ -93,7 +93,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_job_goes_on(finished, tmp_pa
     assert sum("loss" in line for line in lines) == STEPS
 
 
-def test_pretraining_that_is_told_to_end_saves(finished, tmp_path):
+def test_terminated_pretraining_saves(finished, tmp_path):
     [corpus] = (finished / "root/store/data").iterdir()
     recipe = tmp_path / "recipe.yaml"
     phase = "{objective: clm, steps: 4000}"

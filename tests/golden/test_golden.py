@@ -68,7 +68,7 @@ def test_every_run_is_recorded_and_no_other(record):
     assert set(record["runs"]) == set(RUNS), f"runs were changed; record anew by {_RECORD_ANEW}"
 
 
-def test_the_smallest_change_is_seen_and_told(record):
+def test_the_smallest_change_is_detected_and_reported(record):
     recorded = record["runs"]["clm"]
     found = copy.deepcopy(recorded)
     found["losses"][3] = math.nextafter(found["losses"][3], math.inf)

@@ -100,7 +100,7 @@ def test_a_head_may_be_frozen(tmp_path, training_data, make_recipe):
     assert changed(start, after) == set(weights(start)) - {"lm_head.weight"}
 
 
-def test_the_optimizer_begins_anew_where_told_to(tmp_path, training_data, make_recipe):
+def test_the_optimizer_is_reset_on_request(tmp_path, training_data, make_recipe):
     kept = train(make_recipe(CLM, MLM), training_data, tmp_path)
     anew = train(make_recipe(CLM, {**MLM, "optimizer_state": "reset"}), training_data, tmp_path)
     name = "model.norm.weight.step"
@@ -159,7 +159,7 @@ def pretrained(request, tmp_path_factory, training_data) -> TrainingData:
     return dataclasses.replace(training_data, pretrained=fetch_model(folder))
 
 
-def test_a_finished_model_is_gone_on_from(tmp_path, pretrained, make_recipe):
+def test_a_finished_model_is_continued(tmp_path, pretrained, make_recipe):
     recipe = make_recipe(MLM, model={"pretrained": "tiny"})
     start = train(recipe, pretrained, tmp_path, end=0)
     original = load_file(pretrained.pretrained.folder / "model.safetensors")

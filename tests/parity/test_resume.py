@@ -136,7 +136,7 @@ def test_killed_during_a_checkpoint(runner, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("branch", [0, 2, 3, 4])
-def test_branch_from_a_shared_trunk_equals_training_alone(runner, expected, tmp_path, branch):
+def test_a_branch_from_a_shared_segment_equals_training_alone(runner, expected, tmp_path, branch):
     trunk = runner(tmp_path, end=branch)
     found = content(runner(tmp_path, start=branch))
     assert found["details"]["parent"] == (trunk.name if branch else None)
@@ -152,7 +152,7 @@ def test_branch_from_a_shared_trunk_equals_training_alone(runner, expected, tmp_
     assert kept == expected["metrics"]
 
 
-def test_trunk_of_a_longer_arm_serves_a_shorter_one(runner, expected, tmp_path, make_recipe):
+def test_a_segment_of_a_longer_arm_serves_a_shorter_one(runner, expected, tmp_path, make_recipe):
     # The trunk is trained as the first steps of an all-CLM arm of another length.
     longer = make_recipe(
         {**CLM, "steps": 9},

@@ -1,1 +1,1 @@
-"""From records on disk to tables, figures and a report, without torch."""
+"""Analysis of records: tables, figures and reports, without torch."""

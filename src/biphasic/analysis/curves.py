@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from biphasic.errors import DataError, reading
 from biphasic.records import HeldoutLine, TrainingLine, parse_record
 
-_LEFT_OUT = "the line is left out"
+_SKIPPED = "the line is skipped"
 
 
 @dataclass(frozen=True)
@@ -79,31 +79,31 @@ def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
         where: Name of the file in messages.
         problems: A message is appended for each damaged line.
     """
-    found = SegmentLines()
+    parsed = SegmentLines()
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):
             line = f"{where}:{number}"
             try:
-                with reading(line, DataError, remedy="the line is left out"):
-                    _add_line(found, text, where=line)
+                with reading(line, DataError, remedy="the line is skipped"):
+                    _add_line(parsed, text, where=line)
             except DataError as error:
                 problems.append(str(error))
-    return found
+    return parsed
 
 
-def _add_line(found: SegmentLines, text: str, *, where: str) -> None:
+def _add_line(parsed: SegmentLines, text: str, *, where: str) -> None:
     try:
         raw = json.loads(text)
     except ValueError as error:  # integers of thousands of digits raise it too
-        raise DataError(f"{where}: damaged JSON ({error}); {_LEFT_OUT}") from None
+        raise DataError(f"{where}: damaged JSON ({error}); {_SKIPPED}") from None
     if isinstance(raw, dict) and "heldout" in raw:
-        heldout = parse_record(HeldoutLine, raw, where=where, remedy=_LEFT_OUT)
+        heldout = parse_record(HeldoutLine, raw, where=where, remedy=_SKIPPED)
         for objective, loss in heldout.heldout.items():
-            points = found.heldout[objective]
+            points = parsed.heldout[objective]
             points.add(step=heldout.step, tokens=heldout.tokens, loss=loss, phase=0)
         return
-    line = parse_record(TrainingLine, raw, where=where, remedy=_LEFT_OUT)
-    points = found.training[line.objective]
+    line = parse_record(TrainingLine, raw, where=where, remedy=_SKIPPED)
+    points = parsed.training[line.objective]
     points.add(step=line.step, tokens=line.tokens, loss=line.loss, phase=line.phase)
 
 
@@ -117,7 +117,7 @@ def joined_curves(segments: Iterable[Mapping[str, Points]]) -> dict[str, Curve]:
         for objective, points in segment.items():
             if len(points):
                 parts[objective].append(points)
-    return {objective: _curve(found) for objective, found in parts.items()}
+    return {objective: _curve(arrays) for objective, arrays in parts.items()}
 
 
 def _curve(parts: list[Points]) -> Curve:

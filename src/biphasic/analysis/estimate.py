@@ -80,14 +80,14 @@ def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
     return float(2 * stdtr(num_seeds - 1, quantile) - 1)
 
 
-def as_convention(found: Estimate, *, source: Convention, target: Convention) -> Estimate:
+def as_convention(estimate: Estimate, *, source: Convention, target: Convention) -> Estimate:
     """Convert an estimate's half-width to another convention."""
-    if found.half_width is None or source == target:
-        return found
-    ratio = interval_quantile(found.num_seeds, convention=target) / interval_quantile(
-        found.num_seeds, convention=source
+    if estimate.half_width is None or source == target:
+        return estimate
+    ratio = interval_quantile(estimate.num_seeds, convention=target) / interval_quantile(
+        estimate.num_seeds, convention=source
     )
-    return Estimate(found.mean, found.half_width * ratio, found.num_seeds)
+    return Estimate(estimate.mean, estimate.half_width * ratio, estimate.num_seeds)
 
 
 def overlap(first: Estimate, second: Estimate) -> bool | None:

@@ -212,8 +212,8 @@ class _StateReader:
         _note_damage(path.parent, self._problems)
         state = _read_or_note(StateRecord, path, self._problems)
         if state is not None and state.identity != identity:
-            told = f"{identity[:12]}/state.json: belongs to state {state.identity[:12]}; left out"
-            self._problems.append(Problem("damaged", told))
+            problem = f"{identity[:12]}/state.json: belongs to state {state.identity[:12]}; skipped"
+            self._problems.append(Problem("damaged", problem))
             return None
         if state is None or self._has_same_heldout(state):
             return state
@@ -221,7 +221,7 @@ class _StateReader:
             Problem(
                 "mixed",
                 f"state {identity[:12]} was evaluated on other held-out text than this study's: "
-                "its held-out losses are left out",
+                "its held-out losses are skipped",
             )
         )
         return state.model_copy(update={"heldout": {}})
@@ -269,13 +269,13 @@ def _load_arm(arm: ArmRecord, states: _StateReader) -> ArmData:
 def _end_of_training(state: StateRecord, logged: list[dict[str, Points]]) -> dict[str, Points]:
     """Return held-out losses of a state whose last evaluation was not logged."""
     tokens = sum(entry.tokens for entry in state.ledger)
-    found: dict[str, Points] = {}
+    points: dict[str, Points] = {}
     for objective, loss in state.heldout.items():
         parts = [segment[objective] for segment in logged if segment.get(objective)]
         if not parts or parts[-1].last_step < state.step:
-            found[objective] = Points()
-            found[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
-    return found
+            points[objective] = Points()
+            points[objective].add(step=state.step, tokens=tokens, loss=loss, phase=0)
+    return points
 
 
 def _segments(arm: ArmRecord, states: _StateReader) -> tuple[TrainedSegment, ...]:
@@ -310,11 +310,11 @@ def _load_outcomes(study: StudyRecord, folder: Path, problems: list[Problem]) ->
     for run in study.runs:
         where = f"{run.arm} on {run.task}, learning rate {run.learning_rate:g}, seed {run.seed}"
         if run.arm not in arms or run.task not in metrics:
-            problems.append(Problem("damaged", f"{where}: no such arm or task; left out"))
+            problems.append(Problem("damaged", f"{where}: no such arm or task; skipped"))
             continue
         cell = (run.arm, run.task, run.learning_rate, run.seed)
         if cell in seen:
-            problems.append(Problem("damaged", f"{where}: listed twice; the second is left out"))
+            problems.append(Problem("damaged", f"{where}: listed twice; the second is skipped"))
             continue
         seen.add(cell)
         yield _load_outcome(
@@ -345,14 +345,12 @@ def _load_outcome(
     if result is None:
         return Outcome(run, "damaged")
     expected = (run.id, arm.state, run.task, run.learning_rate, run.seed)
-    found = (result.id, result.state, result.task, result.learning_rate, result.seed)
-    if found != expected:
-        problems.append(
-            Problem("damaged", f"{where}: result.json belongs to another run; left out")
-        )
+    recorded = (result.id, result.state, result.task, result.learning_rate, result.seed)
+    if recorded != expected:
+        problems.append(Problem("damaged", f"{where}: result.json belongs to another run; skipped"))
         return Outcome(run, "damaged")
     if result.status == "finished" and metric not in (result.test or {}):
-        problems.append(Problem("damaged", f"{where}: result.json has no '{metric}'; left out"))
+        problems.append(Problem("damaged", f"{where}: result.json has no '{metric}'; skipped"))
         return Outcome(run, "damaged")
     if result.status == "diverged":
         problems.append(Problem("diverged", f"{where}: diverged after {result.steps} steps"))
@@ -396,8 +394,8 @@ def _mixed_environments(arms: Iterable[ArmData]) -> list[Problem]:
         for segment in arm.segments:
             for key, value in segment.environment.items():
                 values[key].add(json.dumps(value, sort_keys=True, default=str))
-    mixed = {key: found for key, found in sorted(values.items()) if len(found) > 1}
+    mixed = {key: distinct for key, distinct in sorted(values.items()) if len(distinct) > 1}
     return [
-        Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(found))}")
-        for key, found in mixed.items()
+        Problem("mixed", f"arms were trained under different {key}: {', '.join(sorted(distinct))}")
+        for key, distinct in mixed.items()
     ]

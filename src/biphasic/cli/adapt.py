@@ -79,7 +79,7 @@ def adapt_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue training a decoder (or encoder) as an encoder, and export it."""
+    """Continue training a decoder or encoder, and export it."""
     from typing import cast
 
     from biphasic.adaptation import adapt, adaptation_text

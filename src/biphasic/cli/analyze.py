@@ -62,8 +62,8 @@ def analyze_command(
     from biphasic.analysis.tables.text import comparison_lines, notes, score_tables, scores_json
     from biphasic.analysis.text import flat, plain
 
-    scores, found = read_scores(folder, chosen_convention(convention))
-    problems = [f"{problem.kind}: {problem.text}" for problem in found]
+    scores, record_problems = read_scores(folder, chosen_convention(convention))
+    problems = [f"{problem.kind}: {problem.text}" for problem in record_problems]
     if one_rate:
         scores = at_one_rate(scores)
     if by_pretraining:

@@ -56,7 +56,10 @@ def claims_command(
         bool, typer.Option("--json", help="Print JSON, including every comparison.")
     ] = False,
 ) -> None:
-    """Check claims against a study's scores: true, partly, false or undecided, with numbers."""
+    """Check claims against a study's scores.
+
+    Each claim is true, partly true, false or undecided.
+    """
     import json
 
     from biphasic.analysis.claims import changed_verdicts, claims_report, restated

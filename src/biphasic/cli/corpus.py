@@ -149,7 +149,10 @@ def corpus_inspect(
 
 @corpus_app.command("verify")
 def corpus_verify(folder: Folder) -> None:
-    """Check every file's hash and the consistency of all parts; exit code 2 if damaged."""
+    """Verify the hashes and the consistency of a corpus.
+
+    The exit code is 2 if it is damaged.
+    """
     from biphasic.data.building.verify import verify_build, verify_corpus
 
     for corpus in verify_build(folder) if _is_build(folder) else (verify_corpus(folder),):
@@ -164,7 +167,10 @@ def corpus_merge(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the merged corpus.")],
 ) -> None:
-    """Merge corpora of one tokenizer: training with training, held-out with held-out."""
+    """Merge corpora that have the same tokenizer.
+
+    Training splits are merged with training splits, held-out splits with held-out splits.
+    """
     from biphasic.data.building.merge import merge_builds, merge_corpora
     from biphasic.errors import ConfigError
 
@@ -258,7 +264,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
     for part in (folders.train, folders.heldout):
         echo(_counts(part))
     if progress is None:
-        echo("built before; nothing to do")
+        echo("already built; nothing to do")
     elif progress.num_found:
         echo(f"{progress.num_found} shards reused from an interrupted build")
     else:
@@ -269,7 +275,7 @@ def _print_build(out: Path, folders: CorpusFolders, progress: BuildProgress | No
 
 
 def _left_out(folder: Path) -> Iterator[str]:
-    """Yield what was left out of each source, and why."""
+    """Yield the number of skipped documents of each source, by reason."""
     from biphasic.data.building.build import read_record
 
     record = read_record(folder)
@@ -280,7 +286,7 @@ def _left_out(folder: Path) -> Iterator[str]:
             if count
         ]
         if reasons:
-            yield f"{name}: documents left out: {', '.join(reasons)}"
+            yield f"{name}: documents skipped: {', '.join(reasons)}"
     for source in record["origin"]["sources"]:
         if source.get("num_ignored"):
             yield (

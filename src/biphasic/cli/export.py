@@ -20,7 +20,7 @@ def export_command(
             metavar="STATE", help="Folder of a state or of a transformers model, or a hub id."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Folder to make.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     format: Annotated[
         str,
         typer.Option(
@@ -38,7 +38,10 @@ def export_command(
     quiet: Quiet = False,
     dtype: Annotated[str | None, typer.Option("--dtype", hidden=True)] = None,
 ) -> None:
-    """Export an encoder as a verified folder that works without biphasic, with a model card."""
+    """Export an encoder, with a model card, for use without biphasic.
+
+    Each export is verified in a separate process that cannot import biphasic.
+    """
     from biphasic.export.write import export_model
     from biphasic.progress import progress_bar, say_on
 
@@ -67,7 +70,10 @@ def push_command(
     ] = None,
     go: Annotated[bool, typer.Option("--go", help="Upload. Without it, only list files.")] = False,
 ) -> None:
-    """Upload an export to a hub repository; without --go, list the files only."""
+    """Upload an export to a hub repository.
+
+    Without --go, only list the files.
+    """
     from biphasic.export.push import plan_push, push
 
     plan = plan_push(folder, repository, private=private, revision=revision)

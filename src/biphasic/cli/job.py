@@ -21,7 +21,10 @@ def job_run(
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run one job in this process unless it is done; its inputs must exist."""
+    """Run one job in this process, unless it is done.
+
+    Its inputs must exist.
+    """
     from biphasic.evaluation.evaluate import compute_threads
     from biphasic.execution.inline import run_here
     from biphasic.execution.slots import check_cores

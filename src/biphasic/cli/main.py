@@ -113,7 +113,7 @@ def pretrain_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one recipe on a corpus; print the folder of the final state."""
+    """Train one recipe on a corpus, and print the state's folder."""
     from biphasic.config import load_config, parse_overrides
     from biphasic.study.api import parse_compute, pretrain
     from biphasic.study.inputs.corpus import corpus_settings
@@ -183,7 +183,7 @@ def evaluate_command(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
+        typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
     ] = None,
     convention: Annotated[
         str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
@@ -192,7 +192,10 @@ def evaluate_command(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune an encoder over a grid; print its scores with 95 % intervals."""
+    """Fine-tune an encoder over a grid, and print its scores.
+
+    Scores have 95 % intervals.
+    """
     from biphasic.cli.evaluation import evaluate_tasks, evaluation_config, print_evaluation
 
     if print_config:

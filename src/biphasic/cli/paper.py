@@ -33,7 +33,10 @@ def paper_command(
     formats: Formats = None,
     every_dataset: EveryDataset = False,
 ) -> None:
-    """Write the reference study's tables, and the figures they support."""
+    """Write the reference study's tables and figures.
+
+    Figures that need more than its published table are skipped.
+    """
     from biphasic.analysis.figures.catalog import score_figures, without_records
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.scores.source import paper_scores
@@ -67,7 +70,10 @@ def figures_command(
     ] = None,
     every_dataset: EveryDataset = False,
 ) -> None:
-    """Write all tables and figures that a study's records support; list skipped ones."""
+    """Write the tables and figures of a study.
+
+    Figures that its records do not support are skipped and listed.
+    """
     from biphasic.analysis.figures.catalog import record_figures, score_figures
     from biphasic.analysis.page.gallery import chosen_formats, write_gallery
     from biphasic.analysis.records import load_study

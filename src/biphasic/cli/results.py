@@ -46,7 +46,7 @@ def read_scores(folder: Path, convention: Convention | None) -> tuple[Scores, tu
         convention: Of intervals; default: the study's, else standard.
 
     Raises:
-        DataError: The folder holds no results.
+        DataError: The folder has no results.
         StudyError: The study's record is damaged.
     """
     from biphasic.analysis.records import load_study

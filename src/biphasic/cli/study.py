@@ -84,7 +84,7 @@ def study_diff(
     second: Annotated[Path, typer.Argument(help="Study file to compare with.")],
     root: Root = Path("runs"),
 ) -> None:
-    """Show the differences between the plans of two studies, and their reasons."""
+    """Show how the plans of two studies differ, and why."""
     from biphasic.study.paths import STORE
     from biphasic.study.plan.diff import compare_studies, difference_lines
     from biphasic.study.plan.preview import preview_study
@@ -132,7 +132,10 @@ def study_run(
     print_config: PrintConfig = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the missing jobs of a study, print its table and write its report."""
+    """Run the missing jobs of a study, and write its report.
+
+    Prints the table of results.
+    """
     from biphasic.study.api import run_study
     from biphasic.study.spec.load import load_study
     from biphasic.study.spec.resolved import study_text
@@ -159,10 +162,10 @@ def study_run(
 def study_jobs(
     file: StudyFile, root: Root = Path("runs"), overrides: Overrides = None, quiet: Quiet = False
 ) -> None:
-    """Save the missing jobs of a study, and print them for an external scheduler.
+    """Save and list missing jobs, for an external scheduler.
 
-    One line per job: identity, kind, processes, the job it waits for (- for none, * for all),
-    label. Builds the study's data first.
+    Prints one line per job: identity, kind, processes, the job it waits for (- for none, * for
+    all), label. Builds the study's data first.
     """
     from biphasic.execution.job_store import save_job
     from biphasic.study.run.prepare import prepare_study
@@ -181,8 +184,8 @@ def study_jobs(
     names = {item.id for item in items}
     for item in items:
         save_job(item.make())
-        needs = item.needs if item.needs in names else "-"
-        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{needs}\t{item.label}")
+        dependency = item.needs if item.needs in names else "-"
+        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{dependency}\t{item.label}")
     if not items:
         return
     last = ReportJob.of(study)

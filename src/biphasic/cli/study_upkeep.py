@@ -77,7 +77,10 @@ def study_retry(
     ] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Retry failed jobs: in the running study if it runs, else run it here."""
+    """Retry failed jobs.
+
+    If the study is running, its runner retries them. Otherwise the study runs here.
+    """
     from biphasic.errors import StudyError
     from biphasic.locks import LOCK, find_owner
     from biphasic.study.find import find_study
@@ -114,7 +117,10 @@ def study_verify(
     ] = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Verify the hashes of all files a study uses; exit code 1 if any is damaged."""
+    """Verify the hashes of all files that a study uses.
+
+    The exit code is 1 if any file is damaged.
+    """
     from biphasic.study.find import find_study
     from biphasic.study.gc.verify import verify_study
 
@@ -145,7 +151,7 @@ def study_clean(
         ),
     ] = False,
 ) -> None:
-    """List unused items of a store, with sizes; delete them with --delete."""
+    """List or delete (--delete) unused items of a store."""
     from biphasic.study.gc.clean import clean
     from biphasic.study.gc.text import cleaning_lines
 

@@ -83,7 +83,10 @@ def check_command(
         str | None, typer.Option(help="Branch, tag or commit on the hub. Default: the newest.")
     ] = None,
 ) -> None:
-    """Print a tokenizer's special tokens, chosen mask token (and why) and vocabulary size."""
+    """Print a tokenizer's special tokens and vocabulary size.
+
+    Includes the mask token that a corpus would use, and why.
+    """
     from biphasic.data.building.mask_token import choose_mask_token
     from biphasic.data.tokens.tokenizer import load_tokenizer
 

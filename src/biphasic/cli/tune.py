@@ -44,7 +44,10 @@ def study_tune(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the peak rate of each model and objective by short trials; write it to FILE."""
+    """Choose peak learning rates by short trials.
+
+    Writes one rate for each model and objective to FILE.
+    """
     from biphasic.study.paths import STORE
     from biphasic.study.spec.load import load_study
     from biphasic.study.tune.choice import parse_rates

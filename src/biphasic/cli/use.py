@@ -65,12 +65,15 @@ def finetune_command(
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Fine-tunings at once; default: one per core, or one on a GPU."),
+        typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
     ] = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune an encoder, keep the model with the best validation score, print scores."""
+    """Fine-tune an encoder, keep the best model, print scores.
+
+    The best model is the one with the highest validation score.
+    """
     from biphasic.config import parse_overrides
     from biphasic.evaluation.plan import task_from_text
     from biphasic.export.finetuned.write import finetune

@@ -1,1 +1,1 @@
-"""From text to batches: documents, tokens on disk, rows, and batches of a step."""
+"""Data: documents, token shards, rows, and the batches of a step."""

@@ -112,13 +112,13 @@ def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.
             is_new = place == len(rooms)
             room = capacity if is_new else rooms[place]
             each = min(room // size, left)
-            wanted = left // each
+            needed = left // each
             if is_new:
-                bins = list(range(num_bins, num_bins + wanted))
-                num_bins += wanted
+                bins = list(range(num_bins, num_bins + needed))
+                num_bins += needed
             else:
-                bins = bins_by_room[room][: -wanted - 1 : -1]
-                del bins_by_room[room][-wanted:]
+                bins = bins_by_room[room][: -needed - 1 : -1]
+                del bins_by_room[room][-needed:]
                 if not bins_by_room[room]:
                     del rooms[place]
             visited += bins

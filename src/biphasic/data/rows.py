@@ -206,13 +206,13 @@ class _ShapePlan:
 
     def rows(self, first: int, count: int) -> list[list[Piece]]:
         """Return rows `first` to `first + count` of the shape."""
-        found: list[list[Piece]] = []
+        rows: list[list[Piece]] = []
         window = self._window_of(first)
-        while len(found) < count:
+        while len(rows) < count:
             skipped = max(first - self._row_starts[window], 0)
-            found += self._window(window).rows(skipped, skipped + count - len(found))
+            rows += self._window(window).rows(skipped, skipped + count - len(rows))
             window = self._window_of(self._row_starts[window] + len(self._window(window)))
-        return found
+        return rows
 
     def remainder(self) -> tuple[_Pieces, int]:
         """Return the unread pieces of the shape's last window, and the position after it."""

@@ -1,1 +1,1 @@
-"""Encoders fine-tuned on tasks outside of any study: scored, or kept."""
+"""Evaluation and fine-tuning of encoders outside of studies."""

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder to keep: the best of a grid, with its weights."""
+"""The best fine-tuned model of a grid, with its weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from biphasic.study.plan.finished import missing_runs
 from biphasic.tasks.protocol import FinetuneProtocol
 
 LEARNING_RATES = (2e-5, 5e-5, 1e-4, 2e-4)
-"""Rates that are tried unless others are asked for: the inner ones of the study's six."""
+"""Default rates: the inner four of the study's six."""
 SEEDS = (0,)
 PROTOCOL = FinetuneProtocol(max_epochs=3)
-"""Where nothing else is said: a small data set is read three times, not once as in the study."""
+"""Default protocol: up to three epochs instead of the study's one, for small data sets."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class GridModel:
     """The best fine-tuning of a grid.
 
     Attributes:
-        plan: What was fine-tuned on what.
-        evaluation: The scores of the whole grid.
-        kept: The model with the best validation score.
+        plan: The plan of the evaluation.
+        evaluation: Scores of the whole grid.
+        kept: Model with the best validation score.
     """
 
     plan: PlannedEvaluation
@@ -46,7 +46,7 @@ class GridModel:
 
     @property
     def task(self) -> PlannedTask:
-        """The task that decided."""
+        """The task of the grid."""
         return self.plan.tasks[0]
 
 
@@ -58,17 +58,17 @@ def finetune_grid(
     num_threads: int,
     console: Console,
 ) -> GridModel:
-    """Do the fine-tunings of one task that have no result yet, and return the best of all.
+    """Run the missing fine-tunings of one task, and return the best model of the grid.
 
-    Weights are kept while the grid runs. A run that was finished earlier has scores only; if it is
-    the best, it is done once more, which gives the same weights.
+    The best weights are kept while the grid runs. Earlier runs have only scores: if one of them is
+    the best, it is repeated, which gives the same weights.
 
     Args:
-        plan: With one task.
-        scratch: Folder for weights; whoever made it removes it.
-        num_workers: Fine-tunings at once.
+        plan: Plan with one task.
+        scratch: Folder for weights; the caller deletes it.
+        num_workers: Parallel fine-tunings.
         num_threads: Threads per fine-tuning.
-        console: Where progress is shown.
+        console: Console for progress.
 
     Raises:
         TrainingError: Every run diverged.
@@ -84,15 +84,15 @@ def finetune_grid(
     kept = find_kept(scratch, learning_rate=chosen.learning_rate, seed=chosen.seed)
     if kept is None:
         say(
-            f"the best run (rate {chosen.learning_rate:g}, seed {chosen.seed}) was finished "
-            "earlier, when its weights were not kept: it is done once more"
+            f"the best run (rate {chosen.learning_rate:g}, seed {chosen.seed}) is of an earlier "
+            "call, which did not keep its weights; repeating it"
         )
         group = plan.group((task,))
         job = plan.job(group)
         run = next(run for run in group.runs[task.info.name] if run.id == chosen.id)
         kept = _refit(job, run, scratch=scratch / "again", threads=num_threads, console=console)
-        if told := _difference(kept, chosen):
-            say(told)
+        if difference := _difference(kept, chosen):
+            say(difference)
     return GridModel(plan, evaluation, kept)
 
 
@@ -104,9 +104,9 @@ def score_grid(
     num_threads: int,
     console: Console,
 ) -> Evaluation:
-    """Do the fine-tunings of one task that have no result yet, and return the scores of all.
+    """Run the missing fine-tunings of one task, and return the scores of the grid.
 
-    Arguments as in `finetune_grid`; without `scratch` no weights are kept.
+    Arguments are those of `finetune_grid`; without `scratch` no weights are kept.
     """
     [task] = plan.tasks
     group = plan.group((task,))
@@ -120,21 +120,21 @@ def score_grid(
 
 
 def announcement(task: PlannedTask, *, num_runs: int, num_missing: int) -> str:
-    """Say what is about to be done, and what of the training data a run will not see."""
+    """Describe the runs of a grid: their number, steps, and passes over the training data."""
     training = task.training
     if training.info.kind == ZERO_SHOT:
-        return f"{task.info.name}: nothing is trained; the encoder is scored as it is"
+        return f"{task.info.name}: zero-shot; the encoder is scored without training"
     protocol, num_train = training.protocol, training.epoch or 0
-    what = "pairs of query and document" if training.info.kind == "ir" else "examples"
+    noun = "query-document pairs" if training.info.kind == "ir" else "examples"
     steps = protocol.num_steps(num_train)
-    told = (
-        f"{task.info.name}: {_runs(num_runs)}, {num_runs - num_missing} of them done before; each "
-        f"of about {steps:,} steps of {protocol.batch_size}, {num_train:,} {what} read "
+    text = (
+        f"{task.info.name}: {_runs(num_runs)}, {num_runs - num_missing} of them finished; each has "
+        f"about {steps:,} steps of {protocol.batch_size} and reads {num_train:,} {noun} "
         f"{_times(steps / math.ceil(num_train / protocol.batch_size))}"
     )
     if steps == protocol.max_steps:
-        told += f"; max_steps={steps} ends it (--set max_steps=...)"
-    return told
+        text += f"; limited by max_steps={steps} (--set max_steps=...)"
+    return text
 
 
 def _runs(number: int) -> str:
@@ -146,7 +146,7 @@ def _times(passes: float) -> str:
 
 
 def best_result(results: Iterable[ResultRecord], *, metric: str) -> ResultRecord | None:
-    """Return the run with the best validation score; None where all diverged."""
+    """Return the run with the best validation score; None if all diverged."""
     scores = (grid_score(result, result, metric=metric) for result in results)
     return best_run(score for score in scores if score is not None)
 
@@ -159,20 +159,20 @@ def _refit(
     kept = find_kept(scratch.parent, learning_rate=run.learning_rate, seed=run.seed)
     if kept is None:
         raise TrainingError(
-            f"{job.label}: the run diverged, and it did not before; the machine or its libraries "
-            "are others now: run with another --root to try the whole grid again"
+            f"{job.label}: the run diverged, but it did not before; the machine or its libraries "
+            "have changed: run with another --root to repeat the whole grid"
         )
     return kept
 
 
 def _difference(kept: KeptModel, chosen: ResultRecord) -> str | None:
-    """Say so if a run that was done again has other scores than before."""
+    """Return a warning if a repeated run has other scores than before."""
     before = {"validation": chosen.validation, "test": chosen.test}
     if all(kept.metrics.get(split) == metrics for split, metrics in before.items() if metrics):
         return None
     now = kept.metrics.get("test", {}).get(chosen.metric)
     was = (chosen.test or {}).get(chosen.metric)
     return (
-        f"done again, the run has other scores (test {chosen.metric} {now}, before {was}): another "
-        "machine, other libraries or another number of threads; the folder has those of this time"
+        f"the repeated run has other scores (test {chosen.metric} {now}, before {was}): machine, "
+        "libraries or number of threads have changed; the folder has the new scores"
     )

@@ -1,4 +1,4 @@
-"""An encoder on tasks: fine-tuned over a grid of learning rates and seeds, and scored."""
+"""Evaluation of an encoder: fine-tune it over a grid of learning rates and seeds, and score it."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ from biphasic.tasks.records import TaskInfo
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An encoder on one task.
+    """The result of evaluating an encoder on one task.
 
     Attributes:
-        task: What the task is; `overlaps` counts test examples that also stand in training data.
-        metric: The metric that decides it.
+        task: Description of the task; `overlaps` counts test examples that are also in training
+            data.
+        metric: Main metric of the task.
         convention: How the interval was computed.
         estimate: Mean of the selected runs' test scores with its interval, in percent points; None
             if all diverged.
-        selected: The run that stands for each seed, in order of seeds; the records as they are on
-            disk, whose metrics are shares.
-        results: Every fine-tuning of the grid, likewise; one run where the task is zero-shot.
-        folder: Where the results are: `FOLDER/ID/result.json` and `scores.parquet`.
+        selected: The selected run of each seed, in order of seeds. Metrics of records are shares,
+            not percent.
+        results: All fine-tunings of the grid; one run for a zero-shot task.
+        folder: Folder of the results: `FOLDER/ID/result.json` and `scores.parquet`.
     """
 
     task: TaskInfo
@@ -82,39 +83,38 @@ def evaluate(
 ) -> Evaluation:
     """Fine-tune an encoder on a task over a grid, and estimate its score.
 
-    For each seed, the learning rate with the best validation score is chosen; the estimate is the
-    mean of the chosen runs' test scores. Zero-shot tasks are scored once, without training.
+    For each seed, the learning rate with the best validation score is selected; the estimate is the
+    mean of the selected runs' test scores. Zero-shot tasks are scored once, without training.
 
     Args:
-        model: Folder of a state, or of any model that transformers loads, with a fast tokenizer;
-            or the id of one on the hub.
-        task: A built-in task, a published dataset, `KIND:PATH`, a task file or a task folder, as
-            docs/tasks.md says; with revision, local copies or a metric as a `TaskConfig`.
+        model: Folder of a state or of a transformers model with a fast tokenizer, or a hub id.
+        task: A built-in task, a published dataset, `KIND:PATH`, a task file or a task folder (see
+            docs/tasks.md); or a `TaskConfig` to set a revision, local copies or a metric.
         learning_rates: Peak rates; the study's six when None.
         seeds: Seeds; the study's five when None.
         protocol: All other constants; the study's when None, those of its public code for
-            `"paper"`. What is set here goes before what the task's description asks for. Inputs
-            may be as long as the model's unless `max_seqlen` says otherwise.
-        libraries: Whose documentation the built-in tasks are made of; all when None.
-        revision: Of a model on the hub; the newest when None.
+            `"paper"`. They override settings in the task's description. `max_seqlen` defaults to
+            the model's maximum.
+        libraries: Libraries whose documentation the built-in tasks use; all when None.
+        revision: Revision of a model on the hub; the newest when None.
         convention: How the interval is computed.
         root: Folder of the store.
-        num_workers: Fine-tunings at once, each in a process of its own; 1 runs them in this one,
-            None one per core, or one on a GPU, as the command does.
+        num_workers: Parallel fine-tunings, each in its own process; 1 runs them in this process.
+            None means one per core, or one on a GPU.
         num_threads: Threads per fine-tuning. Results may depend on it in the last bits.
-        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
-            CPU, when None. `result.json` names it.
-        console: Where progress is shown; standard error when None.
+        device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
+            recorded in `result.json`.
+        console: Console for progress; standard error when None.
 
     Raises:
-        ConfigError: A setting is wrong.
-        DataError: Model or task are missing or damaged.
+        ConfigError: A setting is invalid.
+        DataError: The model or the task is missing or damaged.
         ModelError: transformers cannot load the model, or it cannot be an encoder.
 
     Example:
         >>> from biphasic import evaluate
-        >>> found = evaluate(state, "sc:reviews", learning_rates=[1e-3, 3e-3], seeds=[0, 1])
-        >>> found.metric, found.estimate.num_seeds, len(found.results)
+        >>> result = evaluate(state, "sc:reviews", learning_rates=[1e-3, 3e-3], seeds=[0, 1])
+        >>> result.metric, result.estimate.num_seeds, len(result.results)
         ('accuracy', 2, 4)
     """
     [evaluation] = evaluate_all(
@@ -151,15 +151,15 @@ def evaluate_all(
     device: str | None = None,
     console: Console | None = None,
 ) -> Iterator[Evaluation]:
-    """Evaluate an encoder on several tasks; all are checked before the first begins.
+    """Evaluate an encoder on several tasks; all are checked before the first one runs.
 
-    Tasks that are trained on the same one share its fine-tunings. Arguments and errors as in
-    `evaluate`; evaluations come as they are finished.
+    Tasks that are trained on the same task share its fine-tunings. Arguments and errors are those
+    of `evaluate`. Each evaluation is yielded when it is finished.
 
     Example:
         >>> from biphasic import evaluate_all
         >>> grid = {"learning_rates": [1e-3], "seeds": [0, 1]}
-        >>> [found.metric for found in evaluate_all(state, ["sc:reviews"], **grid)]
+        >>> [result.metric for result in evaluate_all(state, ["sc:reviews"], **grid)]
         ['accuracy']
     """
     num_workers = default_workers(num_threads) if num_workers is None else num_workers
@@ -195,10 +195,10 @@ def evaluate_all(
 
 
 def known_convention(text: str) -> Convention:
-    """Return the convention of a name.
+    """Return the convention with a name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The name is unknown.
     """
     known = get_args(Convention)
     if text not in known:
@@ -209,10 +209,10 @@ def known_convention(text: str) -> Convention:
 def run_finetunings(
     job: FinetuneJob, *, num_workers: int, num_threads: int, console: Console
 ) -> None:
-    """Do a job in this process, or its parts in several.
+    """Run a job in this process, or its parts in several processes.
 
     Raises:
-        StudyError: A part failed in its process.
+        StudyError: A part failed.
     """
     parts = job.split(num_workers)
     if len(parts) == 1:
@@ -230,9 +230,9 @@ def run_finetunings(
             num_threads=num_threads,
             log_folder=job.store.parent / "logs",
             watch=display.progress,
-        ) as engine,
+        ) as executor,
     ):
-        outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=display).run()
+        outcome = Scheduler(items, executor, policy=RetryPolicy(), watcher=display).run()
     if outcome.failures:
         raise StudyError(str(outcome.failures[0]))
 
@@ -253,7 +253,7 @@ def _part(job: FinetuneJob) -> WorkItem:
 
 @contextmanager
 def compute_threads(number: int) -> Iterator[None]:
-    """Compute on a number of threads."""
+    """Set the number of compute threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -265,15 +265,15 @@ def compute_threads(number: int) -> Iterator[None]:
 def summarise(
     task: PlannedTask, runs: Sequence[GridRun], store: Path, *, convention: Convention
 ) -> Evaluation:
-    """Read the results of a task's runs, each checked, and estimate its score in points."""
+    """Read and verify the results of a task's runs, and estimate its score in percent points."""
     outcomes = [_outcome(run, store, task=task.info.name) for run in runs]
     selected = select(outcomes, metric=task.info.metric)
-    found = estimate(scores_on_test(selected, metric=task.info.metric), convention=convention)
+    score = estimate(scores_on_test(selected, metric=task.info.metric), convention=convention)
     return Evaluation(
         task=task.info,
         metric=task.info.metric,
         convention=convention,
-        estimate=None if found is None else found.in_points,
+        estimate=None if score is None else score.in_points,
         selected=tuple(outcome.result for outcome in selected if outcome.result),
         results=tuple(outcome.result for outcome in outcomes if outcome.result),
         folder=store / "finetunes",

@@ -1,4 +1,4 @@
-"""The plan of an evaluation: an encoder, tasks and a grid, checked before anything is computed."""
+"""The plan of an evaluation: an encoder, tasks and a grid, checked before it runs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from biphasic.training.memory import tune_allocator
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """An encoder and tasks, all checked, before anything is computed.
+    """A checked evaluation that is ready to run.
 
     Attributes:
-        name: What progress displays call the encoder.
+        name: Name of the encoder in progress displays.
         encoder: The encoder.
-        limits: What it can read.
+        limits: Maximum input length and vocabulary of the encoder.
         tasks: The tasks.
         finetuning: The grid.
         store: Content store.
@@ -56,11 +56,11 @@ class PlannedEvaluation:
     store: Path
 
     def group(self, evaluations: tuple[PlannedTask, ...]) -> FinetuneGroup:
-        """Return the fine-tunings that serve tasks with the same training."""
+        """Return the fine-tunings of tasks that share a training."""
         return plan_group(self.encoder.identity, evaluations, self.finetuning, name=self.name)
 
     def job(self, group: FinetuneGroup) -> FinetuneJob:
-        """Return the job that does them."""
+        """Return the job of a group."""
         folder = self.encoder.folder
         return finetune_job(group, store=self.store, tokenizer=folder, encoder=folder)
 
@@ -78,10 +78,10 @@ def plan_evaluation(
     console: Console,
     shared: FinetuneProtocol | None = None,
 ) -> PlannedEvaluation:
-    """Find an encoder and tasks, and check that they go together.
+    """Fetch an encoder and tasks, and check that they are compatible.
 
-    Arguments and errors as in `evaluate`; beside them `shared`, which holds where neither
-    `protocol` nor a task says otherwise.
+    Arguments and errors are those of `evaluate`. `shared` is the default protocol, which
+    `protocol` and tasks override.
     """
     tune_allocator()
     store = Path(root).resolve() / STORE
@@ -93,7 +93,7 @@ def plan_evaluation(
         {name: value for name, value in grid.items() if value is not None},
         where="evaluate",
     )
-    by_hand = _settings_of(protocol)
+    settings = _settings_of(protocol)
     is_paper = protocol == PAPER
     limits = model_limits(encoder.folder)
 
@@ -101,7 +101,7 @@ def plan_evaluation(
         return merge_protocol(
             PAPER if is_paper else shared or FinetuneProtocol(),
             needed,
-            {**by_hand, **task.protocol},
+            {**settings, **task.protocol},
             longest=limits.longest_input,
         )
 
@@ -119,7 +119,7 @@ def plan_evaluation(
         raise ConfigError(f"evaluate: {error}") from None
     tokenizer = TextTokenizer.load(encoder.folder)
     _check_vocabulary(limits, tokenizer)
-    # All of them before any is read, which may take minutes.
+    # Check all tasks before reading any of them, which may take minutes.
     outlines = [(task, *task_outline(task.origin)) for task in chosen]
     refuse_lengths(
         ((task.name, kind, protocol_of(task, needed)) for task, kind, needed in outlines),
@@ -134,7 +134,7 @@ def plan_evaluation(
         positions=limits.positions,
     )
     name = Path(model).name or encoder.folder.name
-    # A state's folder is called by its identity, which is long.
+    # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name
     return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
 
@@ -142,45 +142,45 @@ def plan_evaluation(
 def _settings_of(
     protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
 ) -> dict[str, Any]:
-    """Return what was set by hand: it goes before what tasks ask for."""
+    """Return the settings of the user, which override those of tasks."""
     if isinstance(protocol, FinetuneProtocol):
         return protocol.model_dump(include=protocol.model_fields_set)
     return {} if protocol is None or protocol == PAPER else dict(protocol)
 
 
 def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a model and its tokenizer belong together.
+    """Check that a tokenizer fits its model.
 
     Raises:
         ModelError: The tokenizer has more entries than the model.
     """
     if tokenizer.vocab_size > limits.num_embeddings:
         raise ModelError(
-            f"the tokenizer has {tokenizer.vocab_size} entries, the model only "
-            f"{limits.num_embeddings}; they do not belong together"
+            f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
+            f"{limits.num_embeddings}; use the model's own tokenizer"
         )
 
 
 def task_from_text(text: str) -> TaskConfig:
-    """Return the task that people mean by one word: a name, a path, or `KIND:PATH`.
+    """Return the task for a name, a path, or `KIND:PATH`.
 
-    It is called as what it is, or as its file or folder.
+    Tasks from a path get the name in their file or folder.
 
     Raises:
-        ConfigError: It is neither a path nor a known name.
+        ConfigError: The text is neither a path nor a known name.
     """
     kind, path = split_source(text)
     place = expanded(path)
     is_name = kind is None and not place.exists() and not place.suffix
     settings = {"name": text} if is_name else {"name": _name_of(place), "source": text}
     if kind == ZERO_SHOT:
-        # Beside the same data with fine-tuning.
+        # Distinguishes it from the same data with fine-tuning.
         settings["name"] += f"-{ZERO_SHOT}"
     return parse_config(TaskConfig, settings, where=f"task '{text}'")
 
 
 def _name_of(place: Path) -> str:
-    """Return what a task file or folder calls its task."""
+    """Return the name of a task from its file or folder."""
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():

@@ -133,16 +133,16 @@ class StudyDisplay:
         with self._lock:
             _, *running = self._bars.tasks
             failed, elapsed = len(self._failed), time.monotonic() - self._began
-            told = [
+            parts = [
                 f"{self._num_ended - failed:,} of {len(self._labels):,} jobs done",
                 f"{failed:,} failed" if failed else "",
                 rate_text(self._num_ended / elapsed if elapsed else None),
                 end_expected(None if left is None else left[1]),
             ]
-            named = [f"{each.description} ({task_text(each)})" for each in running[:_MOST_NAMED]]
+            named = [f"{task.description} ({task_text(task)})" for task in running[:_MOST_NAMED]]
         if len(running) > _MOST_NAMED:
             named.append(f"{len(running) - _MOST_NAMED:,} more")
-        return "; running: ".join(filter(None, (", ".join(filter(None, told)), ", ".join(named))))
+        return "; running: ".join(filter(None, (", ".join(filter(None, parts)), ", ".join(named))))
 
     def _remove(self, job_id: str) -> None:
         if job_id in self._running:

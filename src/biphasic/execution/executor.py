@@ -264,14 +264,14 @@ class _Worker:
                 self._process = self._start()
             return self._process
 
-    def _stopped(self, process: subprocess.Popen[str], said: str) -> BiphasicError:
+    def _stopped(self, process: subprocess.Popen[str], message: str) -> BiphasicError:
         """Return the error of a stopped job: our own request, or an external signal."""
         if self._is_stopped:
-            return StoppedError(said)
+            return StoppedError(message)
         # The worker accepts no more jobs: wait for its exit, or the next job would go to it.
         process.kill()
         process.wait()
-        return JobFailedError(f"its worker was terminated; {said}", is_final=False, log=None)
+        return JobFailedError(f"its worker was terminated; {message}", is_final=False, log=None)
 
     def _died(self, process: subprocess.Popen[str], log: Path) -> BiphasicError:
         # A dying process closes its pipes first: wait, or the next job would go to it.
@@ -279,12 +279,12 @@ class _Worker:
         process.wait()
         if self._is_stopped:
             return StoppedError("stopped; it resumes from its latest checkpoint")
-        said = [path for path in (log, self._worker_log) if _is_something(path)]
-        see = f"; see {said[0]}" if said else ""
+        logs = [path for path in (log, self._worker_log) if _is_something(path)]
+        see = f"; see {logs[0]}" if logs else ""
         return JobFailedError(
             f"its worker died (killed, or out of memory?){see}",
             is_final=False,
-            log=said[0] if said else None,
+            log=logs[0] if logs else None,
         )
 
     @property

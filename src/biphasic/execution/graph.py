@@ -39,11 +39,11 @@ class WorkItem:
 def dependents(items: Iterable[WorkItem]) -> dict[str, list[str]]:
     """Return, by item, the items that depend on it."""
     items = list(items)
-    found: dict[str, list[str]] = {item.id: [] for item in items}
+    waiting: dict[str, list[str]] = {item.id: [] for item in items}
     for item in items:
-        if item.needs in found:
-            found[item.needs].append(item.id)
-    return found
+        if item.needs in waiting:
+            waiting[item.needs].append(item.id)
+    return waiting
 
 
 def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
@@ -58,7 +58,7 @@ def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
         order.extend(waiting[identity])
     paths: dict[str, float] = {}
     for identity in reversed(order):
-        after = max((paths[each] for each in waiting[identity]), default=0.0)
+        after = max((paths[dependent] for dependent in waiting[identity]), default=0.0)
         # At least 1 each: among jobs of unknown cost, longer chains come first.
         paths[identity] = max(by_id[identity].cost, 1.0) + after
     return paths
@@ -66,7 +66,7 @@ def longest_paths(items: Iterable[WorkItem]) -> dict[str, float]:
 
 def with_dependents(identity: str, waiting: Mapping[str, list[str]]) -> list[str]:
     """Return all direct and indirect dependents of an item, in dependency order."""
-    found = list(waiting[identity])
-    for each in found:
-        found.extend(waiting[each])
-    return found
+    identities = list(waiting[identity])
+    for dependent in identities:
+        identities.extend(waiting[dependent])
+    return identities

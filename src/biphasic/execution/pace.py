@@ -113,6 +113,6 @@ class Pace:
         """Return the seconds of the longest chain of dependent jobs."""
         paths: dict[str, float] = {}
         for item in self._items.values():  # dependencies come first
-            own = left.get(item.id, 0.0) / item.num_slots
-            paths[item.id] = own + paths.get(item.needs or "", 0.0)
+            seconds = left.get(item.id, 0.0) / item.num_slots
+            paths[item.id] = seconds + paths.get(item.needs or "", 0.0)
         return max(paths.values(), default=0.0)

@@ -181,13 +181,15 @@ def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
 
 def _first_failure(failures: list[dict[str, Any]], processes: int) -> BiphasicError:
     """Return the error that explains the others."""
-    told = [each for each in failures if each["kind"] != LostRankError.__name__] or failures
-    if not told:
+    causes = [
+        failure for failure in failures if failure["kind"] != LostRankError.__name__
+    ] or failures
+    if not causes:
         return LostRankError(
             f"one of {processes} processes of the group died (killed, or out of memory?); run "
             "again to resume from the latest checkpoint"
         )
-    first = told[0]
+    first = causes[0]
     kind = getattr(errors, first["kind"], None)
     if isinstance(kind, type) and issubclass(kind, BiphasicError):
         return kind(first["error"], **first.get("fields", {}))

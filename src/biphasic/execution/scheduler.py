@@ -305,8 +305,8 @@ class Scheduler:
                 self._watcher.revived(self._items[identity])
 
     def _blocked(self) -> list[WorkItem]:
-        found: dict[str, WorkItem] = {}
+        blocked: dict[str, WorkItem] = {}
         for identity in self._aside:
-            for each in with_dependents(identity, self._waiting):
-                found.setdefault(each, self._items[each])
-        return list(found.values())
+            for dependent in with_dependents(identity, self._waiting):
+                blocked.setdefault(dependent, self._items[dependent])
+        return list(blocked.values())

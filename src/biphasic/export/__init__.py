@@ -1,1 +1,1 @@
-"""Exports encoders: folders that work without biphasic, model cards, upload to the hub."""
+"""Export of encoders: folders that work without biphasic, model cards, upload to the hub."""

@@ -54,13 +54,13 @@ class Reloaded:
     @property
     def differences(self) -> dict[str, float]:
         """Differences by name."""
-        found = {
+        values = {
             "hidden states": self.alone,
             "hidden states in a padded batch": self.many,
             "logits": self.logits,
             "embeddings": self.embeddings,
         }
-        return {what: largest for what, largest in found.items() if largest is not None}
+        return {what: largest for what, largest in values.items() if largest is not None}
 
     @property
     def is_ours(self) -> bool:
@@ -73,19 +73,19 @@ class Reloaded:
         return all(largest <= _ROUNDING for largest in self.differences.values())
 
 
-def refuse_differences(found: Reloaded) -> None:
+def refuse_differences(reloaded: Reloaded) -> None:
     """Raise an error if an export differs from the reference.
 
     Raises:
         ModelError: It differs; the message names the largest difference.
     """
-    if not found.is_ours:
+    if not reloaded.is_ours:
         what, largest = max(
-            found.differences.items(), key=lambda item: (item[1] != item[1], item[1])
+            reloaded.differences.items(), key=lambda item: (item[1] != item[1], item[1])
         )
         raise ModelError(
             f"the exported model, loaded by transformers, differs from ours: {what} by "
-            f"{largest:.1e}, allowed {TOLERANCE:.0e} ({found.precision})"
+            f"{largest:.1e}, allowed {TOLERANCE:.0e} ({reloaded.precision})"
         )
 
 
@@ -127,16 +127,18 @@ def check_export(
         "embedded": reference.embedded if has_pooling else [],
         "dtype": "float64" if is_double else "float32",
     }
-    report, found = _ask(request)
+    report, tensors = _ask(request)
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
-    _require_both_ways(found, reference)
+    _require_both_ways(tensors, reference)
     return Reloaded(
-        alone=_largest(_sequences(found, "alone"), reference.alone),
-        many=_largest(_sequences(found, "many"), reference.many),
-        logits=None if logits is None else _largest([found["logits"]], [logits]),
-        embeddings=_largest([found["embeddings"]], [reference.embeddings]) if has_pooling else None,
+        alone=_largest(_sequences(tensors, "alone"), reference.alone),
+        many=_largest(_sequences(tensors, "many"), reference.many),
+        logits=None if logits is None else _largest([tensors["logits"]], [logits]),
+        embeddings=_largest([tensors["embeddings"]], [reference.embeddings])
+        if has_pooling
+        else None,
         transformers=report["transformers"],
         precision="fp64" if is_double else "fp32",
     )
@@ -179,7 +181,7 @@ def _change_later_token(reference: Reference) -> list[int]:
 
 
 def _compare_ids(
-    found: dict[str, list[list[int]]], reference: Reference, roles: dict[str, int]
+    actual: dict[str, list[list[int]]], reference: Reference, roles: dict[str, int]
 ) -> None:
     expected = {
         "texts": reference.text_ids,
@@ -188,7 +190,7 @@ def _compare_ids(
         "roles": [[roles["mask"], roles["pad"]]],
     }
     for name, ids in expected.items():
-        for place, (theirs, ours) in enumerate(zip(found[name], ids, strict=True)):
+        for place, (theirs, ours) in enumerate(zip(actual[name], ids, strict=True)):
             if theirs != ours:
                 what = repr(TEXTS[place][:40]) if name == "texts" else f"the {name}"
                 raise ModelError(
@@ -198,14 +200,14 @@ def _compare_ids(
                 )
 
 
-def _require_both_ways(found: dict[str, Tensor], reference: Reference) -> None:
+def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None:
     """Check that a changed token changes every state before it.
 
     Raises:
         ModelError: The states of some token do not depend on later tokens.
     """
     before = len(reference.probe) - 2
-    moved = (found["changed"] - found["alone.0"])[:before].abs().amax(-1)
+    moved = (tensors["changed"] - tensors["alone.0"])[:before].abs().amax(-1)
     if not bool((moved > 0).all()):
         raise ModelError(
             "transformers runs the exported model causally: a token's state does not depend on "
@@ -213,18 +215,20 @@ def _require_both_ways(found: dict[str, Tensor], reference: Reference) -> None:
         )
 
 
-def _sequences(found: dict[str, Tensor], way: str) -> list[Tensor]:
-    return [found[f"{way}.{number}"] for number in range(sum(key.startswith(way) for key in found))]
+def _sequences(tensors: dict[str, Tensor], way: str) -> list[Tensor]:
+    return [
+        tensors[f"{way}.{number}"] for number in range(sum(key.startswith(way) for key in tensors))
+    ]
 
 
-def _largest(found: list[Tensor], expected: list[Tensor]) -> float:
+def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference relative to the largest value, or to 1.
 
     Raises:
         ModelError: Shapes differ.
     """
     differences = []
-    for theirs, ours in zip(found, expected, strict=True):
+    for theirs, ours in zip(actual, expected, strict=True):
         if theirs.shape != ours.shape:
             raise ModelError(
                 f"the exported model gives {list(theirs.shape)} numbers instead of "

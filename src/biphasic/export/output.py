@@ -67,8 +67,8 @@ def _note(card: Path) -> dict[str, Any] | None:
     """Return the record of inputs in a card; None if there is no readable one."""
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     with suppress(json.JSONDecodeError):
-        if found := _NOTE.search(text):
-            return json.loads(found[1])
+        if match := _NOTE.search(text):
+            return json.loads(match[1])
     return None
 
 

@@ -68,9 +68,9 @@ def plan_push(
     _check_name(repository)
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no export here (no config.json); 'biphasic export' makes one")
-    if found := next((name for name in STATE_FILES if (folder / name).exists()), None):
+    if state_file := next((name for name in STATE_FILES if (folder / name).exists()), None):
         raise DataError(
-            f"{folder}: a training state, not an export ({found}); export it with "
+            f"{folder}: a training state, not an export ({state_file}); export it with "
             f"'biphasic export {folder} OUT'"
         )
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
@@ -154,10 +154,10 @@ def _warnings(folder: Path) -> list[str]:
     front = _front_matter(text)
     if front is None:
         return [f"{CARD} has no readable front matter: the hub will not list it"]
-    found = [f"{CARD}: '{name}' is not filled in" for name in _TO_FILL if not front.get(name)]
+    warnings = [f"{CARD}: '{name}' is not filled in" for name in _TO_FILL if not front.get(name)]
     if "(To fill in.)" in text or "to fill in" in text.replace(FILL_IN, ""):
-        found.append(f"{CARD}: some parts are still to be filled in")
-    return found
+        warnings.append(f"{CARD}: some parts are still to be filled in")
+    return warnings
 
 
 def _front_matter(text: str) -> dict[str, object] | None:
@@ -182,7 +182,7 @@ def _explain(error: Exception, plan: PushPlan) -> NoReturn:
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):
         raise DataError(f"{where}: hub access is disabled (HF_HUB_OFFLINE); unset it") from None
-    told = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code if error.response is not None else None
         if status in {401, 403}:
@@ -190,8 +190,8 @@ def _explain(error: Exception, plan: PushPlan) -> NoReturn:
                 f"{where}: the hub refuses ({status}); the token may lack write access: see "
                 "'hf auth whoami', and the token's permissions in its settings"
             ) from None
-        raise DataError(f"{where}: the hub refuses ({told})") from None
+        raise DataError(f"{where}: the hub refuses ({reason})") from None
     raise DataError(
-        f"{where}: the hub cannot be reached, or a file cannot be read ({told}); an incomplete "
+        f"{where}: the hub cannot be reached, or a file cannot be read ({reason}); an incomplete "
         "upload is not visible, so push again"
     ) from None

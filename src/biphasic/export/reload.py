@@ -41,18 +41,18 @@ def padded(sequences: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch
 def states() -> dict[str, torch.Tensor]:
     """Return hidden states alone, in a padded batch, and after a change to a later token."""
     model = transformers.AutoModel.from_pretrained(FOLDER, dtype=DTYPE).eval()
-    found = {}
+    tensors = {}
     sequences = REQUEST["sequences"]
     for number, sequence in enumerate(sequences):
         alone = model(input_ids=torch.tensor([sequence])).last_hidden_state[0]
-        found[f"alone.{number}"] = alone
+        tensors[f"alone.{number}"] = alone
     ids, mask = padded(sequences, REQUEST["pad_id"])
     many = model(input_ids=ids, attention_mask=mask).last_hidden_state
     for number, sequence in enumerate(sequences):
-        found[f"many.{number}"] = many[number, : len(sequence)]
+        tensors[f"many.{number}"] = many[number, : len(sequence)]
     changed = torch.tensor([REQUEST["changed"]])
-    found["changed"] = model(input_ids=changed).last_hidden_state[0]
-    return found
+    tensors["changed"] = model(input_ids=changed).last_hidden_state[0]
+    return tensors
 
 
 @torch.no_grad()

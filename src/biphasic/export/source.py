@@ -59,14 +59,14 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
         ModelError: transformers does not support the model, it cannot be an encoder, or it is
             larger than memory.
     """
-    found = fetch_model(model, revision=revision)
-    folder = found.folder
+    local = fetch_model(model, revision=revision)
+    folder = local.folder
     if not any(folder.glob(_WEIGHTS)):
         raise DataError(
             f"{folder}: no weights here (no model.safetensors); convert other formats first, as "
             "loading them can run code"
         )
-    state = _trained_state(found)
+    state = _trained_state(local)
     tokenizer = TextTokenizer.load(folder)
     check_memory(folder, use="load")
     limits = model_limits(folder)
@@ -75,7 +75,7 @@ def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     return Source(
         folder=folder,
         name=folder.name if is_folder else str(model),
-        identity=found.identity,
+        identity=local.identity,
         tokenizer=tokenizer,
         limits=limits,
         max_seqlen=_max_seqlen(folder, limits),

@@ -1,4 +1,4 @@
-"""Writes tokenizers so that `AutoTokenizer` gives the ids used in training and tasks."""
+"""Writing tokenizers for `AutoTokenizer`, with the ids used in training and tasks."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def export_model(
     source = open_source(model, revision=revision)
     inputs = export_inputs(source.identity, **vars(settings))
     if find_made(out, inputs):
-        say(f"{out}: made before from the same model and settings; nothing to do")
+        say(f"{out}: already made from the same model and settings; nothing to do")
         return out
     if format != "onnx":
         with new_folder(out) as partial:
@@ -166,12 +166,12 @@ def _write(
         write_sentence_transformers(
             folder, hidden_size=reference.hidden_size, max_seqlen=source.limits.longest_input
         )
-    found = _check(source, folder, reference, written=written, settings=settings, say=say)
-    export = Export(source, name, settings.format, settings.dtype, written, found)
+    reloaded = _check(source, folder, reference, written=written, settings=settings, say=say)
+    export = Export(source, name, settings.format, settings.dtype, written, reloaded)
     write_export_card(folder, export)
     say(
-        f"hidden states match ours to {max(found.alone, found.many):.0e}, in transformers "
-        f"{found.transformers} in a separate process"
+        f"hidden states match ours to {max(reloaded.alone, reloaded.many):.0e}, in transformers "
+        f"{reloaded.transformers} in a separate process"
     )
     return export
 
@@ -197,10 +197,10 @@ def _check(
         "has_pooling": settings.format != "hf",
     }
     say("checking in a fresh process")
-    found = check_export(folder, reference, **what)
-    if not found.is_ours and found.may_be_rounding:
+    reloaded = check_export(folder, reference, **what)
+    if not reloaded.is_ours and reloaded.may_be_rounding:
         say("checking again in fp64, as fp32 rounding may explain the difference")
         reference = read_reference(source, dtype=settings.dtype, is_double=True)
-        found = check_export(folder, reference, **what, is_double=True)
-    refuse_differences(found)
-    return found
+        reloaded = check_export(folder, reference, **what, is_double=True)
+    refuse_differences(reloaded)
+    return reloaded

@@ -38,14 +38,14 @@ class Alternate(ObjectiveConfig):
 
     @model_validator(mode="after")
     def _check_objectives(self) -> Self:
-        if all(each == self.objectives[0] for each in self.objectives):
+        if all(objective == self.objectives[0] for objective in self.objectives):
             raise ValueError("objectives: give two or more that differ, or use one without turns")
         return self
 
     @property
     def directions(self) -> frozenset[bool]:
         """Directions of all alternating objectives."""
-        return frozenset().union(*(each.directions for each in self.objectives))
+        return frozenset().union(*(objective.directions for objective in self.objectives))
 
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the current objective."""
@@ -64,13 +64,13 @@ class Alternate(ObjectiveConfig):
                 f"alternate: {num_steps} steps end before every objective had a turn of "
                 f"{self.every}; use {needed} steps or more, or shorter turns"
             )
-        for each in self.objectives:
-            each.check(num_steps=num_steps, rows_per_step=rows_per_step)
+        for objective in self.objectives:
+            objective.check(num_steps=num_steps, rows_per_step=rows_per_step)
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Raise an error if an objective does not support the vocabulary."""
-        for each in self.objectives:
-            each.check_vocabulary(vocabulary)
+        for objective in self.objectives:
+            objective.check_vocabulary(vocabulary)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Not callable: only the current objective determines a step."""

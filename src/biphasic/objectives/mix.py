@@ -35,7 +35,7 @@ class Mix(ObjectiveConfig):
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
-        if all(each == self.objectives[0] for each in self.objectives):
+        if all(objective == self.objectives[0] for objective in self.objectives):
             raise ValueError("objectives: give two or more that differ, or use one without shares")
         if len(self.shares) != len(self.objectives):
             raise ValueError(
@@ -50,11 +50,11 @@ class Mix(ObjectiveConfig):
     @property
     def directions(self) -> frozenset[bool]:
         """Directions of all mixed objectives."""
-        return frozenset().union(*(each.directions for each in self.objectives))
+        return frozenset().union(*(objective.directions for objective in self.objectives))
 
     def at(self, step: int, *, num_steps: int) -> Self:
         """Return the mixture at one step of a phase."""
-        concrete = tuple(each.at(step, num_steps=num_steps) for each in self.objectives)
+        concrete = tuple(objective.at(step, num_steps=num_steps) for objective in self.objectives)
         return self.model_copy(update={"objectives": concrete})
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
@@ -63,17 +63,17 @@ class Mix(ObjectiveConfig):
         Raises:
             ConfigError: The phase is invalid; the message states the rows needed.
         """
-        for each, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
-            each.check(num_steps=num_steps, rows_per_step=rows)
+        for objective, rows in zip(self.objectives, self._rows_of_each(rows_per_step), strict=True):
+            objective.check(num_steps=num_steps, rows_per_step=rows)
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Raise an error if an objective does not support the vocabulary."""
-        for each in self.objectives:
-            each.check_vocabulary(vocabulary)
+        for objective in self.objectives:
+            objective.check_vocabulary(vocabulary)
 
     def determinants(self, mask_seed: int) -> dict[str, Any]:
         """Return everything that determines inputs and labels, given the rows."""
-        parts = [each.determinants(mask_seed) for each in self.objectives]
+        parts = [objective.determinants(mask_seed) for objective in self.objectives]
         return {"name": "mix", "objectives": parts, "shares": list(self.shares)}
 
     def supervise(
@@ -91,9 +91,11 @@ class Mix(ObjectiveConfig):
         borders = accumulate(self._rows_of_each(batch.packed.num_rows), initial=0)
         parts: list[Supervision] = []
         empty: list[DataError] = []
-        for each, (start, end) in zip(self.objectives, pairwise(borders), strict=True):
+        for objective, (start, end) in zip(self.objectives, pairwise(borders), strict=True):
             try:
-                parts += each.supervise(batch.part(start, end), vocabulary, mask_seed=mask_seed)
+                parts += objective.supervise(
+                    batch.part(start, end), vocabulary, mask_seed=mask_seed
+                )
             except DataError as error:
                 empty.append(error)
         if not parts:
@@ -129,7 +131,7 @@ def divide_rows(num_rows: int, shares: Sequence[float]) -> list[int]:
     """
     quotas = [share * num_rows for share in shares]
     rows = [math.floor(quota) for quota in quotas]
-    by_remainder = sorted(range(len(shares)), key=lambda each: rows[each] - quotas[each])
-    for each in by_remainder[: num_rows - sum(rows)]:
-        rows[each] += 1
+    by_remainder = sorted(range(len(shares)), key=lambda index: rows[index] - quotas[index])
+    for index in by_remainder[: num_rows - sum(rows)]:
+        rows[index] += 1
     return rows

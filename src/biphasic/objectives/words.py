@@ -150,7 +150,9 @@ def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
     ]
     if any(part["type"] == "ByteLevel" for part in parts):
         alphabet = _byte_level_alphabet()
-        return lambda token: bytes(chain.from_iterable(_bytes_of(each, alphabet) for each in token))
+        return lambda token: bytes(
+            chain.from_iterable(_bytes_of(character, alphabet) for character in token)
+        )
     if prefix := model.get("continuing_subword_prefix"):
         return lambda token: _continued(token, prefix)
     if marker := next(filter(None, map(_space_marker, parts)), None):
@@ -167,8 +169,8 @@ def _components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     if part:
         yield part
         for name in ("normalizers", "pretokenizers", "decoders"):
-            for each in part.get(name, ()):
-                yield from _components(each)
+            for component in part.get(name, ()):
+                yield from _components(component)
 
 
 def _space_marker(part: dict[str, Any]) -> str | None:
@@ -201,6 +203,6 @@ def _byte_level_alphabet() -> dict[str, int]:
     Printable bytes map to themselves, the others follow in order.
     """
     alphabet = set(ByteLevel.alphabet())
-    own = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
-    others = sorted(set(range(256)) - set(own.values()))
-    return own | dict(zip(sorted(alphabet - set(own)), others, strict=True))
+    printable = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
+    others = sorted(set(range(256)) - set(printable.values()))
+    return printable | dict(zip(sorted(alphabet - set(printable)), others, strict=True))

@@ -1,1 +1,1 @@
-"""Studies: plan the grid, run what is missing, keep what is finished."""
+"""Studies: plan the grid, run missing jobs, reuse finished ones."""

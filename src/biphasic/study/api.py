@@ -1,4 +1,4 @@
-"""Studies and pretraining as calls: `run_study`, `report_study`, `pretrain`."""
+"""The Python interface of studies and pretraining: `run_study`, `report_study`, `pretrain`."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def run_study(
     wandb: str | None = None,
     console: Console | None = None,
 ) -> StudyOutcome:
-    """Run what a study still lacks and write its report.
+    """Run the missing jobs of a study and write its report.
 
     Args:
         study: A study file, or its settings.
-        root: Folder for the study's folder, and for the store that studies share.
-        overrides: Settings on top of the study file's, as `a.b=value`.
-        num_workers: Jobs at once; as many as cores allow when None.
+        root: Folder of studies and of their shared store.
+        overrides: Settings that replace those of the study file, as `a.b=value`.
+        num_workers: Parallel jobs; as many as cores allow when None.
         num_threads: Threads per job. Results may depend on it in the last bits.
-        jobs_per_gpu: Jobs that share a GPU; one GPU and one core are one slot each.
-        tries: How often a job that fails by bad luck (its process killed, memory or disk full) is
-            tried before it is set aside. What is wrong in itself is tried once.
-        wandb: Project of Weights & Biases that shows the training, offline unless `WANDB_MODE`
-            says otherwise; none when None.
-        console: Where progress is shown; standard error when None.
+        jobs_per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
+        tries: Maximum number of tries of a job with a transient failure, such as a killed process
+            or a full disk. Permanent failures are not retried.
+        wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
+            none when None.
+        console: Console for progress; standard error when None.
 
     Raises:
-        ConfigError: The study file is wrong.
+        ConfigError: The study file is invalid.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
 
@@ -88,19 +88,19 @@ def run_study(
 
 
 def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyConfig:
-    """Read a study file; its relative paths begin where it lies.
+    """Load a study file; relative paths are resolved against its folder.
 
     Raises:
-        ConfigError: It is wrong; the message names the setting.
+        ConfigError: The file is invalid; the message names the setting.
     """
     return load_study(path, overrides)
 
 
 def report_study(folder: Path | str) -> Path:
-    """Write a study's report anew from its records; return the path of `report.html`.
+    """Rewrite a study's report from its records; return the path of `report.html`.
 
     Raises:
-        StudyError: The folder holds no study.
+        StudyError: The folder has no study.
 
     Example:
         >>> from biphasic import report_study
@@ -126,31 +126,31 @@ def pretrain(
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
-    """Train one recipe, or find it trained, and return the folder of its final state.
+    """Train one recipe and return the folder of its final state, which transformers can load.
 
-    Training resumes from the latest state of the recipe in the store. transformers loads the
-    folder as it is.
+    Training resumes from the latest state of the recipe in the store. A finished recipe is not
+    trained again.
 
     Args:
         recipe: Model, phases, schedule, seeds; or a recipe file.
-        corpus: Text: a folder that `biphasic corpus build` made, a corpus file, or settings of a
-            corpus; the built-in documentation when None.
-        overrides: Settings on top of the recipe file's, as `a.b=value`.
+        corpus: A folder made by `biphasic corpus build`, a corpus file, or settings of a corpus;
+            the built-in documentation when None.
+        overrides: Settings that replace those of the recipe file, as `a.b=value`.
         root: Folder of the store.
         checkpoint_every: Updates between checkpoints; 0 for none.
         heldout_every: Updates between held-out evaluations; 0 for the last only.
-        compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; it changes no
-            result beyond rounding.
-        device: Where the model computes: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the
-            CPU, when None. The state's `environment` names it.
+        compute: How steps are computed, such as `{"max_tokens_per_pass": 16384}`; results change
+            by rounding only.
+        device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
+            recorded in the state's `environment`.
         wandb: As in `run_study`.
-        console: Where progress is shown; standard error when None.
+        console: Console for progress; standard error when None.
 
     Raises:
-        ConfigError: The recipe is wrong, or there is no such device.
-        CheckpointError: The corpus, what training resumes from, or the finished state is damaged.
-        DataError: There is no such corpus or model.
-        TrainingError: Loss or gradient are not finite.
+        ConfigError: The recipe is invalid, or the device does not exist.
+        CheckpointError: The corpus, a checkpoint, or a state is damaged.
+        DataError: The corpus or model does not exist.
+        TrainingError: Loss or gradient is not finite.
 
     Example:
         >>> from biphasic import pretrain
@@ -193,14 +193,14 @@ def pretrain(
 
 def _refuse_overrides(overrides: Iterable[str], what: str) -> None:
     if any(True for _ in overrides):
-        raise ConfigError(f"overrides: for a file; these are settings, so change the {what} itself")
+        raise ConfigError(f"overrides: only for files; change the settings of the {what} instead")
 
 
 def parse_compute(compute: ComputeConfig | Mapping[str, Any] | None) -> ComputeConfig:
-    """Check how steps are to be computed.
+    """Return compute settings after validation.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is invalid.
     """
     if isinstance(compute, ComputeConfig):
         return compute
@@ -217,7 +217,7 @@ def train_recipe(
     compute: ComputeConfig,
     console: Console,
 ) -> Path:
-    """Train a recipe on data that are there; as `pretrain`."""
+    """Train a recipe on a finished corpus, like `pretrain`."""
     identities = Lineage(recipe, paths.open().fingerprint).identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))

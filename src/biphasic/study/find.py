@@ -1,4 +1,4 @@
-"""Studies on disk, found by file, folder or name; a study file alone needs more than a look."""
+"""Lookup of studies on disk, by file, folder or name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _YAML = frozenset({".yaml", ".yml"})
 
 
 def study_folders(root: Path) -> list[Path]:
-    """Return the folders of a root that hold studies."""
-    return [each for each in sorted(root.iterdir()) if _holds_study(each)]
+    """Return the folders of a root with studies."""
+    return [folder for folder in sorted(root.iterdir()) if _holds_study(folder)]
 
 
 def _holds_study(folder: Path) -> bool:
@@ -26,25 +26,25 @@ def _holds_study(folder: Path) -> bool:
 
 
 def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig | None]:
-    """Return the folder of a study, and its settings if a study file was named.
+    """Return the folder of a study, and its settings if `target` is a study file.
 
     Args:
-        target: Study file, study folder, or name of a study; None for the only one of the root.
+        target: Study file, study folder, or name of a study; None for the root's only study.
         root: Folder of studies.
 
     Raises:
-        ConfigError: The study file is wrong.
-        DataError: There is no such study, or none was named and there are several.
+        ConfigError: The study file is invalid.
+        DataError: The study does not exist, or `target` is None and there is not exactly one.
     """
     known = [folder.name for folder in study_folders(root)] if root.is_dir() else []
     if target is None:
         if len(known) != 1:
-            told = f"name one of {', '.join(known)}" if known else "none was run there"
-            raise DataError(f"{root}: which study? {told}")
+            problem = f"several studies, name one of {', '.join(known)}" if known else "no studies"
+            raise DataError(f"{root}: {problem}")
         return root.resolve() / known[0], None
     path = Path(target)
     if path.suffix in _YAML:
-        # Imports torch; who names a folder gets an answer at once.
+        # Slow: imports torch.
         from biphasic.study.spec.load import load_study  # noqa: PLC0415
 
         config = load_study(path)
@@ -53,6 +53,6 @@ def find_study(target: Path | str | None, root: Path) -> tuple[Path, StudyConfig
         if _holds_study(folder):
             return folder.resolve(), None
     raise DataError(
-        f"{target}: neither a study file, nor the folder or name of a study that was run"
+        f"{target}: not a study file, nor the folder or name of a study"
         f"{nearest(str(target), known)}"
     )

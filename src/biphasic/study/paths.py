@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 STORE = "store"
-"""Holds the states, results and jobs of all studies of a root."""
+"""Folder with the states, results and jobs of all studies of a root."""
 RESOLVED = "config.json"
-"""A study's settings in its folder, as they are run."""
+"""File with a study's settings, in its folder."""

@@ -136,14 +136,14 @@ def predict_file(
         ConfigError: The device does not exist.
         DataError: The folder holds no fine-tuned model that predicts, or a row is unusable.
     """
-    wanted = parse_device(device)
+    target = parse_device(device)
     record = read_head(folder)
     if record.kind in {"ir", "zs"}:
         raise DataError(f"{folder}: a retrieval model predicts nothing; use 'biphasic encode'")
     chosen = TextColumns(record, columns)
     total = check_rows(source, lambda row: _example(row, chosen, record))
     tune_allocator()
-    with computing_on(wanted):
+    with computing_on(target):
         finetuned = load_finetuned(folder)
     predictor = predictor_of(finetuned)
     done, num_cut, num_empty, size = 0, 0, 0, 0

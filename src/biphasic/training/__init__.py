@@ -1,1 +1,1 @@
-"""Trains states from recipes: optimizer, schedule, loop, checkpoints and ledger."""
+"""Training of recipes: optimizer, schedule, loop, checkpoints and ledger."""

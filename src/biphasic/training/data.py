@@ -1,4 +1,4 @@
-"""The data of a recipe: corpora, tokenizer, and the finished model that it may start from."""
+"""The data of a recipe: corpora, tokenizer, and the pretrained model that it may start from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingData:
         corpus: Training text.
         heldout: Held-out text.
         tokenizer: Tokenizer of both.
-        pretrained: The finished model that the recipe starts from; None for a new one.
+        pretrained: The pretrained model that the recipe starts from; None for a new one.
         corpora: Text of single phases, by folder.
     """
 

@@ -32,7 +32,7 @@ class DataFingerprint:
     tokenizer_sha256: str
     vocab_size: int
     pretrained: str | None = None
-    """Hash of the finished model that the recipe starts from."""
+    """Hash of the pretrained model that the recipe starts from."""
     corpora: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the corpora of single phases, by folder."""
 

@@ -56,7 +56,7 @@ def tune_allocator() -> AllocatorReport | None:
     version = _glibc_version()
     if version is None or _preloaded_allocator():
         return None
-    wanted = {
+    options = {
         # Not M_MMAP_THRESHOLD: glibc before 2.35 refuses values above 32 MiB.
         "M_MMAP_MAX": (_M_MMAP_MAX, 0),
         "M_TRIM_THRESHOLD": (_M_TRIM_THRESHOLD, _INT_MAX),
@@ -66,7 +66,7 @@ def tune_allocator() -> AllocatorReport | None:
     }
     libc = ctypes.CDLL(None)
     done = tuple(
-        f"{name}={value}" for name, (code, value) in wanted.items() if libc.mallopt(code, value)
+        f"{name}={value}" for name, (code, value) in options.items() if libc.mallopt(code, value)
     )
     return AllocatorReport(allocator=version, settings=done) if done else None
 

@@ -22,7 +22,7 @@ FinetunePrecision = Literal["bf16", "fp32", "paper"]
 
 
 class PretrainedModel(Config):
-    """A finished model to start from: any decoder or encoder that transformers loads."""
+    """A pretrained model to start from: any decoder or encoder that transformers loads."""
 
     pretrained: Annotated[str, Field(min_length=1)]
     """Its folder, or its id on the hub. Folders of earlier states work too."""
@@ -73,10 +73,10 @@ class Seeds(Config):
 
 
 class Recipe(Config):
-    """One training run, from random weights or a finished model."""
+    """One training run, from random weights or a pretrained model."""
 
     model: PresetName | Architecture | PretrainedModel
-    """A preset's name, dimensions, or a finished model."""
+    """A preset's name, dimensions, or a pretrained model."""
     phases: tuple[Phase, ...] = ()
     """Phases in order; without any, the model stays in its initial state."""
     learning_rate: LearningRateConfig
@@ -94,7 +94,7 @@ class Recipe(Config):
 
     @property
     def architecture(self) -> Architecture | None:
-        """Dimensions of a new model; None for a finished model."""
+        """Dimensions of a new model; None for a pretrained model."""
         if isinstance(self.model, str):
             return PRESETS[self.model]
         return self.model if isinstance(self.model, Architecture) else None

@@ -264,8 +264,8 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
     """Return the initial model of a recipe, in fp32.
 
     Raises:
-        CheckpointError: The finished model has changed since the run was planned.
-        ModelError: The finished model cannot be loaded.
+        CheckpointError: The pretrained model has changed since the run was planned.
+        ModelError: The pretrained model cannot be loaded.
     """
     if recipe.architecture is not None:
         config = architecture_config(
@@ -276,7 +276,7 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
         )
         return new_model(config, init_seed=recipe.seeds.init_seed)
     if data.pretrained is None:
-        raise ModelError("the recipe starts from a finished model, but none was opened for it")
+        raise ModelError("the recipe starts from a pretrained model, but none was opened for it")
     folder = data.pretrained.folder
     if data.pretrained.revision is None:  # the hub's cache of a commit never changes
         check_model(folder, data.pretrained.identity, remedy="run the command again")

@@ -24,7 +24,7 @@ def block(name: str, language: str) -> str:
     return found[1]
 
 
-def test_the_example_prints_what_the_page_says(monkeypatch, capsys, tmp_path) -> None:
+def test_the_example_prints_the_output_in_the_page(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(block("example", "python"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["biphasic", "claims", "--paper", "--claims", "mine.py"])
@@ -47,7 +47,7 @@ def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
     assert found[1].splitlines() == rows
 
 
-def test_the_page_says_how_arguable_sentences_are_read() -> None:
+def test_the_page_has_the_readings_of_ambiguous_claims() -> None:
     rows = [f"| {claim.id} | {claim.reading} |" for claim in paper_claims() if claim.reading]
     found = re.search(r"<!-- readings -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None

@@ -156,7 +156,7 @@ def test_a_correction_can_take_a_finding_back():
     assert not any(c.is_clear for c in found)
 
 
-def test_welch_stands_in_where_only_means_are_known():
+def test_welch_is_used_if_only_means_are_known():
     # Half-widths 1.96 and 3.92 by 1.96 errors: errors 1 and 2; of the difference sqrt(5).
     # Freedom 25 / (1 / 4 + 16 / 4) = 100 / 17; t = 6 / sqrt(5).
     from scipy.stats import t
@@ -246,7 +246,7 @@ def test_examples_can_make_a_difference_over_seeds_doubtful():
     assert without.examples is None
 
 
-def test_what_hinders_examples_is_told():
+def test_the_reason_for_missing_examples_is_reported():
     matrices = examples_of({"a": [0.8] * 3, "b": [0.7] * 3}, noise=0.05)
     scores = scores_with_examples(matrices)
     others = {"b": tuple(f"x{n}" for n in range(400))}

@@ -60,7 +60,7 @@ def test_standard_intervals_of_skewed_scores_lose_little():
     assert 0.91 <= coverage("standard", 5, gamma) <= 0.96
 
 
-def test_the_page_says_what_other_distributions_of_seeds_do():
+def test_the_page_has_the_coverage_for_other_distributions():
     page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text(encoding="utf-8")
     rows = [
         f"| {name} | {coverage('paper', 5, draw):.0%} | {coverage('standard', 5, draw):.0%} |"

@@ -47,13 +47,13 @@ def silent(predicted):
 @pytest.mark.parametrize(
     ("predicted", "text"), [(0, "no entity was predicted"), (3, "no entity was right")]
 )
-def test_an_f1_of_0_says_whether_anything_was_predicted(predicted, text):
+def test_an_f1_of_0_reports_whether_anything_was_predicted(predicted, text):
     scores = made_scores({"a": [0.0, 0.0]}, datasets=(ENTITIES,), reader=silent(predicted))
     assert cell_doubt(scores, "a", ENTITIES) == text
     assert f"No result, as {text}: a on ner." in notes(scores)
 
 
-def test_one_label_for_all_is_told():
+def test_a_single_predicted_label_is_reported():
     scores = made_scores({"a": [0.0, 0.0]}, datasets=(DatasetInfo("d", "SC", "matthews"),))
     run = metric_examples("matthews", {"label": ["x", "y"], "predicted": ["x", "x"]})
 
@@ -64,7 +64,7 @@ def test_one_label_for_all_is_told():
     assert cell_doubt(scores, "a", scores.datasets[0]) == "every example got the same label"
 
 
-def test_scores_with_a_spread_and_published_ones_are_left_alone():
+def test_scores_with_a_spread_and_published_scores_are_not_doubted():
     rows = {"a": np.eye(3, 50), "b": np.ones((3, 50)) - np.tri(3, 50)}
     by_model = {name: 100 * found.mean(axis=1) + [0, 1, 2] for name, found in rows.items()}
     assert doubt_notes(made_scores(by_model, reader=example_reader(rows))) == []

@@ -136,7 +136,7 @@ def test_one_family_in_twenty_at_most_has_a_false_finding(name):
 
 
 @pytest.mark.parametrize("name", NOT_HELD)
-def test_long_tails_of_unequal_length_cost_more_as_the_page_says(name):
+def test_long_tails_of_unequal_length_cost_as_much_as_the_page_states(name):
     found = false_families(NOT_HELD[name])
     assert found == pytest.approx(on_the_page()[name], abs=0.06)
     assert found > 0.05

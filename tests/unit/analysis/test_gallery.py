@@ -74,7 +74,7 @@ def test_an_unknown_format_is_named():
         chosen_formats(["md", "gif"])
 
 
-def test_biphasic_paper_writes_tables_and_says_what_they_do_not_support(tmp_path):
+def test_biphasic_paper_writes_tables_and_lists_skipped_figures(tmp_path):
     result = run("paper", "--out", tmp_path / "p", "--format", "csv", "--format", "svg")
     assert result.exit_code == 0
     assert set(hashes(tmp_path / "p")) == {"tables.csv", "figures.md"} | {
@@ -105,7 +105,7 @@ def test_biphasic_figures_writes_what_a_study_supports(tmp_path):
     assert "1.96 standard errors" in (elsewhere / "tables.md").read_text("utf-8")
 
 
-def test_biphasic_figures_says_that_no_dataset_is_the_papers(tmp_path):
+def test_biphasic_figures_reports_that_no_dataset_matches_the_paper(tmp_path):
     study, _ = FakeStudy(steps=40, seeds=(0, 1)).write(tmp_path)
     result = run("figures", study, "--format", "csv", "--paper")
     assert "no dataset and metric of this study match the reference study" in result.output

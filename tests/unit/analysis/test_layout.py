@@ -53,8 +53,8 @@ def test_averages_are_over_the_datasets_of_a_task(tmp_path):
         ('{"validation": {"score": 0.5', "Expecting"),
         ("[]", "no number as 'validation.score'"),
         ('{"validation": {"score": 0.5}}', "no number as 'test.score'"),
-        ('{"validation": {"score": 0.5}, "test": {"score": NaN}}', "'test.score' is nan; left out"),
-        ('{"validation": {"score": Infinity}, "test": {"score": 0.5}}', "is inf; left out"),
+        ('{"validation": {"score": 0.5}, "test": {"score": NaN}}', "'test.score' is nan; skipped"),
+        ('{"validation": {"score": Infinity}, "test": {"score": 0.5}}', "is inf; skipped"),
         ('{"validation": {"score": 0.5}, "test": {"score": "0.5"}}', "no number as 'test.score'"),
         ('{"validation": {"score": 0.5}, "test": {"score": true}}', "no number as 'test.score'"),
         ('{"validation": {"score": 0.5}, "test": {"score": 87.8}}', "not a share between 0 and 1"),
@@ -86,7 +86,7 @@ def test_an_unfinished_run_and_one_that_others_have_are_named(tmp_path):
     layout = read_layout(tmp_path)
     assert [problem.kind for problem in layout.problems] == ["missing"] * 4
     assert texts(layout) == [
-        "m/sc/MNLI/lr1e-4_sd0/results.json: not there; the run has not finished",
+        "m/sc/MNLI/lr1e-4_sd0/results.json: missing; the run has not finished",
         "m on MNLI: 1 of 4 runs without a score: learning rate 0.0001 with seed 0",
         "m has no results on QQP",
         "n on MNLI: 1 of 4 runs without a score: learning rate 1e-05 with seed 1",
@@ -98,13 +98,13 @@ def test_an_unfinished_run_and_one_that_others_have_are_named(tmp_path):
     assert scores.get("m", "MNLI").by_seed == {0: pytest.approx(50.0), 1: pytest.approx(80.0)}
 
 
-def test_runs_there_twice_count_once_if_alike_and_not_at_all_if_not(tmp_path):
+def test_duplicate_runs_count_once_if_equal_and_are_skipped_if_not(tmp_path):
     write_cell(tmp_path, "m/sc/MNLI", {"1e-4": [0.6, 0.8, 0.7]})
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 0, 0.9, 0.6)
     write_run(tmp_path, "m/sc/MNLI", "0.0001", 1, 0.9, 0.9)
     layout = read_layout(tmp_path)
-    told = [text for text in texts(layout) if "more than once" in text]
-    assert ["one counts" in text for text in told] == [True, False]
+    told = [text for text in texts(layout) if "duplicate runs" in text]
+    assert ["one is used" in text for text in told] == [True, False]
     by_seed = layout.scores("standard").get("m", "MNLI").by_seed
     assert by_seed == {0: pytest.approx(60.0), 2: pytest.approx(70.0)}
 

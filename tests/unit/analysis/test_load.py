@@ -148,7 +148,7 @@ def test_a_state_under_another_s_name_is_damaged(tmp_path):
     rewrite(paths[0], identity="0" * 64)
     records = load_study(folder, store)
     assert kinds(records) == ["damaged"]
-    assert records.problems[0].text.endswith("belongs to state 000000000000; left out")
+    assert records.problems[0].text.endswith("belongs to state 000000000000; skipped")
 
 
 def test_different_machines_are_flagged(tmp_path):

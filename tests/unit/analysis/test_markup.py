@@ -159,7 +159,7 @@ def test_all_800_cells_of_the_paper_come_back(paper, ending, path):
     assert number == 800
 
 
-def test_each_row_of_the_paper_is_told_from_the_others(paper):
+def test_each_row_of_the_paper_has_a_distinct_name(paper):
     for sheet in paper[1]:
         heads = [row.heads for block in sheet.blocks for row in block]
         assert len(set(heads)) == len(heads)

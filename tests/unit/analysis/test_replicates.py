@@ -51,7 +51,7 @@ def test_recipes_are_paired_by_their_pretraining_seeds():
     assert found.differences == (pytest.approx(10.0), pytest.approx(13.0))
 
 
-def test_without_replicates_the_remedy_is_told():
+def test_without_replicates_the_remedy_is_named():
     with pytest.raises(DataError, match=r"pretrained once.*init_seed"):
         over_pretraining(made_scores(RUNS))
 
@@ -78,7 +78,7 @@ def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():
     assert "2 fine-tuning seeds" in interval_note(scores)
     assert "do not cover pretraining variance" in interval_note(scores)
     assert interval_note(over_pretraining(scores)) == (
-        "Intervals: 95 % over 2 to 3 pretraining runs (Student's t), each of them the mean of its "
+        "Intervals: 95 % over 2 to 3 pretraining runs (Student's t); each run is the mean of its "
         "fine-tuning seeds."
     )
 

@@ -70,7 +70,7 @@ def focused(page):
     return page.ask("document.activeElement.textContent.trim()")
 
 
-def test_a_click_on_a_heading_sorts_and_says_so(page):
+def test_a_click_on_a_heading_sorts_and_is_announced(page):
     before = column(page, COLUMN)
     page.click(heading(COLUMN))
     scores = [float(text.split()[0]) for text in column(page, COLUMN)]

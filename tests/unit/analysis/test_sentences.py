@@ -38,13 +38,13 @@ def test_a_clear_difference_names_size_interval_and_p():
     assert comparison_sentence(below).startswith("b is 3.00 points below a (95 % interval -4.96")
 
 
-def test_a_family_and_an_undecided_difference_are_told():
+def test_a_family_and_an_undecided_difference_are_described():
     draw = np.random.default_rng(2)
     by_model = {name: draw.normal(50, 1, 5).tolist() for name in "abcd"}
     found = family_of(made_scores(by_model), "d").with_best[0]
     sentence = comparison_sentence(found)
     assert "corrected for 6 comparisons" in sentence
-    assert sentence.endswith("the data cannot tell them apart.")
+    assert sentence.endswith("there is no clear difference.")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_family_and_an_undecided_difference_are_told():
         ({"a": [1.0, 2.0], "b": [0.0, 1.0]}, "every seed gives the same difference"),
     ],
 )
-def test_what_cannot_be_judged_says_why(by_model, reason):
+def test_an_unknown_comparison_states_the_reason(by_model, reason):
     sentence = comparison_sentence(compare(by_model))
     assert reason in sentence
     assert "p =" not in sentence
@@ -82,13 +82,13 @@ def test_a_floor_counts_the_family():
 def test_the_detectable_difference_is_in_points():
     # Deviation of 1..5 is sqrt(2.5) = 1.5811; times 1.6820 is 2.66.
     assert detectable_sentence(compare(FIVE)) == (
-        "With 5 seeds a difference of 2.66 points would have been found four times in five, "
+        "With 5 seeds, a difference of 2.66 points would be detected four times in five, "
         "without correction."
     )
     assert detectable_sentence(compare({"a": [1.0], "b": [0.5]})) == ""
 
 
-def test_examples_are_told_or_why_not():
+def test_examples_are_described_or_the_reason_for_their_absence():
     draw = np.random.default_rng(0)
     matrices = {name: draw.random((3, 50)) < share for name, share in (("a", 0.9), ("b", 0.1))}
     by_model = {name: 100 * rows.mean(axis=1) for name, rows in matrices.items()}
@@ -99,7 +99,7 @@ def test_examples_are_told_or_why_not():
     )
 
 
-def test_doubt_over_examples_is_told():
+def test_doubt_over_examples_is_described():
     rows = {"a": np.zeros((5, 40)), "b": np.zeros((5, 40))}
     rows["a"][:, :11] = 1
     rows["b"][:, 20:30] = 1
@@ -109,7 +109,7 @@ def test_doubt_over_examples_is_told():
     assert "clear over seeds, but other test examples could reverse it" in sentence
 
 
-def test_coverage_is_told_for_either_convention():
+def test_coverage_is_described_for_both_conventions():
     assert coverage_sentence("paper", 5) == (
         "Intervals by convention 'paper' (1.96 standard errors) cover the true mean about 88 times "
         "in 100 with 5 seeds, not 95."
@@ -118,7 +118,7 @@ def test_coverage_is_told_for_either_convention():
     assert coverage_sentence("paper", 1) == "One seed gives no interval."
 
 
-def test_pretraining_is_told_once_or_often():
+def test_the_number_of_pretraining_runs_is_described():
     assert "pretrained once" in pretraining_sentence(made_scores(FIVE))
     infos = {n: ModelInfo(n, n, identity=n, replicate_of="r") for n in "ab"}
     several = made_scores({**FIVE, "c": [1.0, 2.0]}, **infos)
@@ -164,7 +164,7 @@ def test_hostile_labels_are_cut_and_stay_text():
     assert "<b>" in sentence
 
 
-def test_zero_shot_is_told_over_examples():
+def test_zero_shot_is_described_over_examples():
     draw = np.random.default_rng(1)
     rows = {"a": draw.random((1, 300)) < 0.9, "b": draw.random((1, 300)) < 0.5}
     by_model = {name: 100 * found.mean(axis=1) for name, found in rows.items()}
@@ -179,6 +179,6 @@ def test_an_interval_wider_than_the_scale_is_no_number():
     found = compare({"a": [40.0, 90.0], "b": [60.0, 61.0]})
     assert found.difference.half_width > 100
     assert comparison_sentence(found) == (
-        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): the data "
-        "cannot tell them apart."
+        "a is 4.50 points above b (its 95 % interval is wider than the scale, p = 0.88): there "
+        "is no clear difference."
     )

@@ -44,7 +44,7 @@ def test_equal_means_are_best_together_and_a_lone_model_is_nothing():
     assert marked(table((90.0, 0.1), (90.0, 0.2))) == {}
 
 
-def test_without_an_interval_nothing_is_told_apart():
+def test_without_an_interval_no_difference_is_clear():
     assert marked(table((90.0, 0.1), (50.0, None))) == {"a": "best", "b": "level"}
 
 
@@ -120,7 +120,7 @@ def test_notes_say_what_numbers_are_and_what_marks_mean():
     assert "paired t test" in " ".join(own.notes)
 
 
-def test_groups_with_like_names_have_names_of_their_own():
+def test_groups_with_equal_names_get_distinct_names():
     models = [replace(model(f"m{i}", "small", 0, 9), group=group)
               for i, group in enumerate(["A b", "a-b", "日本", "本日"])]  # fmt: skip
     names = [sheet.name for sheet in make_sheets(grid_scores(models, datasets=ONE))]
@@ -175,7 +175,7 @@ def test_an_average_is_the_same_only_over_the_same_datasets():
     assert found["squad_v2"].name == "SQuAD-v2"
 
 
-def test_the_papers_value_stands_in_the_table():
+def test_the_papers_value_is_in_the_table():
     sheets = make_sheets(catalogue_scores(), reference=paper_scores())
     [sheet] = [sheet for sheet in sheets if sheet.name == "sc"]
     [row] = [row for block in sheet.blocks for row in block if row.model.name == "b"]

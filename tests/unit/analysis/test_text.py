@@ -42,7 +42,7 @@ def test_a_name_without_spaces_is_cut_to_its_lines():
     assert lines[1].endswith("…")
 
 
-def test_what_turns_text_round_is_shown_as_a_sign():
+def test_bidirectional_control_characters_are_shown_as_signs():
     assert plain("a\u202eb\u2066c\u200fd") == "a\ufffdb\ufffdc\ufffdd"
     assert plain("שלום 漢字") == "שלום 漢字"
 

@@ -35,7 +35,7 @@ def test_seeds_and_rates_by_hand():
     assert len(split.sources) == 4
 
 
-def test_a_choice_that_steadies_scores_adds_nothing_and_says_so():
+def test_a_choice_that_reduces_variance_adds_nothing_and_is_reported():
     scores = made_scores({"a": [1.0, 2.0, 3.0]})
     choice = variance_split(with_rates(scores, {"a": [0, 2, 4]}), "d").rate_choice
     assert choice.deviation == 0.0

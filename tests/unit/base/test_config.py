@@ -207,8 +207,8 @@ def test_override_takes_yaml_values(path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("title", "--set title: write it as key.subkey=value"),
-        ("=3", "--set =3: write it as key.subkey=value"),
+        ("title", "--set title: expected KEY=VALUE, e.g. recipe.model=micro"),
+        ("=3", "--set =3: expected KEY=VALUE, e.g. recipe.model=micro"),
         ("title=[", "--set title=[: the value is not valid YAML"),
         ("title.a=1", "--set title.a=1: 'title' is a value, not a group of settings"),
         ("numbers.0.a=1", "--set numbers.0.a=1: '0' is a value, not a group of settings"),
@@ -277,10 +277,10 @@ BOMB = "a: &a [1, 2, 3]\n" + "".join(
         ("title: !!bool x", "not a valid bool"),
         ("title: !!timestamp x", "not a valid timestamp"),
         (f"title: {'9' * 5000}", "not a valid int"),
-        (f"title: 0x{'f' * 5000}", "a number of hundreds of digits"),
+        (f"title: 0x{'f' * 5000}", "a number with hundreds of digits"),
         (f"title: {NESTED}", "nested too deeply"),
-        ("title: &a [*a]", "an alias stands for what it is in"),
-        (f"{BOMB}title: *h", "aliases make it more than 1,000,000 values"),
+        ("title: &a [*a]", "an alias contains itself"),
+        (f"{BOMB}title: *h", "aliases expand it to more than 1,000,000 values"),
         ("title: &a {a: 1}\ngrid: {<<: [*a, *a]}", "unknown key 'grid.a'"),
         ("? [a, b]\n: c", "not valid YAML"),
         ("1: x\ntitle: y", "1"),
@@ -303,7 +303,7 @@ def test_a_large_file_is_no_file_of_settings(path, monkeypatch):
     path.write_text("title: y\n# " + "x" * 1000)
     load_config(Drawing, path)
     path.write_text("title: y\n# " + "x" * 1014)
-    with pytest.raises(ConfigError, match="a file of settings has at most 1 KiB"):
+    with pytest.raises(ConfigError, match="larger than 1 KiB, the maximum for a file of settings"):
         load_config(Drawing, path)
 
 

@@ -201,7 +201,7 @@ def test_what_an_interrupted_deletion_left_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "below/thesis.txt", ""])
-def test_what_somebody_else_put_there_stays(tmp_path, name):
+def test_foreign_files_are_kept(tmp_path, name):
     theirs = tmp_path / "state" / name  # with no name, a file where the folder belongs
     theirs.parent.mkdir(parents=True, exist_ok=True)
     theirs.write_text("years of work")
@@ -229,11 +229,11 @@ def test_remove_partials_spares_what_is_whole(tmp_path, sealed):
         (lambda f: f.unlink(), "weights.bin: missing; "),
         (
             lambda f: f.write_bytes(f.read_bytes()[:-1]),
-            "weights.bin: truncated or grown (255 bytes, expected 256); ",
+            "weights.bin: wrong size (255 bytes, expected 256); ",
         ),
         (
             lambda f: f.write_bytes(f.read_bytes() + b"x"),
-            "weights.bin: truncated or grown (257 bytes, expected 256); ",
+            "weights.bin: wrong size (257 bytes, expected 256); ",
         ),
         (
             lambda f: f.write_bytes(b"\x01" + f.read_bytes()[1:]),
@@ -296,11 +296,11 @@ def test_json_that_cannot_be_read_is_named(tmp_path, text):
 def test_an_object_is_asked_for_by_name(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises(DataError, match="expected one JSON object"):
+    with pytest.raises(DataError, match="expected a JSON object"):
         read_json_object(path)
 
 
-def test_homes_of_nobody_are_refused():
+def test_homes_of_unknown_users_are_refused():
     assert expanded("~") == Path.home()
     with pytest.raises(ConfigError, match=r"^~nosuchuser/x: no home folder for '~nosuchuser'"):
         expanded("~nosuchuser/x")
@@ -326,7 +326,7 @@ class TestErrors:
             (KeyError("a\nb"), "KeyError: 'a\\nb'"),
         ],
     )
-    def test_what_nobody_foresaw_names_the_input(self, error, reason):
+    def test_unexpected_errors_name_the_input(self, error, reason):
         with pytest.raises(DataError) as caught, reading("a.json", DataError, remedy="mend it"):
             raise error
         assert str(caught.value) == f"a.json: cannot be read ({reason}); mend it"

@@ -101,7 +101,7 @@ def edit(path: Path, **fields: object) -> None:
     path.write_text(text)
 
 
-def test_a_lock_keeps_others_out_and_says_who_holds_it(path):
+def test_a_lock_keeps_others_out_and_names_its_owner(path):
     host, pid = this_process()
     with (
         lock(path),
@@ -275,13 +275,13 @@ def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
         lock(path).__enter__()
 
 
-def test_what_stands_in_the_way_is_named(path, tmp_path):
+def test_a_file_at_the_path_is_named(path, tmp_path):
     path.mkdir(parents=True)
     with pytest.raises(DataError, match="delete what blocks the path"):
         lock(path).__enter__()
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(DataError, match="a file stands there"):
+    with pytest.raises(DataError, match="is a file, not a folder"):
         locked_folder(file, remedy="").__enter__()
 
 

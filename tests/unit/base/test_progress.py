@@ -40,7 +40,7 @@ def bars_at(now, **task):
     return bars, bars.add_task("training", text="", unit="steps", **task)
 
 
-def test_a_file_gets_lines_while_work_goes_on(hurried):
+def test_a_file_gets_lines_during_work(hurried):
     paper = Paper()
     with progress_bar(Console(file=paper, width=40), "training [red]") as report:
         assert paper.has_line.wait(30)
@@ -78,13 +78,13 @@ def test_a_quiet_console_and_a_terminal_get_no_lines(hurried):
         assert ("3 of 8 steps" in shown) == ("force_terminal" in options)
 
 
-def test_nobody_prints_after_the_end(hurried):
+def test_nothing_is_printed_after_the_end(hurried):
     with pytest.raises(ValueError, match="broke"), progress_bar(Console(file=Paper()), "training"):
         raise ValueError("broke")
     assert not prints_lines()
 
 
-def test_a_line_says_how_much_how_fast_and_until_when():
+def test_a_line_has_amount_speed_and_expected_end():
     now = [100.0]
     bars, task = bars_at(now, total=None)
     now[0] += 12

@@ -104,7 +104,7 @@ def test_intervals_over_pretraining_need_replicates(results):
     assert "pretrained once" in str(run(results, "--by-pretraining").exception)
 
 
-def test_mistakes_are_told(tmp_path):
+def test_mistakes_are_reported(tmp_path):
     assert "no results" in str(run(tmp_path).exception)
     assert "did you mean 'paper'" in str(run(tmp_path, "--convention", "papre").exception)
 

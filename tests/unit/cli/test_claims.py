@@ -66,14 +66,14 @@ def test_the_paper_s_table_as_json(run) -> None:
     }
 
 
-def test_the_other_convention_changes_what_it_says(run) -> None:
+def test_the_other_convention_changes_the_verdict(run) -> None:
     code, out, _ = run("--paper", "--convention", "standard", "--only", "C23")
     assert code == 0
     assert out.startswith("C23, true: ")
     assert "against: " not in out
     assert (
-        "Intervals are 95 % with Student's t (convention 'standard'). What the convention decides: "
-        "C23 is partly by 1.96 standard errors and true by Student's t."
+        "Intervals are 95 % with Student's t (convention 'standard'). Verdicts that depend on the "
+        "convention: C23 is partly by 1.96 standard errors and true by Student's t."
     ) in out
     _, paper, _ = run("--paper", "--only", "C23")
     assert paper.startswith("C23, partly: ")
@@ -137,13 +137,13 @@ def test_claims_are_open_where_the_report_cannot_tell(run, tmp_path) -> None:
             for c in check["comparisons"]]  # fmt: skip
     assert told
     assert set(told) == {None}
-    assert "the data cannot tell apart: " in out
+    assert "no clear difference between: " in out
     out = run(study, "--only", "C18")[1]
     assert "A star marks a clear difference" in out
     assert "do not overlap" not in out
 
 
-def test_problems_of_records_are_told_on_the_standard_error(run, tmp_path) -> None:
+def test_problems_of_records_go_to_standard_error(run, tmp_path) -> None:
     study = write_study(tmp_path, missing={("mlm", "pydocs-sc", 1e-4, 0)})
     code, out, err = run(study, "--only", "C18")
     assert code == 0
@@ -166,7 +166,7 @@ def test_other_people_s_results(run, tmp_path) -> None:
     assert "C16, undecided: " in out
 
 
-def test_claims_of_one_s_own(run, tmp_path) -> None:
+def test_custom_claims(run, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from biphasic.analysis.claims import claim\n"
         "@claim('m', 'T')\n"

@@ -51,7 +51,7 @@ def build(run, text, tokenizer):
     return make
 
 
-def test_build_tells_what_it_made(text, build):
+def test_build_prints_its_result(text, build):
     out, err = build("one")
     train, heldout = Corpus(text / "one/train"), Corpus(text / "one/heldout")
     lines = out.splitlines()
@@ -69,7 +69,7 @@ def test_build_tells_what_it_made(text, build):
         "raise heldout_fraction, or add more text",
     ]
     assert build("one") == (
-        "\n".join([*lines[:2], "built before; nothing to do", lines[3], ""]),
+        "\n".join([*lines[:2], "already built; nothing to do", lines[3], ""]),
         "",
     )
 
@@ -94,7 +94,7 @@ def test_inspect_shows_both_splits(run, text, build):
     assert "document 0 (" in alone
 
 
-def test_verify_tells_what_is_whole_and_names_damage(run, text, build):
+def test_verify_lists_intact_parts_and_damage(run, text, build):
     build("one")
     code, out, _ = run("verify", text / "one")
     assert code == 0
@@ -119,7 +119,7 @@ def test_verify_reads_the_tokenizer_too(run, text, build):
     assert "tokenizer.json: missing" in err
 
 
-def test_inspect_says_that_the_tokenizer_is_another(run, text, build, documents):
+def test_inspect_warns_of_another_tokenizer(run, text, build, documents):
     build("one")
     shutil.rmtree(text / "one/tokenizer")
     other = train_tokenizer([text for _, text in documents], vocab_size=300)
@@ -130,7 +130,7 @@ def test_inspect_says_that_the_tokenizer_is_another(run, text, build, documents)
     assert "document 0" not in out
 
 
-def test_build_tells_what_it_left_out(run, tmp_path):
+def test_build_prints_skipped_documents(run, tmp_path):
     for number in range(40):
         (tmp_path / f"{number}.txt").write_text(f"number {number}")
     (tmp_path / "empty.txt").write_text(" ")
@@ -142,7 +142,7 @@ def test_build_tells_what_it_left_out(run, tmp_path):
         "--vocab-size", "300", "--workers", "1", "--deduplicate",
     )  # fmt: skip
     assert code == 0, err
-    assert f"{tmp_path.name}: documents left out: 1 duplicate, 1 empty\n" in out
+    assert f"{tmp_path.name}: documents skipped: 1 duplicate, 1 empty\n" in out
     assert f"{tmp_path.name}: 1 files skipped" in out
 
 

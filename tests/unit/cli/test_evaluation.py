@@ -67,7 +67,7 @@ def test_intervals_by_the_paper_s_convention_say_what_they_cover(scores, convent
         ),
     ],
 )
-def test_the_rate_that_won_is_said_and_where_it_lies_in_the_grid(rates, line, capsys):
+def test_the_best_rate_is_printed_with_its_place_in_the_grid(rates, line, capsys):
     assert print_evaluation(evaluation(SCORES, rates=rates))
     assert capsys.readouterr().out.splitlines()[1] == f"  {line}"
 

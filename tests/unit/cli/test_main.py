@@ -125,7 +125,7 @@ def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
         module.main()
 
 
-def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+def test_an_interrupted_run_prints_how_to_resume(monkeypatch, capsys, tmp_path):
     from biphasic.study import api
 
     def interrupt(*_, **__):

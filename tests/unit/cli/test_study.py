@@ -29,7 +29,7 @@ def run(monkeypatch, capsys, tmp_path):
 def test_a_plan_is_printed_and_drawn_and_leaves_nothing_else(run, tmp_path):
     code, out, _ = run("plan", STUDIES / "smoke.yaml", "--graph", "smoke.svg", "--rate", "1e9")
     assert code == 0
-    assert out.startswith("smoke: 5 arms, 5 final models + 0 on the way = 5 checkpoints")
+    assert out.startswith("smoke: 5 arms, 5 final models + 0 intermediate = 5 checkpoints")
     assert "Device-hours at 1e+09 FLOP/s per device" in out
     assert out.endswith("graph: smoke.svg\n")
     assert [path.name for path in tmp_path.iterdir()] == ["smoke.svg"]
@@ -53,8 +53,8 @@ def test_two_studies_are_compared(run, tmp_path):
     (tmp_path / "mine.yaml").write_text(text.replace("steps: 30", "steps: 31"))
     code, out, _ = run("diff", STUDIES / "smoke.yaml", "mine.yaml")
     assert code == 0
-    assert "clm-25-mlm-75: parts after step 32: learning_rate" in out
-    assert "set otherwise: phases.1.steps: 30 -> 31" in out
+    assert "clm-25-mlm-75: differs after step 32: learning_rate" in out
+    assert "settings: phases.1.steps: 30 -> 31" in out
 
 
 def test_the_schema_is_json(run):

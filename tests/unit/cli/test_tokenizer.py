@@ -30,7 +30,7 @@ def texts(tmp_path, documents):
     return path
 
 
-def test_train_makes_what_the_library_makes_and_says_so(texts, documents, tmp_path):
+def test_train_gives_the_library_s_result_and_prints_it(texts, documents, tmp_path):
     (tmp_path / "more.txt").write_text("more text of rows")
     out = tmp_path / "made"
     told = run(
@@ -46,7 +46,7 @@ def test_train_makes_what_the_library_makes_and_says_so(texts, documents, tmp_pa
     assert told[2] == f"tokenizer: {out}"
 
 
-def test_too_little_text_for_the_vocabulary_is_said(tmp_path):
+def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
     (tmp_path / "a.txt").write_text("aaaa")
     told = run("train", tmp_path / "a.txt", "--vocab-size", 5000, "--out", tmp_path / "made")
     assert told[1] == "vocabulary: 262 entries, not 5,000: the text has no more pairs to merge"
@@ -87,14 +87,14 @@ def test_bad_sources_are_refused_and_leave_nothing(texts, monkeypatch, arguments
     assert not (tmp_path / "made").exists()
 
 
-def test_a_folder_that_is_there_is_left_alone(texts, tmp_path):
+def test_an_existing_folder_is_not_overwritten(texts, tmp_path):
     (tmp_path / "made").mkdir()
     with pytest.raises(ConfigError, match="already exists; choose another folder"):
         run("train", texts, "--out", tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
 
 
-def test_check_tells_the_declared_tokens(tokenizer, tmp_path):
+def test_check_prints_the_declared_tokens(tokenizer, tmp_path):
     write_tokenizer(tokenizer, tmp_path / "t")
     assert run("check", tmp_path / "t") == [
         "bos           <|bos|> (0)",
@@ -106,7 +106,7 @@ def test_check_tells_the_declared_tokens(tokenizer, tmp_path):
     ]
 
 
-def test_check_tells_what_would_be_added(tokenizer, tmp_path):
+def test_check_prints_the_token_to_add(tokenizer, tmp_path):
     write_tokenizer(tokenizer, tmp_path / "t")
     settings = tmp_path / "t" / "tokenizer_config.json"
     declared = json.loads(settings.read_text())

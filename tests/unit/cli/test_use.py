@@ -55,7 +55,7 @@ def test_old_names_of_options_are_not_offered(command):
         (["--dtype", "bfloat16"], "bfloat16", "--dtype is deprecated; use --precision\n"),
     ],
 )
-def test_an_old_name_works_and_says_what_the_new_one_is(monkeypatch, given, dtype, told):
+def test_an_old_option_name_works_and_names_the_new_one(monkeypatch, given, dtype, told):
     exported = {}
     monkeypatch.setattr(write, "export_model", lambda *_, **options: exported.update(options))
     ended = CliRunner().invoke(app_of(export_command), ["model", "out", *given])

@@ -132,7 +132,7 @@ def test_neither_workers_nor_interruptions_change_a_byte(tmp_path, monkeypatch, 
     assert snapshot(tmp_path / "resumed") == snapshot(tmp_path / "one")
 
 
-def test_a_finished_corpus_is_left_alone(tmp_path, files, configure):
+def test_a_finished_corpus_is_not_rebuilt(tmp_path, files, configure):
     config = configure(files / "big.jsonl")
     build(config, tmp_path / "c")
     before = snapshot(tmp_path / "c")
@@ -315,7 +315,7 @@ def test_a_source_that_a_mixture_uses_up_is_used_to_its_end(tmp_path, configure)
     assert counts["train"]["documents"] + counts["heldout"]["documents"] == 60
 
 
-def test_a_share_below_the_first_document_says_so(tmp_path, files, configure):
+def test_a_share_below_the_first_document_is_reported(tmp_path, files, configure):
     sources = [
         {"source": str(files / "big.jsonl"), "share": 1},
         {"source": str(files / "small.jsonl"), "share": 100_000},
@@ -326,7 +326,7 @@ def test_a_share_below_the_first_document_says_so(tmp_path, files, configure):
         build(configure(*sources, max_tokens=500), tmp_path / "c")
 
 
-def test_a_source_too_small_for_its_share_says_what_would_fit(tmp_path, files, configure):
+def test_a_source_too_small_for_its_share_reports_a_share_that_fits(tmp_path, files, configure):
     sources = [
         {"source": str(files / "big.jsonl"), "share": 1},
         {"source": str(files / "small.jsonl"), "share": 1},
@@ -408,7 +408,7 @@ def test_counts_by_source_reason_and_licence(tmp_path, configure, tokenizer):
     assert total == len(kept)
 
 
-def test_few_documents_held_out_are_told(tmp_path, files, configure):
+def test_few_held_out_documents_are_reported(tmp_path, files, configure):
     said = []
     folders = build(configure(files / "small.jsonl"), tmp_path / "c", say=said.append)
     number = len(Corpus(folders.heldout))
@@ -416,7 +416,7 @@ def test_few_documents_held_out_are_told(tmp_path, files, configure):
     assert any(f"warning: documents held out: {number}." in line for line in said)
 
 
-def test_nothing_held_out_says_what_to_do(tmp_path, configure):
+def test_an_empty_heldout_split_names_the_remedy(tmp_path, configure):
     (tmp_path / "a.txt").write_text("the array of rows")
     with pytest.raises(DataError, match="no document is held out; raise heldout_fraction"):
         build(configure(tmp_path / "a.txt", heldout_fraction=1e-9), tmp_path / "c")
@@ -442,7 +442,7 @@ def test_a_mask_token_in_the_text_is_refused(tmp_path, files, configure, tokeniz
     assert not (tmp_path / "c/train").exists()
 
 
-def test_special_tokens_in_the_text_are_counted_and_told(
+def test_special_tokens_in_the_text_are_counted_and_reported(
     tmp_path, files, configure, tokenizer_folder
 ):
     spoilt = tmp_path / "tokenizer"
@@ -465,10 +465,10 @@ def test_special_tokens_in_the_text_are_counted_and_told(
     assert said[-1].endswith(f"as text: a ({count:,} times)")
 
 
-def test_what_stands_at_the_folder_is_no_traceback(tmp_path, files, configure):
+def test_a_file_at_the_folder_is_no_traceback(tmp_path, files, configure):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file/below"):
-        with pytest.raises(DataError, match="a file stands there"):
+        with pytest.raises(DataError, match="is a file, not a folder"):
             build(configure(files / "big.jsonl"), folder)
     build(configure(files / "big.jsonl"), tmp_path / "c")
     for damaged in ("[]", "{}", "3"):

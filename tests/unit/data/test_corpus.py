@@ -84,7 +84,7 @@ def test_shards_change_neither_content_nor_hash(tmp_path_factory, rows, block_by
         assert parts.tokens(index, 0, len(row)).tolist() == row
 
 
-def test_shards_are_told_with_their_documents(tmp_path):
+def test_shards_are_reported_with_their_documents(tmp_path):
     documents = [("a", "1 2 3"), ("b", "4"), ("c", "5 6")]
     corpus = build(tmp_path / "c", documents, WideTokenizer(100), block_bytes=6)
     told = [
@@ -176,7 +176,7 @@ def test_more_documents_than_a_batch_of_the_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "problem"),
     [
-        (lambda content: content[:-1], "truncated or grown"),
+        (lambda content: content[:-1], "wrong size"),
         (lambda content: bytes([content[0] ^ 1]) + content[1:], "damaged"),
         (None, "missing"),
     ],

@@ -100,7 +100,7 @@ def test_streaming_or_not_is_the_library_s_kind_of_table(copies):
     assert isinstance(stream.rows, datasets.IterableDataset)
 
 
-def test_a_copy_that_was_changed_is_read_anew(copies, tmp_path):
+def test_a_copy_that_was_changed_is_read_again(copies, tmp_path):
     def read(folder):
         return texts(open_hub("acme/multi", config="v1", copies=folder))
 
@@ -165,7 +165,7 @@ def test_a_slice_of_a_split(copies):
     ids=str,
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_is_not_there_is_told_in_one_line(copies, dataset, names, message, streaming):
+def test_missing_datasets_are_reported_in_one_line(copies, dataset, names, message, streaming):
     told = refusal(open_hub, f"acme/{dataset}", **names, copies=copies, streaming=streaming)
     assert told.startswith(f"hf:acme/{dataset}")
     assert message in told
@@ -222,7 +222,7 @@ def test_damage_found_while_streaming_is_one_line(copies):
     assert told.startswith("hf:acme/tiny, split train: cannot be read (")
 
 
-def test_a_changed_copy_is_read_anew(copies):
+def test_a_changed_copy_is_read_again(copies):
     assert texts(open_hub("acme/tiny", split="test", copies=copies)) == ["t"]
     write_table(copies / "acme/tiny/data/test-00000-of-00001.parquet", text=["new"], n=[4])
     assert texts(open_hub("acme/tiny", split="test", copies=copies)) == ["new"]

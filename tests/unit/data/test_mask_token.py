@@ -122,7 +122,7 @@ def test_as_in_llama_3_the_lowest_id_goes_first():
         "a<unused0>",
     ],
 )
-def test_entries_that_models_are_trained_with_are_left_alone(name):
+def test_entries_that_models_are_trained_with_are_not_reused(name):
     choice = choose_mask_token(byte_level(name))
     assert (choice.token, choice.token_id, choice.is_new) == (MASK, FIRST + 1, True)
     assert "one row more" in choice.reason

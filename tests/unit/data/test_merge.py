@@ -100,7 +100,7 @@ def test_what_is_there_stays(tmp_path, parts):
 def test_damage_is_not_merged(tmp_path, parts):
     path = parts[1] / "tokens-00001.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CheckpointError, match=r"tokens-00001\.bin: truncated"):
+    with pytest.raises(CheckpointError, match=r"tokens-00001\.bin: wrong size"):
         merge_corpora(parts, tmp_path / "merged")
 
 

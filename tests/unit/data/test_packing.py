@@ -41,7 +41,7 @@ def bins_one_by_one(lengths: np.ndarray, *, capacity: int) -> list[list[int]]:
 
 
 @given(LENGTHS)
-def test_best_fit_is_what_its_definition_says(lengths):
+def test_best_fit_matches_its_definition(lengths):
     expected = bins_one_by_one(lengths, capacity=CAPACITY)
     assert bins_of(lengths, capacity=CAPACITY) == expected
 

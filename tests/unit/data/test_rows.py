@@ -245,7 +245,7 @@ def test_every_piece_begins_with_bos_and_ends_with_eos(reader, corpus, tokenizer
     assert cut > 0  # chunks of long documents were among them
 
 
-def test_hash_tells_rows_apart(reader, corpus, tokenizer):
+def test_hashes_of_different_rows_differ(reader, corpus, tokenizer):
     again = RowReader(
         corpus, RowPlan(corpus.lengths, [BatchShape(48, 4, 6)], data_seed=0), tokenizer.special_ids
     )

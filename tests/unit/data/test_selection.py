@@ -112,7 +112,7 @@ def test_splits_that_documents_bring_are_kept():
             assert {split for _, split in chosen} == {own}
 
 
-def test_digests_are_what_they_are_said_to_be():
+def test_digests_match_their_definition():
     text = "naïve 日本語"
     assert digest_of(text) == hashlib.blake2b(text.encode(), digest_size=16).digest()
     # The first 8 bytes as a fraction of 2^64: 0x80 00... is one half, 0x7f 00... just below.

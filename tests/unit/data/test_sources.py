@@ -46,7 +46,7 @@ def source(raw) -> SourceConfig:
     return parse_config(SourceConfig, raw if isinstance(raw, dict) else {"source": raw}, where="f")
 
 
-def test_a_plain_string_stands_for_a_source():
+def test_a_plain_string_is_a_source():
     assert SourceConfig.model_validate("a/b.txt") == SourceConfig(source="a/b.txt")
 
 

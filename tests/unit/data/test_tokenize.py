@@ -205,7 +205,7 @@ def test_an_error_in_a_worker_is_reported_with_its_shard(tmp_path, documents, to
     with ShardMaker(work, tokenizer_folder, num_workers=2) as maker:
         blocked = work / block.key(maker.tokenizer_sha256)
         blocked.write_text("a file where a folder is to be")
-        with pytest.raises(DataError, match=r"^books, shard 3: .*a file stands there"):
+        with pytest.raises(DataError, match=r"^books, shard 3: .*is a file, not a folder"):
             maker.make(block, label="books, shard 3").result(timeout=60)
         # The worker lives on.
         [other] = blocks(documents[1:])

@@ -105,7 +105,7 @@ def test_text_that_spells_a_special_token_stays_text(tokenizer, folder, special)
             assert candidate.decode(ids) == f"a {special} b"
 
 
-def test_special_tokens_have_ids_of_their_own(tokenizer):
+def test_special_tokens_have_distinct_ids(tokenizer):
     expected = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
     assert tokenizer.special_ids == expected
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.mask_id) == (0, 1, 2, 3)
@@ -124,7 +124,7 @@ def test_hash_survives_save_and_load(tokenizer, folder, tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_hash_tells_tokenizers_apart(tokenizer, documents, folder):
+def test_hashes_of_different_tokenizers_differ(tokenizer, documents, folder):
     texts = [text for _, text in documents]
     assert train_tokenizer(texts, vocab_size=320).sha256 == tokenizer.sha256
     assert train_tokenizer(texts, vocab_size=319).sha256 != tokenizer.sha256
@@ -187,7 +187,7 @@ def test_truncation_and_padding_of_the_maker_are_not_applied(folder, tokenizer):
     assert loaded.encode_many([text, "the"]) == tokenizer.encode_many([text, "the"])
 
 
-def test_no_mask_token_is_told_when_it_is_needed(folder):
+def test_a_missing_mask_token_is_reported_when_it_is_needed(folder):
     change(folder, "tokenizer_config.json", mask_token=None)
     loaded = TextTokenizer.load(folder)
     assert set(loaded.special_ids) == {"bos", "eos", "pad"}

@@ -121,7 +121,7 @@ class TestState:
         assert "Continues from `some-owner/decoder` at revision `abc`." in card
         assert front_matter(card)["base_model"] == "some-owner/decoder"
 
-    def test_paths_of_a_machine_are_not_told(
+    def test_paths_of_a_machine_are_omitted(
         self, make_state: Make, card_of: Card, tmp_path: Path
     ) -> None:
         phases = [{**phase, "corpus": "/home/me/secret/corpus"} for phase in RECIPE["phases"]]
@@ -199,7 +199,7 @@ class TestScores:
         assert rows(card, "news")[0][-1] == "75.00"
         assert "foreign" not in card
 
-    def test_the_hub_is_told(
+    def test_the_hub_gets_metadata(
         self, state: Path, add_result: Add, card_of: Card, tmp_path: Path
     ) -> None:
         for rate, seed, validation, test in self.GRID:
@@ -219,7 +219,7 @@ class TestScores:
             metric_value=0.66,  # a share: (0.60 + 0.72) / 2
         )
 
-    def test_two_protocols_cannot_be_told_apart(self, add_result: Add, tmp_path: Path) -> None:
+    def test_two_protocols_cannot_be_distinguished(self, add_result: Add, tmp_path: Path) -> None:
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-3, 0, 0.9, 0.8, steps=20)
         found = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
@@ -323,7 +323,7 @@ class TestFineTuned:
         write_fitted_card(folder, HeadRecord.model_validate(record), name=name, difference=1e-7)
         return (folder / "README.md").read_text("utf-8")
 
-    def test_the_hub_is_told(self, tmp_path: Path) -> None:
+    def test_the_hub_gets_metadata(self, tmp_path: Path) -> None:
         card = self.write(tmp_path)
         data = ModelCard.load(tmp_path / "README.md").data
         assert (data.base_model, data.model_name) == ("some-owner/encoder", "mine")

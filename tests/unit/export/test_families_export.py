@@ -151,7 +151,7 @@ class TestFamilies:
         assert float(difference.abs().max()) <= TOLERANCE
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_config_says_both_ways(
+    def test_config_is_bidirectional(
         self, family: str, exported: Callable[[str], tuple[Path, Path]]
     ) -> None:
         _, out = exported(family)

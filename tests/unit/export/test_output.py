@@ -80,7 +80,7 @@ def test_what_was_made_from_something_else_is_refused(made: Path) -> None:
 
 
 @pytest.mark.parametrize("card", [None, "# Mine\n", "<!-- biphasic {oh} -->\n"])
-def test_what_says_nothing_of_its_making_is_refused(tmp_path: Path, card: str | None) -> None:
+def test_a_folder_without_an_export_note_is_refused(tmp_path: Path, card: str | None) -> None:
     (tmp_path / "out").mkdir()
     if card:
         (tmp_path / "out/README.md").write_text(card)

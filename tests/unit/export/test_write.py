@@ -148,7 +148,7 @@ class TestPrecision:
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
     @pytest.mark.usefixtures("here")
-    def test_rounding_of_fp32_is_told_from_a_difference(
+    def test_rounding_of_fp32_is_distinguished_from_a_difference(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where fp32 is beyond what is allowed, fp64 decides."""
@@ -286,7 +286,7 @@ class TestBadInput:
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
         said: list[str] = []
         assert export_model(state, out, format="sentence-transformers", say=said.append) == out
-        assert said == [f"{out}: made before from the same model and settings; nothing to do"]
+        assert said == [f"{out}: already made from the same model and settings; nothing to do"]
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
     def test_output_is_of_something_else(self, made: tuple[Path, Path, list[str]]) -> None:

@@ -63,7 +63,7 @@ def group(limit: str, used: int, droppable: int) -> dict[str, str]:
     return {"_m_max": f"{limit}\n", "_m_current": f"{used}\n", "_m_stat": stat}
 
 
-def test_what_nothing_tells_is_without_limit(machine: Callable[..., None]) -> None:
+def test_an_unknown_memory_limit_is_no_limit(machine: Callable[..., None]) -> None:
     assert free_memory() == math.inf
 
 

@@ -256,7 +256,7 @@ def test_what_is_nowhere_is_named_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_hub_out_of_reach_is_told_from_a_wrong_name(
+def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -157,7 +157,7 @@ def test_an_encoder_computes_in_fp32_whatever_was_saved(
     assert {weight.dtype for weight in load_encoder(folder).parameters()} == {torch.float32}
 
 
-def test_an_encoder_stands_behind_the_attention_that_batching_needs(folder: Path) -> None:
+def test_an_encoder_uses_the_attention_that_batching_needs(folder: Path) -> None:
     packed, padded = load_encoder(folder), load_encoder(folder, batching="padded")
     assert (batching_of(packed), batching_of(padded)) == ("packed", "padded")
     assert padded.config._attn_implementation == "sdpa"
@@ -213,7 +213,7 @@ def test_code_beside_a_model_is_neither_run_nor_asked_about(
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_how_others_run_a_model_is_left_aside(
+def test_stored_attention_settings_are_ignored(
     load: Callable[[Path], PreTrainedModel], folder: Path, foreign: dict[str, object]
 ) -> None:
     plain = load(folder).config.to_dict()

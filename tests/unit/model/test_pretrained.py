@@ -175,7 +175,7 @@ class TestWeights:
     """A state's weights in a model of its shape."""
 
     @EVERY
-    def test_a_model_of_any_family_is_built_anew(
+    def test_a_model_of_any_family_is_rebuilt(
         self, family: str, save: Save, tmp_path: Path
     ) -> None:
         trained = load_pretrained(save(family))

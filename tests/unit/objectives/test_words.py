@@ -62,7 +62,7 @@ def is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] == "M"
 
 
-def goes_on(text: str, place: int, *, after_lone_space: bool) -> bool:
+def continues_word(text: str, place: int, *, after_lone_space: bool) -> bool:
     """Tell whether the character at a place belongs to the word before it."""
     character, before = text[place], text[:place]
     if is_mark(character) or character in "\u200c\u200d":
@@ -82,7 +82,7 @@ def expected_starts(text: str, offsets: list[tuple[int, int]]) -> list[bool]:
     for (start_before, end_before), (start, _) in pairwise(offsets):
         is_split = start < end_before  # both hold bytes of one character
         lone = text[start_before:end_before] == " "
-        starts.append(not is_split and not goes_on(text, start, after_lone_space=lone))
+        starts.append(not is_split and not continues_word(text, start, after_lone_space=lone))
     return starts
 
 

@@ -59,7 +59,7 @@ def test_parameters_are_those_of_the_body():
 
 
 @pytest.mark.parametrize("decay", [2, 0])
-def test_training_that_goes_on_after_a_decay_continues_a_finished_model(decay):
+def test_training_after_a_decay_continues_a_finished_model(decay):
     schedule = {"peak": 1e-3, "decay_steps": decay}
     phases = [
         {"objective": "clm", "steps": 8},
@@ -88,7 +88,7 @@ def test_turns_are_counted_by_objective_and_a_changing_rate_has_two_ends():
     assert phase.final_mask_rate == pytest.approx(0.2)
 
 
-def test_what_an_arm_changes_of_the_shared_recipe_and_its_seeds_are_told():
+def test_changes_to_the_shared_recipe_and_seeds_are_recorded():
     changes = {"seeds": {"init_seed": 7}, "model": "nano"}
     found = records({"name": "a", "recipe": changes, "phases": [{"objective": "clm", "steps": 4}]})
     assert found["a"].recipe == {"seeds": {"init_seed": 7}}

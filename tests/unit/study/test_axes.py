@@ -167,22 +167,22 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
     ("arms", "message"),
     [
         ([{"axes": {"recipe.model": []}}], "arms.0: axes: 'recipe.model' has no values"),
-        ([{"axes": {"recipe.model": ["pico", "pico"]}}], "'recipe.model' has a value twice"),
+        ([{"axes": {"recipe.model": ["pico", "pico"]}}], "'recipe.model' lists a value twice"),
         (
             [{"axes": {f"recipe.seeds.{name}_seed": [*range(101)] for name in ("init", "data")}}],
-            "arms.0: axes: 10,201 arms; a study has at most 10,000, divide it",
+            "arms.0: axes: 10,201 arms, but a study has at most 10,000; split the study",
         ),
         (
             [{"axes": {"recpe.model": ["pico"]}}],
-            "arms.0: axes: no setting 'recpe.model' of an arm (did you mean 'recipe'?)",
+            "arms.0: axes: an arm has no setting 'recpe.model' (did you mean 'recipe'?)",
         ),
         (
             [{"phases": [{**CLM, "steps": 9}], "axes": {"phases.1.steps": [3]}}],
-            "axes: 'phases.1.steps': there are 1 to choose from",
+            "axes: 'phases.1.steps': the list has 1 entries",
         ),
         (
             [{"name": "a", "axes": {"recipe.model": ["pico"]}}],
-            "arms.0: arms with axes are named by rule",
+            "arms.0: arms with axes get their names automatically",
         ),
         (
             [{"phases": [{**CLM, "steps": 9}], "axes": {"recipe.model": ["pico", "nanoo"]}}],
@@ -198,15 +198,21 @@ def test_inputs_are_no_longer_than_the_shortest_model_reads():
             "arms.0: the phases take 10 of 9 steps",
         ),
         ([{"steps": 9, "phases": [CLM, MLM]}], "arms.0: the phases take 0 of 9 steps"),
-        ([{"phases": [{**CLM, "share": 0.5}]}], "arms.0: 'share' needs 'steps' beside 'phases'"),
+        (
+            [{"phases": [{**CLM, "share": 0.5}]}],
+            "arms.0: 'share' requires 'steps' next to 'phases'",
+        ),
         (
             [{"steps": 9, "phases": [{**CLM, "share": 0.5, "steps": 2}]}],
             "arms.0: phases.0: give 'steps' or a 'share', not both",
         ),
-        ([{"steps": 9, "phases": [{**CLM, "share": 2}, MLM]}], "2 is more than all of the steps"),
+        (
+            [{"steps": 9, "phases": [{**CLM, "share": 2}, MLM]}],
+            "phases.0.share: expected at most 1 (got 2)",
+        ),
         (
             [{"phases": [{**CLM, "steps": 9}]}, {"group": "b", "phases": [{**CLM, "steps": 9}]}],
-            "610m-clm-9 given more than once; where a name does not tell arms apart",
+            "several arms are named 610m-clm-9; give one of them another 'name'",
         ),
         ([{"name": "a", "recipe": {"modle": "pico"}}], "recipe: unknown key 'modle'"),
     ],
@@ -219,14 +225,14 @@ def test_a_mistake_is_named_with_its_arm(arms, message):
     assert str(refused.value).startswith("file.yaml: ")
 
 
-def test_what_is_wrong_beside_arms_without_names_is_told():
+def test_other_mistakes_are_reported_for_arms_without_names():
     with pytest.raises(ConfigError, match=r"recipe\.model: unknown value 'x'"):
         study({"phases": [{**CLM, "steps": 9}]}, model="x")
 
 
 def test_many_arms_are_refused_before_they_are_looked_at(monkeypatch):
     many = [{"name": "a", "nonsense": 1}] * 10_001
-    with pytest.raises(ConfigError, match="arms: 10,001 arms; a study has at most 10,000"):
+    with pytest.raises(ConfigError, match="arms: 10,001 arms, but a study has at most 10,000"):
         study(*many)
     monkeypatch.setattr(axes, "MOST_ARMS", 10)
     seeds = {"recipe.seeds.init_seed": [*range(4)]}

@@ -101,7 +101,7 @@ def test_a_dry_run_lists_by_kind_and_deletes_nothing(root, store):
     ]
     assert everything(root) == before
     text = "\n".join(cleaning_lines(found, deleted=False))
-    assert "nothing was deleted; --delete does it" in text
+    assert "nothing was deleted; add --delete" in text
     [state] = (item for item in found.items if item.kind == "states")
     assert state.num_bytes == sum(
         path.stat().st_size for path in state.path.rglob("*") if path.is_file()
@@ -247,7 +247,7 @@ def test_results_of_models_elsewhere_stay(root, store):
     assert names(clean(root, also_pretrained=True)) == ["of-bert"]
 
 
-def test_wishes_add_up(store):
+def test_pins_are_merged(store):
     record_pin(store, "g", made_by="evaluate", results=["a"])
     record_pin(store, "g", made_by="evaluate", results=["b", "a"], data=[Path("/elsewhere")])
     [pin] = read_pins(store)
@@ -279,7 +279,7 @@ def test_nothing_is_deleted_while_anybody_works(root, store):
     fake_state(store, "useless")
     with (
         lock_work(store, "pretraining"),
-        pytest.raises(LockedError, match=f"somebody works here .*process {os.getpid()}"),
+        pytest.raises(LockedError, match=f"another process works here .*process {os.getpid()}"),
     ):
         clean(root, delete=True)
     assert is_complete(store / "states/useless")
@@ -294,7 +294,7 @@ with lock_work(Path(sys.argv[1]), "work"):
 """
 
 
-def test_while_it_deletes_nobody_begins(root, store, monkeypatch):
+def test_no_work_starts_while_cleaning(root, store, monkeypatch):
     fake_state(store, "useless")
     remove, refused = cleaning.remove, []
 
@@ -344,13 +344,13 @@ def test_a_study_whose_data_have_changed_is_read_from_its_record(root, store, pr
     found = clean(root)
     assert names(found) == sorted([*states[1:], *results[1:]])
     text = "\n".join(cleaning_lines(found, deleted=False))
-    assert "corpora and tasks are left alone: one: corpus" in text
+    assert "corpora and tasks are kept: one: corpus" in text
     write_record(root / "one", state=states[0], result=results[0], settings_sha256="other")
-    with pytest.raises(StudyError, match="cannot be told"):
+    with pytest.raises(StudyError, match="cannot plan this study"):
         clean(root)
 
 
-def test_saved_settings_are_known_again(tmp_path):
+def test_saved_settings_are_recognised(tmp_path):
     config = study_of(tmp_path / "texts.jsonl", tmp_path / "task", description="changed")
     save_resolved(config, tmp_path)
     assert settings_digest(load_resolved(tmp_path)) == settings_digest(config)

@@ -96,7 +96,7 @@ def recipe(**changes):
         ),
         (
             {"arms": [{"steps": 8, "phases": [{"objective": "clm", "share": float("nan")}]}]},
-            "phases.0: expected a number of steps, or a share of them (got nan)",
+            "phases.0: expected a number of steps or a share (got nan)",
         ),
         (
             {"compute": {"processes": 16}},
@@ -204,7 +204,7 @@ def test_the_paper_s_protocol_by_name():
     assert limited.protocol_of(limited.tasks[0]).max_seqlen == 64
 
 
-def test_what_a_task_needs_goes_before_what_all_share_and_after_its_own():
+def test_a_task_description_overrides_shared_settings_but_not_the_task_s():
     config = study(
         finetuning={"protocol": {"batch_size": 8, "max_steps": 9}},
         tasks=[{"name": "pydocs-ir", "protocol": {"max_steps": 2}}],
@@ -213,7 +213,7 @@ def test_what_a_task_needs_goes_before_what_all_share_and_after_its_own():
     assert (found.batch_size, found.max_steps) == (4, 2)
 
 
-def test_the_paper_decides_token_classification_by_tokens_unless_told():
+def test_the_paper_protocol_scores_token_classification_by_tokens_by_default():
     info = TaskInfo("t", "tc", "T", "entity_f1", "0" * 64)
     published, own = TaskConfig(name="uner_en"), TaskConfig(name="t", source="tc:t")
     told = TaskConfig(name="uner_en", metric="entity_f1")

@@ -82,8 +82,8 @@ def test_a_state_that_was_changed_is_no_continuation(state, training_data, tmp_p
     assert not is_state(model)
     assert find_continuation(model, training_data.fingerprint) is None
     check_state(model, tmp_path, say=said.append)
-    assert "optimizer.safetensors: truncated or grown" in said[0]
-    assert said[0].endswith("not the state that its records name, but a model of its own")
+    assert "optimizer.safetensors: wrong size" in said[0]
+    assert said[0].endswith("a modified copy of a state, so it is used as another model")
 
 
 def test_a_state_of_the_store_that_is_damaged_is_refused(state, tmp_path):
@@ -100,7 +100,7 @@ def test_training_begins_with_the_model_that_was_planned(state, training_data, m
     first_model(recipe, data)
     with (folder / "model.safetensors").open("ab") as file:
         file.write(b" ")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: truncated or grown"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: wrong size"):
         first_model(recipe, data)
 
 

@@ -59,7 +59,7 @@ def test_a_terminal_shows_jobs_with_their_progress(tmp_path):
     assert "done by another process: one [red]" in text
 
 
-def test_a_line_says_how_far_all_jobs_are(monkeypatch):
+def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("biphasic.execution.pace.time.monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), width=100)

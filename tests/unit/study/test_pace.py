@@ -20,7 +20,7 @@ def item(name, kind="train", cost=10.0, needs=None, slots=1):
     )  # fmt: skip
 
 
-def test_nothing_is_known_before_a_job_has_moved(now):
+def test_nothing_is_estimated_before_the_first_progress(now):
     pace = Pace([item("a"), item("b")], num_slots=2)
     assert pace.seconds_left() is None
     pace.started(item("a"))
@@ -29,7 +29,7 @@ def test_nothing_is_known_before_a_job_has_moved(now):
     assert pace.seconds_left() is None
 
 
-def test_what_runs_now_tells_how_fast_jobs_go(now):
+def test_speed_is_estimated_from_running_jobs(now):
     a, b, fit = item("a", cost=10), item("b", cost=20), item("fit", "finetune", 5.0, needs="a")
     pace = Pace([a, b, fit], num_slots=1)
     pace.started(a)
@@ -67,7 +67,7 @@ def test_jobs_count_where_operations_are_not_known(now):
     assert pace.seconds_left() is None
 
 
-def test_what_was_done_elsewhere_says_nothing_of_the_speed(now):
+def test_jobs_of_other_processes_do_not_affect_the_speed(now):
     a, b = item("a"), item("b")
     pace = Pace([a, b], num_slots=1)
     pace.done(a, None)

@@ -53,7 +53,7 @@ def spans(made):
     return [(segment.label, segment.start, segment.end) for segment in made.segments]
 
 
-def test_a_shared_trunk_is_one_segment(plan):
+def test_shared_steps_are_one_segment(plan):
     made = plan(
         {
             "mlm": [phase("mlm", 8)],
@@ -217,7 +217,7 @@ def test_inputs_are_checked_before_anything_runs(plan, tmp_path, kind):
     check_inputs(made, tmp_path)
 
 
-def test_a_damaged_state_that_nothing_needs_is_left_alone(plan, tmp_path):
+def test_a_damaged_state_that_is_not_needed_is_ignored(plan, tmp_path):
     made = plan(ARM)
     folder = tmp_path / "states" / made.segments[0].id
     finish(folder)
@@ -270,7 +270,7 @@ def test_questions_without_room_for_a_context_name_their_task(locate, tokenizer,
 
 
 @given(cut=st.integers(0, 19), other=st.integers(0, 19))
-def test_training_goes_on_from_the_last_state_that_is_there(cut, other):
+def test_training_resumes_from_the_last_existing_state(cut, other):
     """Whoever left it: another study, or a run of `pretrain`."""
     config = configure({"mlm": [phase("mlm", 10)], "both": [phase("clm", 6), phase("mlm", 14)]})
     whole = plan_training(config, GROUND)

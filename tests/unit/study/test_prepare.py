@@ -91,7 +91,7 @@ def test_held_out_text_is_not_trained_on(loads, tmp_path):
 def test_built_in_tasks_are_made_once(loads, tmp_path):
     folder, said = tasks(tmp_path)
     assert {path.name for path in folder.iterdir()} == set(BUILTIN_TASKS)
-    assert said == ["making the four built-in tasks"]
+    assert said == ["building the four built-in tasks"]
     assert tasks(tmp_path) == (folder, [])
 
 
@@ -171,17 +171,17 @@ def test_a_corpus_that_was_built_before_is_taken_as_it_is(loads, tmp_path):
 
 
 def test_a_folder_without_a_corpus_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"no finished corpus here; make one with"):
+    with pytest.raises(DataError, match=r"no finished corpus here; build one with"):
         locate_corpus(CorpusConfig(folder=tmp_path), tmp_path / "store")
 
 
-def test_a_corpus_says_what_it_was_made_from(loads, tmp_path):
+def test_a_corpus_records_its_origin(loads, tmp_path):
     paths, _ = run(tmp_path)
     assert paths.origin() == json.loads(json.dumps(corpus_origin(CONFIG)))
 
 
 @pytest.mark.parametrize("other", [("rich", "typer"), ("rich", "python"), (), None])
-def test_other_libraries_have_tasks_of_their_own(other):
+def test_other_libraries_have_separate_tasks(other):
     assert builtin_tasks_origin(("rich",)) != builtin_tasks_origin(other)
 
 

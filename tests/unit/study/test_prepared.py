@@ -93,7 +93,7 @@ def test_states_of_another_version_are_named_and_not_used(tmp_path):
     assert outdated_arms(plan, tmp_path) == []
     write("e" * 64)
     [sentence] = outdated_arms(plan, tmp_path)
-    assert sentence.startswith(f"arm '{arm.config.name}': the store has it from another version")
+    assert sentence.startswith(f"arm '{arm.config.name}': another version of biphasic trained it")
     assert "eeeeeeeeeeee" in sentence
     # Once it is there in this version nobody needs to know.
     write(arm.state)

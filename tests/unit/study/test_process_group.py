@@ -35,7 +35,7 @@ BUG = {"rank": 2, "kind": "", "error": "ZeroDivisionError: division by zero"}
         ([{**BUG, "kind": "annotations"}], LostRankError, "process 2 of a group of 3"),
     ],
 )
-def test_the_failure_that_explains_the_others_is_told(failures, kind, text):
+def test_the_original_failure_is_reported(failures, kind, text):
     error = ranks._first_failure(failures, 3)
     assert type(error) is kind
     with pytest.raises(kind, match=text):
@@ -74,12 +74,12 @@ def test_too_many_processes_are_refused_before_any_starts(
         ranks.run_ranks(job_of(make_recipe, tmp_path, 5), print, worker=RANK)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    with pytest.raises(ConfigError, match=r"processes: 4 .* shows 3; set compute.processes to 3"):
+    with pytest.raises(ConfigError, match=r"processes: 4 .* has 3; set compute.processes to 3"):
         ranks.run_ranks(job_of(make_recipe, tmp_path, 4), print, worker=RANK)
     check_devices(3)
 
 
-def test_a_process_that_nobody_started_as_a_rank_is_alone(monkeypatch):
+def test_a_process_outside_of_a_group_is_alone(monkeypatch):
     for size in (None, "1"):
         monkeypatch.delenv("WORLD_SIZE", raising=False)
         if size:

@@ -77,7 +77,7 @@ def test_gpus_that_were_given_to_this_process_keep_their_names(monkeypatch):
     assert [slot.device for slot in local_slots()] == ["GPU-b", "5"]
 
 
-def test_wishes_are_read_once(tmp_path):
+def test_requests_are_read_once(tmp_path):
     assert read_requests(tmp_path) == Requests()
     write_request(tmp_path, Request(kind="retry", jobs=("a",)))
     write_request(tmp_path, Request(kind="retry", jobs=("b",)))
@@ -114,7 +114,7 @@ def plan(num_segments):
     return Plan(arms=(), points=(), segments=tuple(segments), groups=(), tasks=())
 
 
-def test_the_record_says_what_became_of_each_job(tmp_path, monkeypatch):
+def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
     trunk, branch = item("trunk", cost=10), item("branch", cost=30, needs="trunk")
@@ -194,8 +194,8 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
     assert "[1/1] done: only" in text
 
 
-def test_what_the_system_refuses_is_said_with_its_place_and_a_remedy():
+def test_system_errors_have_a_path_and_a_remedy():
     assert os_error_text(OSError(13, "Permission denied", "/a/b")) == "/a/b: Permission denied"
     full = os_error_text(OSError(28, "No space left on device", "/a/b"))
-    assert full.startswith("/a/b: No space left on device; make room")
+    assert full.startswith("/a/b: No space left on device; free space")
     assert os_error_text(OSError("odd")) == "odd"

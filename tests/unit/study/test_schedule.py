@@ -121,7 +121,7 @@ def test_a_branch_starts_as_soon_as_its_state_is_there_and_no_slot_stays_empty()
     assert lines.index("done trunk") < lines.index("started long") < lines.index("done alone")
 
 
-def test_costs_that_nobody_knows_count_steps_of_the_way():
+def test_unknown_costs_count_as_one_step():
     items = [item("a", cost=0), item("b", "a", 0), item("c", cost=0)]
     assert longest_paths(items) == {"b": 1, "a": 2, "c": 1}
 
@@ -132,7 +132,7 @@ def test_ties_go_to_what_the_study_names_first():
     assert engine.submitted == ["z", "a", "m"]
 
 
-def test_bad_luck_is_tried_again_and_then_set_aside_with_all_that_needs_it():
+def test_transient_failures_are_retried_and_then_fail_with_dependents():
     engine = FakeEngine(outcomes={"trunk": [lost(), lost(), lost("again")]})
     outcome, lines = run(TREE, engine)
     assert engine.submitted.count("trunk") == 3
@@ -145,7 +145,7 @@ def test_bad_luck_is_tried_again_and_then_set_aside_with_all_that_needs_it():
     assert lines.count("delayed trunk") == 2
 
 
-def test_one_failure_by_bad_luck_costs_nothing_else():
+def test_one_transient_failure_affects_no_other_job():
     outcome, _ = run(TREE, FakeEngine(outcomes={"long": [lost()]}))
     assert (outcome.num_executed, outcome.failures) == (5, ())
 
@@ -203,7 +203,7 @@ def test_a_request_cancels():
     assert len(engine.submitted) < 5
 
 
-def test_a_request_tries_again_what_was_set_aside():
+def test_a_request_retries_failed_jobs():
     class Patient(FakeEngine):
         def step(self):
             # "alone" lasts until "trunk" is tried a fourth time, which only a request brings about.
@@ -235,7 +235,7 @@ def test_all_that_hangs_on_a_job_is_found():
     assert with_dependents("leaf", waiting) == []
 
 
-def test_a_job_that_cannot_be_written_down_is_tried_again_and_then_set_aside(monkeypatch):
+def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
     """A full disk is one job's bad luck, not the study's end."""
     refusals = [OSError(28, "No space left on device"), None, None]
 

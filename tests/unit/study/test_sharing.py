@@ -210,7 +210,10 @@ def test_points_on_the_way_have_names_and_families():
     ("points", "message"),
     [
         ([{"arms": ["other"], "steps": [1]}], "evaluation_points: no arm 'other'"),
-        ([{"arms": ["a"], "steps": [7]}], "arm 'a' ends with step 6; it cannot be evaluated at 7"),
+        (
+            [{"arms": ["a"], "steps": [7]}],
+            "arm 'a' ends with step 6, so it cannot be evaluated at 7",
+        ),
     ],
 )
 def test_points_that_no_arm_passes_are_refused(points, message):

@@ -110,7 +110,7 @@ def half_done(root):
     return a, b
 
 
-def test_a_finished_study_says_so(folder):
+def test_a_finished_study_is_reported_as_finished(folder):
     status = study_status(folder)
     assert (status.phase, status.runner) == ("finished", None)
     # Two segments, since b begins with a; a group for each end.
@@ -122,7 +122,7 @@ def test_a_finished_study_says_so(folder):
     assert text_of(status).startswith("one: finished\n  4 done, 0 running, 0 waiting, of 4 jobs\n")
 
 
-def test_the_store_says_what_is_left_when_nobody_runs_it(root, folder):
+def test_without_a_runner_the_status_comes_from_the_store(root, folder):
     half_done(root)
     status = study_status(folder)
     assert status.phase == "unfinished"
@@ -142,7 +142,7 @@ def test_time_left_is_not_guessed_without_an_example(root, folder):
     assert "unknown left" in text_of(status)
 
 
-def test_failures_of_the_last_run_stay_until_somebody_has_done_the_job(root, folder):
+def test_failures_of_the_last_run_stay_until_the_job_is_done(root, folder):
     a, b = half_done(root)
     lost = failed("b 4-8", b.state)
     done = failed("a 0-4", a.state)
@@ -158,7 +158,7 @@ def test_failures_of_the_last_run_stay_until_somebody_has_done_the_job(root, fol
     assert "log logs/f.log" in text
 
 
-def test_a_running_study_is_as_its_runner_says(folder):
+def test_the_status_of_a_running_study_comes_from_its_runner(folder):
     write_progress(folder, record())
     with running(folder):
         status = study_status(folder)
@@ -210,7 +210,7 @@ def locked_elsewhere(folder, *, silent_for):
         (LEASE_SECONDS + 60, "finished", "no heartbeat for 6 minutes"),
     ],
 )
-def test_a_silent_runner_elsewhere_is_told(folder, silence, phase, told):
+def test_a_missing_heartbeat_of_a_remote_runner_is_reported(folder, silence, phase, told):
     locked_elsewhere(folder, silent_for=silence)
     status = study_status(folder)
     assert status.phase == phase
@@ -228,7 +228,7 @@ def test_a_study_that_was_never_run_is_planned(folder, tmp_path):
     assert "assumed: corpus" in text_of(status)
 
 
-def test_a_study_file_that_changed_since_is_told(folder):
+def test_a_changed_study_file_is_reported(folder):
     config = load_resolved(folder)
     assert study_status(folder, config).notes == ()
     changed = config.model_copy(update={"title": "Another"})
@@ -241,7 +241,7 @@ def test_studies_are_found_by_file_folder_and_name(root, folder, tmp_path, monke
     assert find_study(None, root) == (folder, None)
     with pytest.raises(DataError, match=r"did you mean 'one'\?"):
         find_study("ono", root)
-    with pytest.raises(DataError, match="none was run there"):
+    with pytest.raises(DataError, match="no studies"):
         find_study(None, tmp_path / "nowhere")
     shutil.copytree(folder, root / "two")
     with pytest.raises(DataError, match="name one of one, two"):
@@ -296,7 +296,7 @@ def test_cancelling_waits_until_the_runner_has_ended(folder, quick, forgets):
     assert "has stopped" in told[1]
 
 
-def test_cancelling_what_does_not_run_says_so(folder):
+def test_cancelling_a_study_that_is_not_running_is_reported(folder):
     told = []
     assert not cancel_study(folder, say=told.append)
     assert told == ["one is not running"]
@@ -337,7 +337,7 @@ def test_jobs_are_tried_again_on_request(folder, quick):
     assert runner.heard == [(two.id, one.id), (one.id, two.id)]
 
 
-def test_nothing_to_try_again_is_told(folder):
+def test_nothing_to_retry_is_reported(folder):
     write_progress(folder, record(failures=()))
     with running(folder):
         holder = find_owner(folder / LOCK)
@@ -413,7 +413,7 @@ def test_cleaning_by_command(root, cli):
     code, out, _ = cli("study", "clean", "--root", root)
     assert code == 0
     assert "useless" in out
-    assert "--delete does it" in out
+    assert "add --delete to delete" in out
     assert (root / "store/states/useless").is_dir()
     code, out, _ = cli("study", "clean", "--root", root, "--delete")
     assert (code, "deleted:" in out) == (0, True)

@@ -65,7 +65,7 @@ def test_a_file_without_includes_reads_as_ever(write, tmp_path):
         ("include: own.yaml\n", [], "includes itself"),
         ("include: none.yaml\n", [], "own.yaml: include: "),
         ("include: none.yaml\n", [], "none.yaml: no such file"),
-        ("include: 3\n", [], "include: expected the name of a file"),
+        ("include: 3\n", [], "include: expected a file name"),
         ("include: base.yaml\ntitel: x\n", [], "unknown key 'titel'"),
         ("include: base.yaml\n", ["arms.5.name=x"], "'5' is not one of 0..1"),
     ],

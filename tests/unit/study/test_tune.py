@@ -39,7 +39,7 @@ class Outcome:
     is_stopped = False
 
     def __init__(self, failures: tuple[Failure, ...]) -> None:
-        self.set_aside = failures
+        self.failed = failures
 
 
 @pytest.fixture
@@ -72,25 +72,25 @@ def fail(monkeypatch, tmp_path):
 
 def test_all_that_share_the_step_are_lost(fail):
     found = fail(DivergedError.at(2, "loss"), start=0)
-    assert "every trial of pico-clm, pico-alt4.clm.mlm40 was lost" in found["error"]
+    assert "every trial of pico-clm, pico-alt4.clm.mlm40 diverged" in found["error"]
     assert found["lost"] == ["the loss was not finite at step 2"]
     assert found["count"] == 2
 
 
-def test_those_that_parted_before_are_not(fail):
+def test_trials_that_branched_before_are_not_lost(fail):
     found = fail(DivergedError.at(7, "held-out loss after it"), start=4)
-    assert "trial 'pico-alt4.clm.mlm40-lr1000' has not been trained" in found["error"]
+    assert "trial 'pico-alt4.clm.mlm40-lr1000' is not trained" in found["error"]
     assert found["lost"] == ["the held-out loss after it was not finite at step 7"]
     assert found["count"] == 1
 
 
 def test_another_failure_loses_nothing(fail):
     found = fail(StudyError("no space left on device"), start=0)
-    assert "nothing was chosen; run again to go on: pico-clm-lr1000 0-4: no space" in found["error"]
+    assert "run the command again to retry: pico-clm-lr1000 0-4: no space" in found["error"]
     assert found["lost"] == []
 
 
-def test_what_was_cancelled_says_so_and_leaves_the_file(monkeypatch, tmp_path):
+def test_cancelled_tuning_is_reported_and_leaves_the_file(monkeypatch, tmp_path):
     def cancelled(*_: Any, **__: Any) -> Outcome:
         outcome = Outcome(())
         outcome.is_stopped = True
@@ -99,6 +99,6 @@ def test_what_was_cancelled_says_so_and_leaves_the_file(monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "run_study", cancelled)
     file = tmp_path / "shared.yaml"
     file.write_text(TEXT)
-    with pytest.raises(StoppedError, match="shared-tune: stopped; run again to go on"):
+    with pytest.raises(StoppedError, match="shared-tune: stopped; run the command again to resume"):
         tune.tune_study(file, root=tmp_path / "runs", rates=[1e3], share=0.5, extend=False)
     assert file.read_text() == TEXT

@@ -53,7 +53,7 @@ def test_rates_as_good_are_those_within_a_hundredth_of_a_nat():
     assert as_good(trials({1e-3: None})) == ()
 
 
-def test_the_ladder_goes_around_the_files_own_rate():
+def test_default_rates_are_around_the_file_s_rate():
     assert default_rates(2e-3) == (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 
 
@@ -68,5 +68,5 @@ def test_what_is_no_list_of_rates_is_refused(text):
 
 
 def test_a_rate_twice_is_refused():
-    with pytest.raises(ConfigError, match="a rate is given twice"):
+    with pytest.raises(ConfigError, match="lists a rate twice"):
         parse_rates("1e-3,0.001")

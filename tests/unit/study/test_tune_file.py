@@ -83,7 +83,7 @@ def test_the_file_reads_as_the_same_study_at_these_rates(file):
     assert after.model_copy(update={"tuned_rates": ()}) == before
 
 
-def test_a_block_is_replaced_where_it_stands(file):
+def test_a_block_is_replaced_in_place(file):
     moved = TEXT + "\n" + BLOCK + "# after it\nheldout_every: 3 # last\n"
     file.write_text(moved)
     lines = tune(file, 4e-3, 1.6e-2)
@@ -176,7 +176,7 @@ def test_a_copy_where_paths_mean_something_else_is_refused(file, tmp_path):
     file.write_text(TEXT + "corpus: {folder: my-corpus}\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with pytest.raises(ConfigError, match="would be another study, so it was not written"):
+    with pytest.raises(ConfigError, match="not written, because it would be another study"):
         tune(file, 4e-3, 1e-3, out=elsewhere / "mine.yaml")
     assert not list(elsewhere.iterdir())
 

@@ -85,7 +85,7 @@ def test_a_tuned_rate_is_for_the_arms_that_begin_with_its_model_and_objective():
     }
 
 
-def test_only_what_a_rate_is_for_is_trained_anew():
+def test_only_arms_with_a_new_rate_are_trained_again():
     before, after = study(), study(tuned_rates=RATES)
     ends = [
         {arm.name: Lineage(config.recipe_of(arm), GROUND).identities[-1] for arm in config.arms}
@@ -127,7 +127,7 @@ def test_objectives_of_several_parts_have_rates_too():
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 are for the same model and phase"),
+        ([RATES[0], RATES[1], RATES[0]], "tuned_rates: 0 and 2 have the same model and phase"),
         ([{**RATES[0], "peak": 0}], "tuned_rates.0.peak: input should be greater than 0 (got 0)"),
         ([{**RATES[0], "model": "picoo"}], "unknown value 'picoo' (did you mean 'pico'?)"),
         (

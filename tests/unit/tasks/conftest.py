@@ -33,7 +33,7 @@ from biphasic.tasks.records import (
     Task,
     TaskInfo,
 )
-from own_tasks import Store
+from custom_tasks import Store
 
 SIZES = {"train": 192, "validation": 40, "test": 40}
 FILLERS = ["the", "sat", "on", "mat", "and", "ran", "to", "with"]
@@ -45,13 +45,13 @@ TEXT = "the cat sat on the mat and the dog ran to Paris with Anna \n Question Do
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """What makes tasks of people's own files."""
+    """A store that prepares custom tasks."""
     return Store(tmp_path / "store")
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A folder for such files."""
+def custom(tmp_path: Path) -> Path:
+    """A folder for the files of a custom task."""
     folder = tmp_path / "mood"
     folder.mkdir()
     return folder

@@ -66,5 +66,5 @@ def test_the_callers_name_goes_first_and_the_folders_last(tmp_path):
     with pytest.raises(DataError, match="none: no such task folder"):
         read_description(tmp_path / "none")
     (folder / "task.json").write_text("[]")
-    with pytest.raises(DataError, match=r"task\.json: expected one JSON object"):
+    with pytest.raises(DataError, match=r"task\.json: expected a JSON object"):
         read_description(folder)

@@ -121,10 +121,10 @@ def test_reads_pairs_by_the_tasks_template(tmp_path):
     folder = write_task(tmp_path / "own", "sc", splits, labels=["n", "y"], template=template)
     # A field's own braces are text, not another field.
     assert plain.splits["train"][0].text == "Sentence 1: x {text_b}\nSentence 2: y"
-    own = load_task(folder)
-    assert own.splits["train"][0].text == "Premise: x {text_b}\nHypothesis: y"
-    assert [record.id for record in own.splits["train"]] == ["1", "2"]
-    assert own.info.sha256 != plain.info.sha256
+    custom = load_task(folder)
+    assert custom.splits["train"][0].text == "Premise: x {text_b}\nHypothesis: y"
+    assert [record.id for record in custom.splits["train"]] == ["1", "2"]
+    assert custom.info.sha256 != plain.info.sha256
 
 
 def test_labels_may_be_numbered(tmp_path):
@@ -365,8 +365,8 @@ def test_identities_of_old_tasks_stay(tmp_path):
 def test_usual_templates_change_no_identity_and_others_do(tmp_path):
     plain = load_task(judged(tmp_path / "a", *SPLITS))
     usual = load_task(judged(tmp_path / "b", *SPLITS, query_template="Query: {text}"))
-    own = load_task(judged(tmp_path / "c", *SPLITS, query_template="{text}"))
-    assert plain.info.sha256 == usual.info.sha256 != own.info.sha256
+    custom = load_task(judged(tmp_path / "c", *SPLITS, query_template="{text}"))
+    assert plain.info.sha256 == usual.info.sha256 != custom.info.sha256
 
 
 @pytest.mark.parametrize(

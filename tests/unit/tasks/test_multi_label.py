@@ -14,7 +14,7 @@ from biphasic.tasks.kinds.metrics import multi_label_scores
 from biphasic.tasks.kinds.multi_label import encode_multi_label
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import METRICS_BY_KIND, MultiLabelTask, MultiLabelText, TaskInfo
-from own_tasks import jsonl, refused, write_splits
+from custom_tasks import jsonl, refused, write_splits
 
 INFO = TaskInfo("t", "ml", "T", "micro_f1", "0" * 64)
 LABELS = ("fast", "new", "old")
@@ -101,21 +101,23 @@ def test_no_label_at_all_scores_zero():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_files_of_ones_own(store, own, suffix):
+def test_custom_files(store, custom, suffix):
     content = TABLE.replace(",", "\t") if suffix == ".tsv" else TABLE
     if suffix == ".jsonl":
         rows = [("the cat", ["new", "fast"]), ("a dog", []), ("the mat", ["old"])]
         content = jsonl(*({"text": text, "labels": labels} for text, labels in rows))
-    write_splits(own, suffix, content)
-    task = store.task(f"ml:{own}")
+    write_splits(custom, suffix, content)
+    task = store.task(f"ml:{custom}")
     assert (task.info.kind, task.info.metric, task.labels) == ("ml", "micro_f1", LABELS)
     assert [record.labels for record in task.splits["train"]] == [(1, 0), (), (2,)]
 
 
-def test_labels_may_be_numbers_of_a_list(store, own):
-    (own / "labels.json").write_text('["new", "old", "fast"]')
-    write_splits(own, ".jsonl", jsonl({"text": "a", "labels": [2, 0]}, {"text": "b", "labels": []}))
-    assert store.task(f"ml:{own}").splits["test"][0].labels == (2, 0)
+def test_labels_may_be_numbers_of_a_list(store, custom):
+    (custom / "labels.json").write_text('["new", "old", "fast"]')
+    write_splits(
+        custom, ".jsonl", jsonl({"text": "a", "labels": [2, 0]}, {"text": "b", "labels": []})
+    )
+    assert store.task(f"ml:{custom}").splits["test"][0].labels == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -128,18 +130,18 @@ def test_labels_may_be_numbers_of_a_list(store, own):
         ({"labels": "fast|"}, "test.jsonl:1: the label is empty"),
     ],
 )
-def test_labels_that_cannot_be_used(store, own, row, message):
+def test_labels_that_cannot_be_used(store, custom, row, message):
     good = jsonl({"text": "a", "labels": ["fast", "new"]})
-    write_splits(own, ".jsonl", {"train": good, "test": jsonl({"text": "a", **row})})
-    refused(store, f"ml:{own}", message, DataError)
+    write_splits(custom, ".jsonl", {"train": good, "test": jsonl({"text": "a", **row})})
+    refused(store, f"ml:{custom}", message, DataError)
 
 
-def test_a_training_split_needs_two_labels(store, own):
-    write_splits(own, ".jsonl", jsonl({"text": "a", "labels": ["new"]}))
-    refused(store, f"ml:{own}", "the training split: expected at least two", DataError)
+def test_a_training_split_needs_two_labels(store, custom):
+    write_splits(custom, ".jsonl", jsonl({"text": "a", "labels": ["new"]}))
+    refused(store, f"ml:{custom}", "the training split: expected at least two", DataError)
 
 
-def test_columns_of_other_kinds_are_refused(store, own):
-    write_splits(own, ".csv", TABLE)
-    (own / "task.yaml").write_text("kind: ml\nfolder: .\ncolumns: {label: labels}\n")
-    refused(store, own / "task.yaml", "a task of kind ml has no such column", ConfigError)
+def test_columns_of_other_kinds_are_refused(store, custom):
+    write_splits(custom, ".csv", TABLE)
+    (custom / "task.yaml").write_text("kind: ml\nfolder: .\ncolumns: {label: labels}\n")
+    refused(store, custom / "task.yaml", "a task of kind ml has no such column", ConfigError)

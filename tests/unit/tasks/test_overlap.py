@@ -40,7 +40,7 @@ def test_question_and_context_together():
     }
 
 
-def test_a_trainers_split_stands_in_for_a_missing_one():
+def test_a_trainer_s_split_replaces_a_missing_one():
     def retrieval(**qrels: str) -> RetrievalTask:
         queries = {"a": "Query: One", "b": "Query: one", "c": "Query: two"}
         judged = {split: {query: {"d": 1} for query in names} for split, names in qrels.items()}

@@ -67,7 +67,7 @@ def test_results_are_written_complete_and_as_the_reports_read_them(finetune, tmp
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_every_example_has_a_row_of_its_own_with_the_columns_of_its_kind(finetune, tmp_path, kind):
+def test_every_example_has_one_row_with_the_columns_of_its_kind(finetune, tmp_path, kind):
     result = finetune(kind)
     write_result(tmp_path / "run", result, run_id="run", state="s")
     table = pq.read_table(tmp_path / "run" / "scores.parquet")

@@ -14,7 +14,7 @@ from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import split_source
-from own_tasks import (
+from custom_tasks import (
     Store,
     refused,
     write_beir,
@@ -23,12 +23,12 @@ from own_tasks import (
 )
 
 
-def test_overlaps_are_said_and_kept(store, own):
+def test_overlaps_are_reported_and_kept(store, custom):
     write_splits(
-        own, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}
+        custom, ".csv", {"train": "text,label\nA  b,x\nc,y\n", "test": "text,label\na B,y\nd,x\n"}
     )
-    write_splits(own, ".csv", "text,label\ne,x\n", "dev")
-    task = store.task(f"sc:{own}")
+    write_splits(custom, ".csv", "text,label\ne,x\n", "dev")
+    task = store.task(f"sc:{custom}")
     assert task.info.overlaps == {"train/test": 1}
     assert store.said == [
         "task mood: examples: train 2, validation 1, test 2",
@@ -36,34 +36,36 @@ def test_overlaps_are_said_and_kept(store, own):
     ]
 
 
-def test_a_task_is_made_once_and_anew_when_a_file_changes(store, own):
-    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
-    first = store.folder_of(f"sc:{own}")
+def test_a_task_is_built_once_and_rebuilt_when_a_file_changes(store, custom):
+    write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
+    first = store.folder_of(f"sc:{custom}")
     verify_folder(first, remedy="")
     (store.folder / "tasks" / f".partial-{first.name}-1").mkdir()
     said = list(store.said)
-    assert store.folder_of(f"sc:{own}") == first
+    assert store.folder_of(f"sc:{custom}") == first
     assert store.said == said
-    write_splits(own, ".csv", "text,label\na,x\nc,y\n", "test")
-    assert store.folder_of(f"sc:{own}") != first
-    assert store.folder_of(write_yaml(own, "kind: sc\nname: mood\nfolder: .\nseed: 1\n")) != first
+    write_splits(custom, ".csv", "text,label\na,x\nc,y\n", "test")
+    assert store.folder_of(f"sc:{custom}") != first
+    assert (
+        store.folder_of(write_yaml(custom, "kind: sc\nname: mood\nfolder: .\nseed: 1\n")) != first
+    )
 
 
-def test_leftovers_of_interrupted_writers_go(store, own):
-    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
-    first = store.folder_of(f"sc:{own}")
+def test_leftovers_of_interrupted_writers_go(store, custom):
+    write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
+    first = store.folder_of(f"sc:{custom}")
     leftover = first.with_name(f".partial-{first.name}-1")
     leftover.mkdir()
     (first / "manifest.json").unlink()
-    assert store.folder_of(f"sc:{own}") == first
+    assert store.folder_of(f"sc:{custom}") == first
     assert list(first.parent.iterdir()) == [first]
 
 
-def test_two_writers_at_once(store, own):
-    write_splits(own, ".csv", "text,label\na,x\nb,y\n")
+def test_two_writers_at_once(store, custom):
+    write_splits(custom, ".csv", "text,label\na,x\nb,y\n")
     folders: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: folders.append(store.folder_of(f"sc:{own}")))
+        threading.Thread(target=lambda: folders.append(store.folder_of(f"sc:{custom}")))
         for _ in range(4)
     ]
     for thread in threads:
@@ -76,25 +78,25 @@ def test_two_writers_at_once(store, own):
     assert sum("examples: train" in told for told in store.said) == 1
 
 
-def test_task_folders_keep_their_identity(store, own):
+def test_task_folders_keep_their_identity(store, custom):
     description = TaskDescription(name="own", kind="sc", template="T: {text}")
     rows = [{"text": "x", "label": 0}]
-    folder = own / "canonical"
+    folder = custom / "canonical"
     write_task_folder(folder, description, splits=dict.fromkeys(SPLITS, rows), labels=["a", "b"])
     direct = load_task(folder)
     assert store.task(folder) == store.task(f"sc:{folder}") == direct
-    refused(Store(own / "s"), f"tc:{folder}", "the task is of kind 'sc', not 'tc'")
-    refused(Store(own / "s"), f"zs:{folder}", "the task is of kind 'sc', not 'zs'")
+    refused(Store(custom / "s"), f"tc:{folder}", "the task is of kind 'sc', not 'tc'")
+    refused(Store(custom / "s"), f"zs:{folder}", "the task is of kind 'sc', not 'zs'")
     (folder / "test.jsonl").write_text('{"text": "x", "label": 3}\n')
-    refused(Store(own / "s"), folder, "unknown label 3")
+    refused(Store(custom / "s"), folder, "unknown label 3")
 
 
-def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, own):
-    write_beir(own, "train", "validation", "test")
+def test_zero_shot_of_a_task_folder_drops_prompts_and_training(store, custom):
+    write_beir(custom, "train", "validation", "test")
     settings = {"query_template": "Q: {text}", "protocol": {"retrieval_corpus": "judged"}}
-    (own / "task.json").write_text(json.dumps({"kind": "ir", "name": "n", **settings}))
-    assert store.task(own).queries["q0"] == "Q: t0"
-    folder = store.folder_of(f"zs:{own}")
+    (custom / "task.json").write_text(json.dumps({"kind": "ir", "name": "n", **settings}))
+    assert store.task(custom).queries["q0"] == "Q: t0"
+    folder = store.folder_of(f"zs:{custom}")
     task = load_task(folder)
     assert (task.info.name, task.info.kind, task.queries["q0"]) == ("n-zs", "zs", "t0")
     assert not (folder / "qrels" / "train.tsv").exists()
@@ -131,10 +133,10 @@ def test_published_datasets(store, monkeypatch):
     ]
 
 
-def test_copies_are_in_a_folder(store, own, monkeypatch):
+def test_copies_are_in_a_folder(store, custom, monkeypatch):
     monkeypatch.setattr(source_module, "published_origin", None)  # nobody asks the hub
-    (own / "file").touch()
-    for copies in (own / "file", own / "nowhere"):
+    (custom / "file").touch()
+    for copies in (custom / "file", custom / "nowhere"):
         with pytest.raises(DataError, match=f"^{copies}: no such folder .local copies for"):
             store.folder_of("sst2", copies=copies)
 
@@ -160,7 +162,7 @@ def test_kind_and_path_are_read_as_a_folder_even_under_a_published_name(
         ("x/sc:y", (None, "x/sc:y")),
     ],
 )
-def test_a_kind_stands_before_the_first_colon(source, parts):
+def test_a_kind_is_before_the_first_colon(source, parts):
     assert split_source(source) == parts
 
 
@@ -200,13 +202,13 @@ def test_a_published_dataset_that_cannot_be_read_never_looks_finished(store, mon
         ("nowhere.yaml", ConfigError, "nowhere.yaml: no such file"),
     ],
 )
-def test_sources_that_are_none(own, monkeypatch, source, kind, message):
-    store = Store(own / "store")
-    monkeypatch.chdir(own.parent)
-    write_yaml(own, "kind: sc\n")
+def test_sources_that_are_none(custom, monkeypatch, source, kind, message):
+    store = Store(custom / "store")
+    monkeypatch.chdir(custom.parent)
+    write_yaml(custom, "kind: sc\n")
     refused(store, source, message, kind)
 
 
-def test_only_published_datasets_have_revisions(store, own):
+def test_only_published_datasets_have_revisions(store, custom):
     with pytest.raises(ConfigError, match="only published datasets have revisions"):
-        store.folder_of(f"sc:{own}", revision="abc")
+        store.folder_of(f"sc:{custom}", revision="abc")

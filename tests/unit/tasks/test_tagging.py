@@ -104,7 +104,7 @@ def test_a_byte_level_tokenizer_has_a_token_for_every_word(tokenizer, words):
 @given(
     words=st.lists(st.sampled_from(["the", "cat", "Paris", *ODD_WORDS, *EMPTY_WORDS]), min_size=1)
 )
-def test_every_word_of_which_something_is_left_has_a_token_of_its_own(wordpiece, words):
+def test_every_word_that_is_not_dropped_has_a_token(wordpiece, words):
     encoded = encode(wordpiece, (words, None))
     [ids], [positions] = encoded.splits["test"].sequences, encoded.splits["test"].positions
     for word, place in zip(words, positions, strict=True):

@@ -83,7 +83,7 @@ def test_gradients_of_all_passes_are_summed_once(monkeypatch, precision, late, b
     assert ranks.begun == [*numbers, 1]  # and the loss
 
 
-def test_every_step_begins_anew():
+def test_every_step_starts_from_zero():
     ranks, weights = Twins(), weights_of(torch.float32)
     sums = GradientSums(weights, ranks)  # type: ignore[arg-type]
     sums.lay_out()

@@ -205,7 +205,7 @@ def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_re
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(CheckpointError) as caught:
         train(recipe, training_data, tmp_path)
-    assert str(caught.value).startswith(f"{path}: truncated")
+    assert str(caught.value).startswith(f"{path}: wrong size")
 
 
 def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):

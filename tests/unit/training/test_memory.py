@@ -84,7 +84,7 @@ def test_creeping_growth_stays_bounded_by_the_need():
     assert process.releases < 1000 / 15
 
 
-def test_the_need_is_measured_anew_after_each_release():
+def test_the_need_is_measured_again_after_each_release():
     process = FakeProcess(in_use=4)
     bound = bound_over(process, floor_bytes=10, settling_calls=1)
     for held in (100, 100, 151):  # release, settle at 100, exceed 150

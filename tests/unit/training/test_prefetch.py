@@ -40,7 +40,7 @@ def test_order_and_content_are_kept(ahead):
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_no_more_is_made_than_wanted(ahead):
+def test_no_more_is_prefetched_than_configured(ahead):
     calls: list[int] = []
     with prefetched(calls.append, range(100), ahead=ahead) as results:
         for item in range(5):
@@ -49,7 +49,7 @@ def test_no_more_is_made_than_wanted(ahead):
     assert len(calls) <= 5 + ahead
 
 
-def test_work_goes_on_while_the_caller_is_busy():
+def test_work_continues_while_the_caller_is_busy():
     made = [threading.Event() for _ in range(4)]
 
     def produce(item: int) -> int:
@@ -62,7 +62,7 @@ def test_work_goes_on_while_the_caller_is_busy():
         assert not made[3].is_set()
 
 
-def test_nothing_runs_in_another_thread_unless_wanted():
+def test_nothing_runs_in_another_thread_by_default():
     with prefetched(lambda _: threading.current_thread(), [1], ahead=0) as results:
         assert next(results) is threading.current_thread()
     with prefetched(lambda _: threading.current_thread(), [1], ahead=1) as results:

@@ -165,7 +165,7 @@ def test_decay_breaks_sharing_only_where_it_begins():
     assert shared(long, without) == 18
 
 
-def test_arms_share_their_trunk():
+def test_arms_share_their_first_segment():
     trunk = identities(clm(6))
     assert shared(trunk, identities(clm(4), mlm(2))) == 5
     assert shared(trunk, identities(mlm(6))) == 1  # the untrained model
@@ -291,7 +291,7 @@ def test_a_continued_run_shares_all_of_the_decayed_one():
     assert shared(decayed, identities(clm(8), mlm(4), learning_rate=SCHEDULE)) == 7
 
 
-def test_continued_runs_of_three_lengths_share_their_constant_trunk():
+def test_continued_runs_of_three_lengths_share_their_constant_segment():
     runs = [
         identities(
             clm(6),
@@ -323,7 +323,7 @@ def test_settings_of_a_phase_change_identities_from_its_first_step(settings, fir
     assert shared(plain, changed) == first_difference
 
 
-def test_an_optimizer_that_begins_anew_does_so_once():
+def test_an_optimizer_is_reset_once():
     specs = list(lineage(clm(2), mlm(3, optimizer_state="reset")).steps())
     assert [spec.resets_optimizer for spec in specs] == [False, False, True, False, False]
 

@@ -164,7 +164,7 @@ def test_a_full_disk_is_the_systems_word_and_not_a_librarys(tmp_path, monkeypatc
     with pytest.raises(OSError, match="No space left on device") as caught:
         save_tensors({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     assert os_error_text(caught.value) == (
-        f"{tmp_path}/model.safetensors: No space left on device; make room ('biphasic study "
+        f"{tmp_path}/model.safetensors: No space left on device; free space ('biphasic study "
         "clean' helps) and run again"
     )
 

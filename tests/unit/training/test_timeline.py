@@ -37,7 +37,7 @@ def test_one_schedule_spans_all_phases():
     assert rates(clm(2), mlm(3)) == [0.5, 1.0, 1.0, 1.0, 0.5]
 
 
-def test_a_phase_begins_a_schedule_of_its_own_and_ends_the_one_before():
+def test_a_phase_may_begin_a_schedule_which_ends_the_one_before():
     own = {"peak": 8.0, "warmup_steps": 0, "decay_steps": 1}
     expected = [0.5, 1.0, 0.5, 8.0, 8.0, 4.0]
     assert rates(clm(3), mlm(3, learning_rate=own)) == expected
@@ -49,7 +49,7 @@ def test_a_phase_begins_a_schedule_of_its_own_and_ends_the_one_before():
     ]
 
 
-def test_the_first_phase_may_have_a_schedule_of_its_own():
+def test_the_first_phase_may_have_its_own_schedule():
     assert rates(clm(2, learning_rate={"peak": 3.0})) == [3.0, 3.0]
 
 

@@ -72,7 +72,7 @@ def test_the_same_numbers_offline_under_the_same_name(runs, tmp_path):
     assert len(log.lines) == 2  # the record is what it was
 
 
-def test_online_where_the_user_says_so(runs, tmp_path, monkeypatch):
+def test_online_on_request(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv(PROJECT, "mine")
     MetricsLog([], tmp_path / "tensorboard/a", next_step=1).close()

@@ -45,10 +45,10 @@ class Check:
     def __post_init__(self) -> None:
         given = [self.at_least, self.at_most, self.most_often or None]
         numbers = [number for number in given[:2] if number is not None]
-        if len([each for each in given if each is not None]) > 1:
+        if len([option for option in given if option is not None]) > 1:
             raise ValueError("give one of at_least, at_most and most_often")
         if any(n < 0 or (isinstance(n, float) and n > 1) for n in numbers) or self.at_least == 0:
-            raise ValueError(f"{numbers[0]} is no number, and no share, of comparisons to hold")
+            raise ValueError(f"{numbers[0]}: expected a positive integer or a share up to 1.0")
 
     @property
     def number(self) -> int:
@@ -61,7 +61,7 @@ class Check:
         return math.ceil(exact) if self.at_most is None else math.floor(exact)
 
     def _counts(self) -> tuple[int, int]:
-        answers = [each.holds for each in self.comparisons]
+        answers = [comparison.holds for comparison in self.comparisons]
         return answers.count(True), answers.count(None) + self.num_absent
 
     @property
@@ -71,7 +71,7 @@ class Check:
         if not self.comparisons:
             return None
         if self.most_often:
-            lost = Counter(each.winner for each in self.comparisons if each.holds is False)
+            lost = Counter(c.winner for c in self.comparisons if c.holds is False)
             rival = max((n for winner, n in lost.items() if winner is not None), default=0)
             return True if held > rival + unknown else False if held + unknown <= rival else None
         least = self.number + (self.at_most is not None)
@@ -98,9 +98,9 @@ class Check:
         counted = f"{held} of {total} hold{open_} ({self.needed})"
         if not self.most_often:
             return counted
-        winners = Counter(each.winner for each in self.comparisons if each.winner is not None)
-        found = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
-        return f"{counted}: found were {', '.join(found) or 'ties'}"
+        winners = Counter(c.winner for c in self.comparisons if c.winner is not None)
+        counts = [f"{level_text(self.most_often, w)} ({n})" for w, n in winners.most_common()]
+        return f"{counted}: found were {', '.join(counts) or 'ties'}"
 
 
 def verdict_of(checks: Sequence[Check], weaker: Sequence[Check]) -> Verdict:
@@ -125,10 +125,10 @@ def _some(checks: Sequence[Check]) -> bool | None:
     others.
     """
     positive = [check for check in checks if check.at_most is None]
-    found = [each.holds for check in positive for each in check.comparisons]
-    found += [None] * sum(check.num_absent for check in positive)
+    answers = [comparison.holds for check in positive for comparison in check.comparisons]
+    answers += [None] * sum(check.num_absent for check in positive)
     if not positive:
-        found = [check.holds for check in checks]
-    if True in found:
+        answers = [check.holds for check in checks]
+    if True in answers:
         return True
-    return None if None in found or not found else False
+    return None if None in answers or not answers else False

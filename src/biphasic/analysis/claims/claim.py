@@ -130,17 +130,17 @@ class Table:
         most_often: bool = False,
         **options: Any,
     ) -> Check:
-        wanted = levels(over, sought)
+        sought_levels = levels(over, sought)
         if across in {over, "group"} or (by != "mean" and (by != "mean rank" or not across)):
             raise ValueError("give across=, another factor, and by='mean' or by='mean rank'")
         if "best_level" in options:
-            raise ValueError("best and worst look at scores or gaps, not at a best level")
+            raise ValueError("best and worst take scores or gaps, not best_level")
         which = f"{'highest' if is_best else 'lowest'} {_value(options)}"
         if across:
             which = f"{'best' if is_best else 'worst'} {by} over {known(across, FACTORS)}"
         verb = "is not" if is_not else "is"
-        text = f"{factor_name(over)} of the {which} {verb} {wanted.text}"
-        ask = Extreme(over, wanted, is_best, is_not, across, by == "mean rank")
+        text = f"{factor_name(over)} of the {which} {verb} {sought_levels.text}"
+        ask = Extreme(over, sought_levels, is_best, is_not, across, by == "mean rank")
         most = over if most_often else ""
         return self._check(ask, text, over=over, most_often=most, **options)
 
@@ -173,15 +173,15 @@ class Table:
                 rows, asked.kind = asked.gap(rows, *gap), "difference"
             elif best_level:
                 rows, asked.kind = asked.best_level(rows, best_level), "level"
-        found = tuple(ask(rows, asked)) if rows else ()
-        missing = [*asked.missing, *(each.missing for each in found or rows)]
+        comparisons = tuple(ask(rows, asked)) if rows else ()
+        missing = [*asked.missing, *(source.missing for source in comparisons or rows)]
         missing = [*dict.fromkeys(filter(None, missing))]
-        if not found and not missing:
-            missing = ["no model that the check is about"]
+        if not comparisons and not missing:
+            missing = ["no model matches the check"]
         scope = describe(where)
         return Check(
             f"{scope}: {text}" if scope else text,
-            found,
+            comparisons,
             at_least,
             at_most,
             most_often,
@@ -217,12 +217,12 @@ class Table:
     ) -> bool:
         firm = {f: w for f, w in where.items() if not (isinstance(w, str) and w in POSITIONS)}
         for factor, number in needs.items():
-            there = Asked(self._sizes, None).narrow(rows, firm, is_lenient=True)
-            found = asked.levels_of(known(factor, ORDERED_FACTORS), there)
-            if len(found) < number:
-                has = ", ".join(level_text(factor, level) for level in found) or "none"
+            matching = Asked(self._sizes, None).narrow(rows, firm, is_lenient=True)
+            available = asked.levels_of(known(factor, ORDERED_FACTORS), matching)
+            if len(available) < number:
+                has = ", ".join(level_text(factor, level) for level in available) or "none"
                 name = factor_name(factor)
-                asked.lack(f"needs {number} levels of {name} or more; there is: {has}")
+                asked.lack(f"needs {number} levels of {name} or more; available: {has}")
                 return True
         return False
 
@@ -237,7 +237,7 @@ def _value(options: Mapping[str, Any], usual: str = "score") -> str:
 
 def _refuse_significance(expect: str, options: Mapping[str, Any]) -> None:
     if "significantly" in expect and {"gap", "best_level"} & {*options}:
-        raise ValueError(f"'{expect}': only scores have intervals; leave out 'significantly'")
+        raise ValueError(f"'{expect}': only scores have intervals; omit 'significantly'")
 
 
 def _listed(names: Any) -> tuple[str, ...]:
@@ -263,11 +263,11 @@ class Claim:
             ConfigError: The function fails; the message names the claim, the line and the error.
         """
         try:
-            found = tuple(self.ask(table))
-            for each in found:
-                if not isinstance(each, Check):
-                    raise ValueError(f"yields {each!r}, which is no check")
-            if all(each.is_weaker for each in found):
+            checks = tuple(self.ask(table))
+            for check in checks:
+                if not isinstance(check, Check):
+                    raise ValueError(f"yields {check!r}, which is not a check")
+            if all(check.is_weaker for check in checks):
                 raise ValueError("yields no check")
         except BiphasicError:
             raise
@@ -275,7 +275,7 @@ class Claim:
             code = self.ask.__code__
             path, line = Path(code.co_filename), code.co_firstlineno
             raise _failed(path, error, line=line, what=f"claim '{self.id}': ") from None
-        return found
+        return checks
 
 
 def claim(
@@ -291,10 +291,10 @@ def claim(
                          f"sentence, not {id!r}, {text!r}")  # fmt: skip
 
     def made(ask: Callable[[Table], Iterable[Check]]) -> Claim:
-        found = Claim(id, text, ask, source, reading)
-        # A list per file, since functions may share a name.
-        ask.__globals__.setdefault("__claims__", []).append(found)
-        return found
+        new = Claim(id, text, ask, source, reading)
+        # A list per file, because functions may share a name.
+        ask.__globals__.setdefault("__claims__", []).append(new)
+        return new
 
     return made
 
@@ -318,18 +318,18 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
     if path.suffix != ".py":
         raise ConfigError(f"{path}: {_NEW_FORM}")
     try:
-        found = runpy.run_path(str(path)).get("__claims__", [])
+        claims = runpy.run_path(str(path)).get("__claims__", [])
     except BiphasicError:
         raise
     except Exception as error:  # noqa: BLE001  # the file is the user's
         raise _failed(path, error) from None
-    if not found:
+    if not claims:
         raise ConfigError(f"{path}: no claims; {_NEW_FORM}")
     try:
-        refuse_repeats("id", [each.id for each in found])
+        refuse_repeats("id", [entry.id for entry in claims])
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return tuple(found)
+    return tuple(claims)
 
 
 def _failed(

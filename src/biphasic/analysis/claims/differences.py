@@ -41,10 +41,10 @@ class Differences:
             num_comparisons: Number of comparisons made together, if these are not plain scores.
         """
         if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
-            found = self._family(value[0].dataset).compare(value[0].model, other[0].model)
-            if found is None or not found.is_clear:
+            comparison = self._family(value[0].dataset).compare(value[0].model, other[0].model)
+            if comparison is None or not comparison.is_clear:
                 return None
-            return "higher" if found.verdict == "higher" else "lower"
+            return "higher" if comparison.verdict == "higher" else "lower"
         weights: dict[tuple[str, str], float] = defaultdict(float)
         for sign, terms in ((1, value), (-1, other)):
             for term in terms:

@@ -15,9 +15,9 @@ ORDERED_FACTORS = ("size", *NUMBER_FACTORS)
 Selection = Mapping[str, Any]
 CLOSE = 1e-9  # published numbers have two decimals; intervals that touch overlap
 POSITIONS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "smallest": lambda found: found[:1],
-    "middle": lambda found: found[(len(found) - 1) // 2 :][:1],
-    "largest": lambda found: found[-1:],
+    "smallest": lambda ordered: ordered[:1],
+    "middle": lambda ordered: ordered[(len(ordered) - 1) // 2 :][:1],
+    "largest": lambda ordered: ordered[-1:],
 }
 _BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt}
 _BOUNDS["below"] = operator.lt
@@ -43,17 +43,19 @@ class Levels:
 def bounds(**limits: float) -> Levels:
     """Select all levels within `at_least`, `at_most`, `above` and `below`."""
     if not limits:
-        raise ValueError("bounds: give one at least")
+        raise ValueError("bounds: give at least one")
     tests = [(_BOUNDS[known(name, _BOUNDS, "bound")], limit) for name, limit in limits.items()]
     text = ", ".join(f"{name.replace('_', ' ')} {limit:g}" for name, limit in limits.items())
-    return Levels(text, lambda found: [x for x in found if all(t(x, limit) for t, limit in tests)])
+    return Levels(
+        text, lambda available: [x for x in available if all(t(x, limit) for t, limit in tests)]
+    )
 
 
 def nearest(value: float, *, within: float = float("inf")) -> Levels:
     """Select the level closest to a value, at a distance of at most `within`."""
 
-    def pick(found: list[float]) -> list[float]:
-        closest = sorted(found, key=lambda level: (round(abs(level - value), 9), level))[:1]
+    def pick(available: list[float]) -> list[float]:
+        closest = sorted(available, key=lambda level: (round(abs(level - value), 9), level))[:1]
         return [level for level in closest if abs(level - value) <= within + CLOSE]
 
     near = f" within {within:g}" if within < float("inf") else ""
@@ -76,14 +78,14 @@ def levels(factor: str, given: Any) -> Levels:
     values = tuple(given) if isinstance(given, list | tuple | set) else (given,)
     kind, name = (int | float, "number") if factor in NUMBER_FACTORS else (str, "name")
     if not values or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        raise ValueError(f"{factor}: {given!r} is no {name}, and no list of {name}s")
+        raise ValueError(f"{factor}: {given!r} is neither a {name} nor a list of {name}s")
 
     def is_same(level: Any, value: Any) -> bool:
         return level == value if kind is str else abs(level - value) <= CLOSE
 
     text = " or ".join(v if isinstance(v, str) else f"{v:g}" for v in values)
     return Levels(
-        text, lambda found: [x for x in found if any(is_same(x, v) for v in values)], values
+        text, lambda available: [x for x in available if any(is_same(x, v) for v in values)], values
     )
 
 
@@ -121,14 +123,14 @@ def level_text(factor: str, level: Any) -> str:
 
 def describe(selection: Selection) -> str:
     """Format a selection for display: `MLM, masking rate nearest 0.4`."""
-    parts = [phrase(factor, wanted) for factor, wanted in selected(selection).items()]
+    parts = [phrase(factor, chosen) for factor, chosen in selected(selection).items()]
     if "finished" in selection:
-        parts.append("finished" if selection["finished"] else "on the way")
+        parts.append("finished" if selection["finished"] else "intermediate")
     return ", ".join(parts)
 
 
-def phrase(factor: str, wanted: Levels) -> str:
+def phrase(factor: str, chosen: Levels) -> str:
     """Format the levels of a factor."""
-    if wanted.text in {*POSITIONS, "each"}:
-        return f"{wanted.text} {factor_name(factor)}"
-    return wanted.text if factor in _SPEAKING else f"{factor_name(factor)} {wanted.text}"
+    if chosen.text in {*POSITIONS, "each"}:
+        return f"{chosen.text} {factor_name(factor)}"
+    return chosen.text if factor in _SPEAKING else f"{factor_name(factor)} {chosen.text}"

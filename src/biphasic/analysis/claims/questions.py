@@ -64,8 +64,8 @@ class Comparison:
 
 def all_hold(answers: Iterable[bool | None]) -> bool | None:
     """Return whether all answers are yes; None if it depends on unknown ones."""
-    found = {*answers}
-    return False if False in found else None if None in found else True
+    distinct = {*answers}
+    return False if False in distinct else None if None in distinct else True
 
 
 def _reasons(rows: Iterable[Any]) -> str:
@@ -101,10 +101,10 @@ class Asked:
     def levels_of(self, factor: str, rows: Sequence[Any]) -> list[Any]:
         """Return the levels of a factor, ordered by size or number if possible."""
         every = dict.fromkeys(getattr(row, factor) for row in rows)
-        found = [level for level in every if level is not None]
+        present = [level for level in every if level is not None]
         if factor == "size":
-            return sorted(found, key=self.sizes.__getitem__) if self.sizes else found
-        return sorted(found) if factor in NUMBER_FACTORS else found
+            return sorted(present, key=self.sizes.__getitem__) if self.sizes else present
+        return sorted(present) if factor in NUMBER_FACTORS else present
 
     def narrow(self, rows: Rows, selection: Selection, *, is_lenient: bool) -> Rows:
         """Return the rows of a selection; if lenient, also those without the factors at all.
@@ -114,26 +114,28 @@ class Asked:
         if "finished" in selection and rows:
             rows = [row for row in rows if row.finished == selection["finished"]]
             if not rows:
-                self.lack("no finished models" if selection["finished"] else "no states on the way")
-        wanted = {f: w for f, w in selected(selection).items() if f not in {"dataset", "group"}}
-        for factor, each in sorted(wanted.items(), key=lambda item: item[1].is_relative):
+                self.lack(f"no {'finished' if selection['finished'] else 'intermediate'} models")
+        by_factor = {f: w for f, w in selected(selection).items() if f not in {"dataset", "group"}}
+        for factor, chosen in sorted(by_factor.items(), key=lambda item: item[1].is_relative):
             if not rows:
                 break
-            there, name = self.levels_of(factor, rows), phrase(factor, each)
-            meant = [] if each.is_relative and self.is_unordered(factor) else each.pick(there)
-            absent = [value for value in each.values if not levels(factor, value).pick(there)]
+            available, name = self.levels_of(factor, rows), phrase(factor, chosen)
+            picked = (
+                [] if chosen.is_relative and self.is_unordered(factor) else chosen.pick(available)
+            )
+            absent = [value for value in chosen.values if not levels(factor, value).pick(available)]
             for value in absent:
                 shown = value if isinstance(value, str) else level_text(factor, value)
                 self.lack(f"no {factor_name(factor)} {shown}")
-            if each.is_relative and meant:
-                if each.text != f"nearest {level_text(factor, meant[0])}":
-                    self.bound[f"{name}: {level_text(factor, meant[0])}"] = None
-            elif each.is_relative and not (factor == "size" and self.sizes is None):
-                has = ", ".join(level_text(factor, level) for level in there) or "none"
-                self.lack(f"no {name}{each.within}; there is: {has}")
-            kept = {*meant, *([None] if is_lenient else [])}
+            if chosen.is_relative and picked:
+                if chosen.text != f"nearest {level_text(factor, picked[0])}":
+                    self.bound[f"{name}: {level_text(factor, picked[0])}"] = None
+            elif chosen.is_relative and not (factor == "size" and self.sizes is None):
+                has = ", ".join(level_text(factor, level) for level in available) or "none"
+                self.lack(f"no {name}{chosen.within}; available: {has}")
+            kept = {*picked, *([None] if is_lenient else [])}
             rows = [row for row in rows if getattr(row, factor) in kept]
-            if not rows and not each.is_relative and not absent:
+            if not rows and not chosen.is_relative and not absent:
                 self.lack(f"no {name}")
         return rows
 
@@ -157,51 +159,51 @@ class Asked:
         noted |= self.missing
         others = self.narrow(rows, second, is_lenient=False)
         self.missing = noted
-        held, found = held_factors({*first, *second}), []
+        held, pairs = held_factors({*first, *second}), []
         for one in ones:
             mine = [other for other in others if _do_agree(one, other, held)]
             reason = f"no counterpart of {one.name}: {describe(second) or 'any'}"
-            stand_in = one._replace(mean=math.nan, terms=(), name="", missing=reason)
+            placeholder = one._replace(mean=math.nan, terms=(), name="", missing=reason)
             if any(other.name == one.name for other in mine):
-                mine = [stand_in._replace(missing=f"both sides are {one.name}", name=one.name)]
-            found += [(one, other) for other in mine or [stand_in]]
-        return found
+                mine = [placeholder._replace(missing=f"both sides are {one.name}", name=one.name)]
+            pairs += [(one, other) for other in mine or [placeholder]]
+        return pairs
 
     def gap(self, rows: Rows, of: Selection, minus: Selection) -> Rows:
         """Return one score minus another, for every pair of rows."""
-        held, found = held_factors({*of, *minus}), []
+        held, gaps = held_factors({*of, *minus}), []
         for row, partner in self.pairs(rows, of, minus):
             mean = row.mean - partner.mean
             terms = (*row.terms, *(term._replace(weight=-term.weight) for term in partner.terms))
             texts = {"name": f"{row.name} - {partner.name}", "missing": _reasons([row, partner])}
             numbers = {"mean": mean, "terms": () if math.isnan(mean) else terms}
-            found.append(row_of(row, **_merged(row, partner, held), **texts, **numbers))
-        return found
+            gaps.append(row_of(row, **_merged(row, partner, held), **texts, **numbers))
+        return gaps
 
     def best_level(self, rows: Rows, factor: str) -> Rows:
         """Return the level at which each group scores highest, the smaller on a tie."""
-        found, name = [], factor_name(factor)
+        best_rows, name = [], factor_name(factor)
         for shared, group in grouped(rows, held_factors({known(factor, NUMBER_FACTORS)})):
-            there = [row for row in group if getattr(row, factor) is not None]
-            if len({getattr(row, factor) for row in there}) < 2:
+            known_rows = [row for row in group if getattr(row, factor) is not None]
+            if len({getattr(row, factor) for row in known_rows}) < 2:
                 continue
-            row = row_of(there[0], **shared)
-            lacking = [row for row in there if math.isnan(row.mean)]
-            best = max(there, key=lambda row: (row.mean, -getattr(row, factor)))
-            self.num_comparisons = len(there)
+            row = row_of(known_rows[0], **shared)
+            lacking = [row for row in known_rows if math.isnan(row.mean)]
+            best = max(known_rows, key=lambda row: (row.mean, -getattr(row, factor)))
+            self.num_comparisons = len(known_rows)
             if lacking:
                 row = row._replace(missing=lacking[0].missing)
             elif self.tests and any(
-                each is not best and self.relation(best.terms, each.terms) != "higher"
-                for each in there
+                other is not best and self.relation(best.terms, other.terms) != "higher"
+                for other in known_rows
             ):
-                row = row._replace(missing=f"the data cannot tell which {name} is best")
+                row = row._replace(missing=f"the data do not decide which {name} is best")
             else:
                 row = row._replace(name=best.name, mean=getattr(best, factor))
-            found.append(row)
-        if rows and not found:
-            self.lack(f"no models that differ in {name} alone")
-        return found
+            best_rows.append(row)
+        if rows and not best_rows:
+            self.lack(f"no models that differ only in {name}")
+        return best_rows
 
     def can_test(self, *rows: Any) -> bool:
         """Return whether values have scores by seed, so every comparison is a test."""
@@ -223,8 +225,10 @@ class Asked:
         is_negated, relation = expect.startswith("not "), expect.removeprefix("not ")
         direction = relation.removeprefix("significantly ")
         if self.can_test(row):
-            found = self.relation(row.terms, other.terms)
-            return None if found is None else (direction in {found, "different"}) != is_negated
+            observed = self.relation(row.terms, other.terms)
+            return (
+                None if observed is None else (direction in {observed, "different"}) != is_negated
+            )
         difference = row.mean - other.mean
         ahead = {"higher": difference, "lower": -difference, "different": abs(difference)}
         is_so = ahead[direction] > CLOSE
@@ -250,11 +254,11 @@ class Asked:
             f"{self.text(r)} at {place}" for r, place in zip(rows, places, strict=True)
         )
 
-    def untold(self, rows: Sequence[Any]) -> str:
-        """Return why values cannot be distinguished."""
+    def why_unknown(self, rows: Sequence[Any]) -> str:
+        """Return why no difference between values is clear."""
         has_none = self.kind == "score" and any(math.isnan(row.half_width) for row in rows)
         reason = "no interval, with fewer than two seeds" if has_none else ""
-        return f"{reason or 'the data cannot tell apart'}: {', '.join(row.name for row in rows)}"
+        return f"{reason or 'no clear difference between'}: {', '.join(row.name for row in rows)}"
 
 
 def _do_agree(one: Any, other: Any, held: Iterable[str]) -> bool:
@@ -277,9 +281,9 @@ def compare(
             yield Comparison("no number", None, _reasons(pair), factors)
             continue
         holds = asked.is_met(*pair, expect)
-        sides = ", ".join(f"{each.name} {asked.text(each)}" for each in pair)
+        sides = ", ".join(f"{row.name} {asked.text(row)}" for row in pair)
         text = f"{sides}: {difference:+.2f}{'*' if asked.are_apart(*pair) else ''}"
-        missing = asked.untold(pair) if holds is None else _reasons(pair)
+        missing = asked.why_unknown(pair) if holds is None else _reasons(pair)
         yield Comparison(text, holds, missing, factors, pair)
 
 
@@ -301,17 +305,17 @@ def trend(rows: Rows, asked: Asked, *, along: str, expect: str) -> Iterator[Comp
             yield Comparison(text, None, missing, shared)
             continue
         holds, missing = _is_followed(run, expect, asked), _reasons(run)
-        missing = missing or (asked.untold(run) if holds is None else "")
+        missing = missing or (asked.why_unknown(run) if holds is None else "")
         yield Comparison(text, holds, missing, shared, run)
     if not runs:
         name = factor_name(along)
-        asked.lack(f"no models that differ in {name} alone ({least} levels or more)")
+        asked.lack(f"no models that differ only in {name} ({least} levels or more)")
 
 
 def _is_followed(run: list[Any], expect: str, asked: Asked) -> bool | None:
     if any(math.isnan(row.mean) for row in run):
         return None
-    if "middle" in expect:  # it dips where both ends are above all between
+    if "middle" in expect:  # a dip: both ends are above all values in between
         relation = "higher" if expect.startswith("dips") else "lower"
         pairs = [(end, inner) for end in (run[0], run[-1]) for inner in run[1:-1]]
     elif expect.startswith("never "):
@@ -335,11 +339,11 @@ def varies(rows: Rows, asked: Asked, *, over: Sequence[str]) -> Iterator[Compari
         asked.num_comparisons = math.comb(len(group), 2)
         if asked.can_test(*group):
             holds = any(asked.are_apart(*pair) for pair in combinations(group, 2)) or None
-            missing = missing or ("" if holds else asked.untold(group))
+            missing = missing or ("" if holds else asked.why_unknown(group))
         yield Comparison(asked.listed(group, over), holds, missing, shared, group)
     if not groups:
         names = listing([factor_name(factor) for factor in over])
-        asked.lack(f"no models or tasks that differ in {names} alone")
+        asked.lack(f"no models or tasks that differ only in {names}")
 
 
 @dataclass(frozen=True)
@@ -360,28 +364,28 @@ class Extreme:
         """Yield a comparison for each group of models."""
         groups, name = [], factor_name(self.over)
         for shared, group in grouped(rows, held_factors({self.over, self.across})):
-            there = [row for row in group if getattr(row, self.over) is not None]
-            found = asked.levels_of(self.over, there)
-            if sought := {*self.sought.pick(found)}:
-                groups.append((shared, there, found, sought))
-        asked.num_comparisons = sum(math.comb(len(found), 2) for _, _, found, _ in groups)
-        for shared, group, found, sought in groups:
-            text, holds, missing, winner = self._of_group(group, found, sought, asked)
+            known_rows = [row for row in group if getattr(row, self.over) is not None]
+            available = asked.levels_of(self.over, known_rows)
+            if sought := {*self.sought.pick(available)}:
+                groups.append((shared, known_rows, available, sought))
+        asked.num_comparisons = sum(math.comb(len(available), 2) for _, _, available, _ in groups)
+        for shared, group, available, sought in groups:
+            text, holds, missing, winner = self._of_group(group, available, sought, asked)
             compared = group if text != "no number" else ()
             yield Comparison(text, holds, missing or _reasons(group), shared, compared, winner)
         if not groups:
             asked.lack(f"no {name} {self.sought.text} to compare with others")
 
     def _of_group(
-        self, group: list[Any], found: list[Any], sought: set[Any], asked: Asked
+        self, group: list[Any], available: list[Any], sought: set[Any], asked: Asked
     ) -> tuple[str, bool | None, str, Any]:
         name = factor_name(self.over)
-        if len(sought) == len(found):
-            only = ", ".join(level_text(self.over, level) for level in found)
+        if len(sought) == len(available):
+            only = ", ".join(level_text(self.over, level) for level in available)
             return "no number", None, f"nothing to compare with: {name} is only {only}", None
         if any(math.isnan(row.mean) for row in group):
             return "no number", None, "", None
-        values = {x: max(r.mean for r in group if getattr(r, self.over) == x) for x in found}
+        values = {x: max(r.mean for r in group if getattr(r, self.over) == x) for x in available}
         if self.across:
             import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
 
@@ -391,22 +395,22 @@ class Extreme:
             if grid.isna().any(axis=None):
                 return "no number", None, f"some levels of {self.across} are missing", None
             grid = grid.rank(axis=1, ascending=False) if self.is_rank else grid
-            values = {level: sum(grid[level]) / len(grid) for level in found}
+            values = {level: sum(grid[level]) / len(grid) for level in available}
         # The best rank is the lowest one.
-        lead = (max if self.is_best != self.is_rank else min)(values[level] for level in found)
-        winners, missing = {x for x in found if abs(values[x] - lead) <= CLOSE}, ""
-        text = ", ".join(f"{values[x]:.2f} at {level_text(self.over, x)}" for x in found)
+        lead = (max if self.is_best != self.is_rank else min)(values[level] for level in available)
+        winners, missing = {x for x in available if abs(values[x] - lead) <= CLOSE}, ""
+        text = ", ".join(f"{values[x]:.2f} at {level_text(self.over, x)}" for x in available)
         holds = not winners & sought if self.is_not else winners <= sought
         if asked.can_test(*group):
-            winners = self._clear_winners(group, found, sought, asked)
+            winners = self._clear_winners(group, available, sought, asked)
             holds = (winners <= sought) != self.is_not if winners else None
             which = "best" if self.is_best else "lowest"
             if not winners:
-                missing = _reasons(group) or f"the data cannot tell which {name} is {which}"
+                missing = _reasons(group) or f"the data do not decide which {name} is {which}"
         return text, holds, missing, next(iter(winners)) if len(winners) == 1 else None
 
     def _clear_winners(
-        self, group: list[Any], found: list[Any], sought: set[Any], asked: Asked
+        self, group: list[Any], available: list[Any], sought: set[Any], asked: Asked
     ) -> set[Any]:
         """Return a level that is clearly ahead of all others.
 
@@ -414,16 +418,16 @@ class Extreme:
         cannot decide.
         """
         word = "higher" if self.is_best else "lower"
-        ranges = self._rank_ranges(group, found, word, asked) if self.is_rank else {}
-        terms = {level: self._terms(group, level) for level in found}
+        ranges = self._rank_ranges(group, available, word, asked) if self.is_rank else {}
+        terms = {level: self._terms(group, level) for level in available}
 
         def is_ahead(one: Any, other: Any) -> bool:
             if ranges:
                 return ranges[one][1] < ranges[other][0]
             return asked.relation(terms[one], terms[other]) == word
 
-        every = {*found}
-        for side in (*({level} for level in found), sought, every - sought):
+        every = {*available}
+        for side in (*({level} for level in available), sought, every - sought):
             if any(all(is_ahead(one, other) for other in every - side) for one in side):
                 return side
         return set()
@@ -437,16 +441,16 @@ class Extreme:
         return tuple(term._replace(weight=term.weight / len(there)) for term in scores)
 
     def _rank_ranges(
-        self, group: list[Any], found: list[Any], word: str, asked: Asked
+        self, group: list[Any], available: list[Any], word: str, asked: Asked
     ) -> dict[Any, tuple[float, float]]:
         """Return the lowest and highest mean rank of each level that the tests allow."""
-        ends: dict[Any, list[tuple[int, int]]] = {level: [] for level in found}
+        ends: dict[Any, list[tuple[int, int]]] = {level: [] for level in available}
         for row in group:
             across = getattr(row, self.across)
             others = [o for o in group if getattr(o, self.across) == across and o is not row]
-            told = [asked.relation(row.terms, other.terms) for other in others]
-            ahead, undecided = told.count(word), told.count(None)
-            behind = len(told) - ahead - undecided
+            relations = [asked.relation(row.terms, other.terms) for other in others]
+            ahead, undecided = relations.count(word), relations.count(None)
+            behind = len(relations) - ahead - undecided
             ends[getattr(row, self.over)].append((1 + behind, len(others) + 1 - ahead))
         return {
             level: (sum(low for low, _ in e) / len(e), sum(high for _, high in e) / len(e))

@@ -48,8 +48,8 @@ def _record(result: ClaimResult) -> dict[str, Any]:
                 "needed": check.needed,
                 "holds": check.holds,
                 "comparisons": [
-                    {"where": each.where, "text": each.text, "holds": each.holds}
-                    for each in check.comparisons
+                    {"where": comparison.where, "text": comparison.text, "holds": comparison.holds}
+                    for comparison in check.comparisons
                 ],
                 "missing": check.missing,
             }
@@ -118,27 +118,26 @@ def closing_lines(
     yield f"Intervals are 95 % with {_INTERVALS[scores.convention]}. {_change_sentence(changes)}"
     if not scores.is_published:
         yield (
-            "A star marks a clear difference: a paired test over seeds, and over test examples "
-            "where these are known, corrected for all pairs of models on the dataset, as in the "
-            "report. What the tests cannot tell leaves a claim open."
+            "A star marks a clear difference: a paired test over seeds, and over test examples if "
+            "known, corrected for all pairs of models on the dataset, as in the report. Claims "
+            "stay undecided where the tests do not decide."
         )
     else:
         yield (
-            "A star marks intervals that do not overlap, the paper's rule for significance, since "
-            "only means and half-widths are known; nothing is corrected for the number of "
-            "comparisons."
+            "A star marks intervals that do not overlap, the paper's rule for significance: only "
+            "means and half-widths are known. There is no correction for the number of comparisons."
         )
     if scores.is_published and any(
         "not significantly" in check.text for result in results for check in result.checks
     ):
         yield (
-            "Where a claim asks for no significant difference, wide intervals make it true: that "
-            "is no evidence of equality."
+            "A claim of no significant difference can be true because intervals are wide; that is "
+            "no evidence of equality."
         )
     if scores.num_pretraining_runs == 1:
         yield (
-            "Intervals are over fine-tuning seeds: each model is one pretraining run, so verdicts "
-            "on recipes are less certain than they look."
+            "Intervals are over fine-tuning seeds of one pretraining run per model, so verdicts on "
+            "recipes are less certain than they look."
         )
 
 
@@ -149,7 +148,7 @@ def _change_sentence(changes: Changes) -> str:
         f"{name} is {paper} by 1.96 standard errors and {standard} by Student's t"
         for name, (paper, standard) in changes.items()
     ]
-    return f"What the convention decides: {listing(texts)}."
+    return f"Verdicts that depend on the convention: {listing(texts)}."
 
 
 def claims_markdown(

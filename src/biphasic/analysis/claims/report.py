@@ -67,7 +67,7 @@ def claims_report(
         ConfigError: The function of a claim fails.
     """
     table = Table(scores)
-    return tuple(_result(each, table) for each in (paper_claims() if claims is None else claims))
+    return tuple(_result(claim, table) for claim in (paper_claims() if claims is None else claims))
 
 
 def restated(scores: Scores, convention: Convention) -> Scores:
@@ -114,7 +114,7 @@ def _result(claim: Claim, table: Table) -> ClaimResult:
         numbers="; ".join(check.count for check in checks),
         support=_examples(checks, speak_for=True),
         exceptions=_examples(checks, speak_for=False),
-        scope=_scope([each for check in checks for each in check.comparisons]),
+        scope=_scope([comparison for check in checks for comparison in check.comparisons]),
         bound=tuple(dict.fromkeys(text for c in (*checks, *weaker) for text in c.bound)),
         missing=tuple(dict.fromkeys(text for c in (*checks, *weaker) for text in c.missing)),
         checks=checks,
@@ -127,15 +127,16 @@ def _placed(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     names = [
         factor
         for factor in _PLACES
-        if len({each.factors.get(factor) for each in comparisons}) > 1 or factor in {"task", "size"}
+        if len({comparison.factors.get(factor) for comparison in comparisons}) > 1
+        or factor in {"task", "size"}
     ]
     return tuple(
-        each if each.where else dataclasses.replace(each, where=", ".join(
+        comparison if comparison.where else dataclasses.replace(comparison, where=", ".join(
             _PLACES[name].format(level_text(name, level))
             for name in names
-            if (level := each.factors.get(name)) is not None and level != ""
+            if (level := comparison.factors.get(name)) is not None and level != ""
         ))
-        for each in comparisons
+        for comparison in comparisons
     )  # fmt: skip
 
 
@@ -143,19 +144,19 @@ def _examples(checks: Sequence[Check], *, speak_for: bool) -> tuple[str, ...]:
     """Return comparisons for or against a claim: first one of each check, then the rest."""
     columns = [
         [
-            f"{each.where}: {each.text}" if each.where else each.text
-            for each in check.comparisons
+            f"{comparison.where}: {comparison.text}" if comparison.where else comparison.text
+            for comparison in check.comparisons
             # With a maximum, a comparison that holds speaks against the claim.
-            if each.holds is (speak_for or check.at_most is not None)
+            if comparison.holds is (speak_for or check.at_most is not None)
         ]
         for check in checks
         if not (speak_for and check.at_most is not None)
     ]
     rows = zip_longest(*columns)
-    found = list(dict.fromkeys(text for row in rows for text in row if text is not None))
+    texts = list(dict.fromkeys(text for row in rows for text in row if text is not None))
     most = _MOST_EXAMPLES[speak_for]
-    hidden = len(found) - most
-    return (*found[:most], *([f"and {hidden} more"] if hidden > 0 else []))
+    hidden = len(texts) - most
+    return (*texts[:most], *([f"and {hidden} more"] if hidden > 0 else []))
 
 
 def _scope(comparisons: Sequence[Comparison]) -> str:
@@ -163,10 +164,10 @@ def _scope(comparisons: Sequence[Comparison]) -> str:
     for factor, name in _SCOPE.items():
         levels = dict.fromkeys(
             level
-            for each in comparisons
-            if each.holds is not None
+            for comparison in comparisons
+            if comparison.holds is not None
             for level in (
-                each.factors.get(factor), *(getattr(row, factor) for row in each.rows)
+                comparison.factors.get(factor), *(getattr(row, factor) for row in comparison.rows)
             )
         )  # fmt: skip
         numbers = sorted(level for level in levels if isinstance(level, float))

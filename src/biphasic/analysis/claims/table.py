@@ -79,14 +79,14 @@ def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
             # A dataset that is alone in its task also counts as its average.
             if dataset.is_average or (members[dataset.task] == 1 and dataset.task not in averaged):
                 rows.append({**cell, "dataset": AVERAGE})
-    # Texts stay objects: names from disk may hold what Arrow cannot encode.
+    # Texts stay objects: Arrow cannot encode all names from disk.
     frame = pd.DataFrame(rows, columns=[*_NOTHING], dtype=object)
     return frame.where(frame.notna(), None).astype({"mean": float, "half_width": float})
 
 
 def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
     steps, continued = model.total_steps - model.continued_steps, model.continued_steps
-    objectives = {each.name: each.objective for each in scores.models} if continued else {}
+    objectives = {other.name: other.objective for other in scores.models} if continued else {}
     begun = objectives.get(model.start or "", model.start) if continued else None
     both = model.clm_steps + model.mlm_steps
     share = model.clm_steps / both if both else None
@@ -109,13 +109,13 @@ def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
 
 def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str, Any]:
     score = scores.get(model.name, dataset.name)
-    found = score.estimate if score is not None else None
-    if score is None or found is None or not math.isfinite(found.mean):
+    estimate = score.estimate if score is not None else None
+    if score is None or estimate is None or not math.isfinite(estimate.mean):
         reason = f"{model.name} has no score on {dataset.name}"
         return {"name": model.name, "missing": reason, "terms": ()}
     missing = "" if score.is_complete else f"{model.name} on {dataset.name}: some runs are missing"
     terms = (Term(1.0, model.name, dataset.name),)
-    numbers = {"mean": found.mean, "half_width": found.half_width}
+    numbers = {"mean": estimate.mean, "half_width": estimate.half_width}
     return {**numbers, "name": model.name, "missing": missing, "terms": terms}
 
 

@@ -1,9 +1,9 @@
-"""Figures: a function from scores or records to a `Chart`, which is data; one function draws all.
+"""Figures: functions turn scores or records into a `Chart` (plain data); `draw` draws any chart.
 
-- `chart`: what a figure shows, before anything is drawn; `palette`: its colours and styles.
-- `choose`: which models stand in one figure of scores, and the chart that they make.
-- `factors`, `progress`, `rates`, `losses`, `tuning`: the figures themselves.
+- `chart`: the data of a figure; `palette`: its colours and styles.
+- `choose`: selects the models of a figure of scores, and makes its chart.
+- `factors`, `progress`, `rates`, `losses`, `tuning`: the figures.
 - `catalog`: all figures of the paper, in its order.
-- `draw`: a chart as a matplotlib figure, from the parts in `frame`; `render`: a figure as bytes.
-- `strips`: a row per arm, in the report as HTML and beside it as a figure.
+- `draw`: draws a chart with matplotlib, using `frame`; `render`: a figure as bytes.
+- `strips`: one row per arm, as HTML in the report and as a figure.
 """

@@ -1,4 +1,4 @@
-"""All figures in the order of the paper, drawn or left out with the reason."""
+"""All figures in the order of the paper; skipped ones state the reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from biphasic.analysis.scores.table import DatasetInfo, Scores
 from biphasic.records import Convention
 
 Make = Callable[[Scores, Datasets], Chart | Skipped]
-"""From a table and the datasets to show, to a figure."""
+"""A function from a table and its datasets to a figure."""
 _PAPER = "arXiv:2507.00994"
 
 
@@ -48,62 +48,62 @@ _NUMBERED: tuple[tuple[int, Make], ...] = (
 def score_figures(
     scores: Scores, *, is_every: bool = False, reference: Scores | None = None
 ) -> Iterator[Chart | Skipped]:
-    """Make each figure that needs scores alone.
+    """Yield each figure that needs only scores.
 
     Args:
         scores: A table.
-        is_every: A panel per dataset, in place of each category's average.
-        reference: A table to draw behind it, on datasets that are the same in both.
+        is_every: Draw a panel per dataset instead of each category's average.
+        reference: A table to draw in the background, on datasets that are the same in both.
     """
-    wanted = shown_datasets(scores, is_every=is_every)
+    datasets = shown_datasets(scores, is_every=is_every)
     for number, make in _NUMBERED:
-        chart = _numbered(make(scores, wanted), number)
-        yield _over(chart, make, scores, wanted, reference)
-    yield from _further_shares(scores, wanted, reference)
+        chart = _numbered(make(scores, datasets), number)
+        yield _over(chart, make, scores, datasets, reference)
+    yield from _further_shares(scores, datasets, reference)
 
 
 def record_figures(
     records: StudyRecords, *, convention: Convention | None = None
 ) -> Iterator[Chart | Skipped]:
-    """Make each figure that needs a study's records; `convention` replaces the study's own."""
+    """Yield each figure that needs a study's records; `convention` overrides the study's."""
     yield _numbered(scores_by_learning_rate(records, convention=convention), 5)
     yield _numbered(continued_losses(records), 12)
 
 
 def without_records() -> Iterator[Skipped]:
-    """Name the figures that need records, where there is a table of scores alone."""
-    reason = "needs the records of single runs, and this is a table of means"
+    """Yield the figures that are skipped because a table of scores has no records."""
+    reason = "needs records of single runs, but this is a table of means"
     yield Skipped(RATE_FIGURE, RATE_TITLE, reason)
     yield Skipped(LOSS_FIGURE, LOSS_TITLE, reason)
 
 
 def _further_shares(
-    scores: Scores, wanted: Sequence[DatasetInfo], reference: Scores | None
+    scores: Scores, datasets: Sequence[DatasetInfo], reference: Scores | None
 ) -> Iterator[Chart | Skipped]:
-    """Make the figure of CLM's share for the sizes after the first, as the paper does for 1B."""
+    """Yield the figure of the CLM share for further model sizes, like the paper's for 1B."""
     further = sizes_with_shares(scores)[1:]
     if not further:
         title = "Scores by share of CLM and budget: another size"
         yield Skipped("clm-share-further", title, "needs CLM then MLM at a second model size")
     for size in further:
         make = partial(scores_by_clm_share, size=size)
-        chart = _numbered(make(scores, wanted), 11)
+        chart = _numbered(make(scores, datasets), 11)
         chart = replace(chart, name=f"{chart.name}-{_slug(size)}")
-        yield _over(chart, make, scores, wanted, reference)
+        yield _over(chart, make, scores, datasets, reference)
 
 
 def _over(
     chart: Chart | Skipped,
     make: Make,
     scores: Scores,
-    wanted: Sequence[DatasetInfo],
+    datasets: Sequence[DatasetInfo],
     reference: Scores | None,
 ) -> Chart | Skipped:
-    """Put the same figure of another table behind one, where both have the same datasets."""
+    """Add the same figure of another table to the background, for datasets that both have."""
     if reference is None or isinstance(chart, Skipped):
         return chart
     pairs = alike_datasets(scores, reference)
-    theirs = {pairs[mine.name].name: mine.name for mine in wanted if mine.name in pairs}
+    theirs = {pairs[mine.name].name: mine.name for mine in datasets if mine.name in pairs}
     if not theirs:
         return chart
     behind = make(reference, [d for d in reference.datasets if d.name in theirs])

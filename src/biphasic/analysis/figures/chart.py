@@ -1,4 +1,4 @@
-"""What a figure shows, before anything is drawn: panels of points, and why others are missing."""
+"""The data of a figure: panels with series of points, or the reason why it is skipped."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Point:
     """One mean with its interval.
 
     Attributes:
-        x: Place on the axis.
-        mean: Height; infinity stands on the upper edge.
+        x: Position on the horizontal axis.
+        mean: Position on the vertical axis; infinity is drawn at the upper edge.
         low: Lower end of the interval; None without one.
-        high: Upper end.
-        model: Name of the model that it belongs to.
-        note: Written above it.
-        is_chosen: Whether it has a ring.
+        high: Upper end of the interval.
+        model: Name of its model.
+        note: Text above it.
+        is_chosen: Whether to mark it with a ring.
     """
 
     x: float
@@ -37,16 +37,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together.
+    """Points with the same label and style.
 
     Attributes:
-        label: Its name in the key; equal labels share one entry.
-        style: How it looks.
+        label: Name in the legend; equal labels share one entry.
+        style: Colour, marker and line.
         points: In any order.
-        is_connected: Whether a line goes through its points, or their means where several share
-            a place.
-        has_markers: Whether single points show.
-        is_reference: Whether these are the paper's numbers, drawn behind one's own.
+        is_connected: Whether a line connects the points, or the means of points with the same x.
+        has_markers: Whether points have markers.
+        is_reference: Whether it shows the paper's values, in the background.
     """
 
     label: str
@@ -59,14 +58,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One small chart.
+    """One panel of a chart.
 
     Attributes:
-        key: Tells which panels of two charts belong together.
-        title: Stands above it, with the unit of its heights.
-        series: What it shows.
-        floor: Height of the untrained encoder, a dotted line across; None without.
-        top: Lines that rise above it leave the panel; None where all has room.
+        key: Matches panels of two charts.
+        title: Text above it.
+        unit: Unit of the vertical axis.
+        series: Series to draw.
+        floor: Score of the untrained encoder, drawn as a dotted line; None without.
+        top: Upper limit of the vertical axis; higher lines are cut off. None without a limit.
     """
 
     key: str
@@ -79,7 +79,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Axis:
-    """The horizontal axis that all panels share; ticks are places with their text."""
+    """The horizontal axis that all panels share; ticks are positions with texts."""
 
     label: str
     scale: Literal["linear", "log", "category"]
@@ -91,10 +91,10 @@ class Chart:
     """A figure as data.
 
     Attributes:
-        name: File name without its ending.
-        title: For people.
-        caption: What is drawn, and what to know before believing it.
-        axis: Shared by all panels.
+        name: File name without suffix.
+        title: Human-readable title.
+        caption: Description and caveats.
+        axis: Horizontal axis of all panels.
         panels: In reading order.
     """
 
@@ -106,15 +106,15 @@ class Chart:
 
     @property
     def alt(self) -> str:
-        """Say in words what the figure shows, ends of every series included."""
+        """Alternative text: a description with the ends of every series."""
         parts = [f"{flat(self.title)}. Horizontal axis: {self.axis.label}."]
         for panel in self.panels:
-            # One model's line may be several series, with gaps between them.
+            # The line of a model may consist of several series with gaps.
             lines = groupby(
                 (s for s in panel.series if s.points), lambda s: (s.label, s.points[0].model)
             )
             ends = [
-                self._spoken(label, [point for each in group for point in each.points])
+                self._described(label, [point for series in group for point in series.points])
                 for (label, _), group in lines
             ]
             if panel.floor is not None:
@@ -123,7 +123,7 @@ class Chart:
             parts.append(f"{heading}: {'; '.join(ends)}.")
         return " ".join(parts)
 
-    def _spoken(self, label: str, points: list[Point]) -> str:
+    def _described(self, label: str, points: list[Point]) -> str:
         points = sorted(points, key=lambda point: point.x)
         first, last = points[0], points[-1]
         if first.x == last.x:
@@ -137,7 +137,7 @@ class Chart:
         return dict(self.axis.ticks).get(x) or (amount(x) if x >= 1_000 else f"{x:g}")
 
     def split(self) -> list[Chart]:
-        """Return a chart for each panel, under the panel's title."""
+        """Return one chart per panel, with the panel's title."""
         return [
             dataclasses.replace(
                 self,
@@ -151,7 +151,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A figure that cannot be drawn, and what the data lack for it."""
+    """A figure that cannot be drawn, with the reason."""
 
     name: str
     title: str
@@ -159,7 +159,7 @@ class Skipped:
 
 
 def points_csv(chart: Chart) -> str:
-    """Write what a figure shows as rows; floats read back exactly."""
+    """Return the points of a chart as CSV; floats round-trip exactly."""
     columns = ("panel", "series", "x", "mean", "low", "high", "model")
     rows = []
     for panel in chart.panels:
@@ -174,19 +174,19 @@ def points_csv(chart: Chart) -> str:
 def ticks_at(
     places: Iterable[float], text: Callable[[float], str]
 ) -> tuple[tuple[float, str], ...]:
-    """Return a tick for each distinct place."""
+    """Return a tick for each distinct position."""
     return tuple((place, text(place)) for place in sorted(set(places)))
 
 
 def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
-    """Put another table's series behind a chart's own, in grey, panel by panel.
+    """Add the series of a reference chart to the background of each panel, in grey.
 
-    Categories are matched by their text; what one's own chart has no category for is left out.
+    Categories are matched by their text; unmatched points are omitted.
 
     Args:
-        chart: One's own.
-        reference: The same figure of the other table.
-        name: Begins the labels of its series.
+        chart: The chart.
+        reference: The same figure of the reference table.
+        name: Prefix of the labels of its series.
     """
     mine = {text.casefold(): place for place, text in chart.axis.ticks}
     theirs = dict(reference.axis.ticks)

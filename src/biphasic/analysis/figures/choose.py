@@ -1,4 +1,4 @@
-"""Figures of scores: which models stand in one, what their series are called, and its chart."""
+"""Models, labels and charts of figures of scores."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from biphasic.analysis.text import TASKS, amount, metric_name
 
 Key = TypeVar("Key", bound=Hashable)
 Datasets = Sequence[DatasetInfo] | None
-"""What gets a panel; None for a category's average, or its only dataset."""
+"""Datasets with a panel; None for each category's average, or its only dataset."""
 Lines = Sequence[tuple[str, SeriesStyle, Sequence[tuple[float, ModelInfo]]]]
-"""For each series its label, its style, and its models with their places."""
+"""Label, style and models (with positions) of each series."""
 Recipe = tuple[str, int]
-"""Objective, and the share of its steps that were CLM, in percent."""
+"""Objective, and the share of CLM steps in percent."""
 _REFERENCE_RATE = 0.4
-"""The masking rate that the reference study settles on."""
+"""The masking rate of most of the reference study's comparisons."""
 
 
 def finished(scores: Scores) -> tuple[ModelInfo, ...]:
-    """Return trained models at the end of their first training, each once."""
+    """Return distinct trained models at the end of their first training."""
     return tuple(
         model
         for model in scores.distinct
@@ -43,7 +43,7 @@ def grouped(
 
 
 def sizes(models: Iterable[ModelInfo]) -> list[str]:
-    """Return sizes from small to large; those of unknown size keep their order, at the end."""
+    """Return sizes in ascending order; sizes without parameter counts come last."""
     parameters: dict[str, float] = {}
     for model in models:
         parameters.setdefault(model.size, model.parameters or float("inf"))
@@ -51,15 +51,15 @@ def sizes(models: Iterable[ModelInfo]) -> list[str]:
 
 
 def clm_share(model: ModelInfo) -> float:
-    """Return the share of a model's steps that were CLM, in percent."""
+    """Return the share of CLM steps of a model, in percent."""
     return 100 * model.clm_steps / model.total_steps if model.total_steps else 0.0
 
 
 def reference_rate(models: Iterable[ModelInfo]) -> float | None:
-    """Return the masking rate that comparisons of objectives use.
+    """Return the masking rate for comparisons of objectives.
 
-    The reference study's 40 % where some model has it, else the commonest rate, the highest of
-    equals; None where nothing masks.
+    The reference study's 40 % if a model has it, else the most common rate (ties go to the higher
+    one); None if no model masks.
     """
     rates = Counter(model.mask_rate for model in models if model.mask_rate is not None)
     if _REFERENCE_RATE in rates or not rates:
@@ -68,58 +68,58 @@ def reference_rate(models: Iterable[ModelInfo]) -> float | None:
 
 
 def at_rate(models: Iterable[ModelInfo], rate: float | None) -> list[ModelInfo]:
-    """Return the models that mask at a rate, and those that never mask."""
+    """Return the models with a masking rate, and those that do not mask."""
     return [model for model in models if model.mask_rate in (None, rate)]
 
 
 def commonest_budget(models: Sequence[ModelInfo]) -> int | None:
-    """Return the number of steps that most models share, the longest of equals; None without."""
+    """Return the most common number of steps (ties go to the larger); None without models."""
     budgets = Counter(model.total_steps for model in models)
     return max(budgets, key=lambda steps: (budgets[steps], steps), default=None)
 
 
 def percent(share: float | None) -> str:
-    """Write a masking rate as `40 %`."""
+    """Format a masking rate as `40 %`."""
     return "–" if share is None else f"{100 * share:g} %"
 
 
 def steps_text(steps: float) -> str:
-    """Write steps as short as a tick is: `42K`."""
+    """Format steps for ticks: `42K`."""
     return amount(steps).replace(" ", "")
 
 
 def masking_note(rate: float | None) -> str:
-    """Say at which masking rate models are compared; empty where nothing masks."""
-    return "" if rate is None else f"Models that mask do so at {percent(rate)}. "
+    """Return a sentence about the masking rate of compared models; empty if none masks."""
+    return "" if rate is None else f"MLM at a masking rate of {percent(rate)}. "
 
 
 def recipe(model: ModelInfo) -> Recipe:
-    """Return what a model was trained with, but for its size and length."""
+    """Return the objective of a model and its share of CLM steps."""
     return model.objective, round(clm_share(model))
 
 
 def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesStyle]]:
-    """Return label and style of each recipe; mixtures are told apart by their share of CLM."""
+    """Return label and style of each recipe; labels of mixtures include their share of CLM."""
     recipes = [*recipes]
     styles = objective_styles(objective for objective, _ in recipes)
-    mixed = [found for found in recipes if found[0] == "CLM+MLM"]
+    mixed = [key for key in recipes if key[0] == "CLM+MLM"]
     # The first two styles are those of MLM and CLM.
-    own = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
+    mixed_styles = distinct_styles([("MLM", 0), ("CLM", 0), *mixed])
     return {
-        found: (f"{found[0]}, {found[1]} % CLM", own[found])
-        if found in mixed
-        else (found[0], styles[found[0]])
-        for found in recipes
+        key: (f"{key[0]}, {key[1]} % CLM", mixed_styles[key])
+        if key in mixed
+        else (key[0], styles[key[0]])
+        for key in recipes
     }
 
 
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:
-    """Return the datasets that get a panel.
+    """Return the datasets with a panel.
 
     Args:
         scores: A table.
-        is_every: Show each dataset; by default a category's average stands for its datasets. An
-            average over different metrics stands for nothing, its datasets are shown instead.
+        is_every: Show every dataset. By default, a category's average replaces its datasets, unless
+            they have different metrics.
     """
     averaged = {
         dataset.task for dataset in scores.averages if dataset.metric != "mixed" and not is_every
@@ -133,21 +133,21 @@ def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetIn
 
 
 def _title(dataset: DatasetInfo) -> str:
-    """Name a panel: the category for its average, else the dataset."""
+    """Return the title of a panel: the category of an average, else the dataset."""
     if dataset.is_average:
         return TASKS.get(dataset.task, "").capitalize() or dataset.name
     return dataset.name
 
 
 def _point(scores: Scores, model: ModelInfo, dataset: DatasetInfo, x: float) -> Point | None:
-    """Return one score as a point; None where it is unknown."""
+    """Return one score as a point; None if it is unknown."""
     score = scores.get(model.name, dataset.name)
     if score is None or score.estimate is None:
         return None
-    found = score.estimate
-    if found.half_width is None:
-        return Point(x, found.mean, model=model.name)
-    return Point(x, found.mean, found.low, found.high, model.name)
+    estimate = score.estimate
+    if estimate.half_width is None:
+        return Point(x, estimate.mean, model=model.name)
+    return Point(x, estimate.mean, estimate.low, estimate.high, model.name)
 
 
 def score_chart(
@@ -161,39 +161,37 @@ def score_chart(
     caption: str,
     is_connected: bool = True,
 ) -> Chart | Skipped:
-    """Return a figure with a panel per dataset that has at least one of the scores.
+    """Return a figure with a panel per dataset that has at least one score.
 
     Args:
-        name: File name without its ending.
-        title: For people.
-        scores: Where scores stand.
-        lines: What to draw.
-        datasets: What gets a panel; by default a category's average, or its only dataset.
-        axis: Shared by all panels.
-        caption: What is drawn; what intervals are is said after it.
-        is_connected: Whether lines go through the points, but for outlined ones.
+        name: File name without suffix.
+        title: Human-readable title.
+        scores: A table.
+        lines: Series to draw.
+        datasets: Datasets with a panel; by default each category's average, or its only dataset.
+        axis: Horizontal axis of all panels.
+        caption: Description; a sentence about intervals is appended.
+        is_connected: Whether lines connect the points, except outlined ones.
     """
     panels = []
     for dataset in datasets or shown_datasets(scores):
         series = []
         for label, style, models in lines:
             points = [_point(scores, model, dataset, x) for x, model in models]
-            if found := tuple(point for point in points if point is not None):
-                series.append(Series(label, style, found, is_connected and not style.is_hollow))
+            if known := tuple(point for point in points if point is not None):
+                series.append(Series(label, style, known, is_connected and not style.is_hollow))
         if series:
             unit = f"{metric_name(dataset.metric)}, %"
             panels.append(Panel(dataset.name, _title(dataset), unit, tuple(series)))
     if not panels:
         return Skipped(name, title, "none of its models has a score")
     if is_connected and any(len({x for x, _ in models}) < len(models) for _, _, models in lines):
-        caption += (
-            "Models alike in all that is shown are points of their own; lines go through means. "
-        )
+        caption += "Lines connect means where several models share a position. "
     return Chart(name, title, caption + interval_note(scores), axis, tuple(panels))
 
 
 def interval_note(scores: Scores) -> str:
-    """Say what bars and numbers in brackets are, and what they leave out."""
+    """Return a sentence about the intervals and the variance that they do not cover."""
     numbers = sorted(
         {
             score.estimate.num_seeds
@@ -202,16 +200,16 @@ def interval_note(scores: Scores) -> str:
         }
     )
     if not numbers:
-        return "Means without intervals: no score rests on two seeds or more."
+        return "Means without intervals: every score has fewer than two seeds."
     seeds = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     how = "Student's t"
     if scores.convention == "paper":
         share = round(100 * expected_coverage(numbers[0], convention="paper"))
         unit = "runs" if scores.num_pretraining_runs > 1 else "seeds"
-        how = f"1.96 standard errors, which with {numbers[0]} {unit} cover about {share} %"
+        how = f"1.96 standard errors, which cover about {share} % with {numbers[0]} {unit}"
     if scores.num_pretraining_runs > 1:
         return (
-            f"Intervals: 95 % over {seeds} pretraining runs ({how}), each of them the mean of its "
+            f"Intervals: 95 % over {seeds} pretraining runs ({how}); each run is the mean of its "
             "fine-tuning seeds."
         )
     return (

@@ -1,4 +1,4 @@
-"""Draws any chart: panels side by side on one kind of axis, the key above them."""
+"""Drawing of charts: panels with a shared kind of axis, and a legend above them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class FigureLayout:
     """Sizes in inches.
 
     Attributes:
-        num_columns: Panels side by side.
-        panel_width: Of a panel with its numbers.
-        panel_height: Of the field of a panel alone.
-        has_title: Whether the figure's title stands above it.
-        has_key: Whether a key names the series; else their names stand at their ends.
+        num_columns: Maximum number of panels in a row.
+        panel_width: Width of a panel, including tick labels.
+        panel_height: Height of the axes of a panel.
+        has_title: Whether to draw the figure's title.
+        has_key: Whether to draw a legend; otherwise lines are labelled at their ends.
     """
 
     num_columns: int = 4
@@ -71,17 +71,17 @@ class FigureLayout:
 
 
 PRINT = FigureLayout()
-"""As wide as a page."""
+"""Width of a page."""
 PHONE = FigureLayout(num_columns=1, panel_width=3.7, panel_height=1.7, has_title=False)
-"""As wide as a phone, a panel below the other."""
+"""Width of a phone, one panel per row."""
 ALONE = FigureLayout(1, panel_width=3.6, panel_height=1.96, has_title=False, has_key=False)
-"""As wide as a phone, a name at each line's end."""
+"""Width of a phone, with labels at the ends of lines."""
 PAIRS = replace(ALONE, num_columns=2, panel_width=3.9)
-"""The same for print, two panels side by side."""
+"""Like `ALONE`, for print with two panels per row."""
 
 
 def chart_svg(chart: Chart, layout: FigureLayout = PHONE) -> str:
-    """Render a chart for a page, as wide as a phone unless told otherwise."""
+    """Render a chart as SVG for a page."""
     return page_svg(draw_chart(chart, layout), name=chart.name, alt=chart.alt)
 
 
@@ -94,12 +94,12 @@ def draw_chart(chart: Chart, layout: FigureLayout = PRINT) -> Figure:
 def _draw(chart: Chart, layout: FigureLayout) -> Figure:
     num_columns = max(1, min(layout.num_columns, len(chart.panels)))
     num_rows = math.ceil(len(chart.panels) / num_columns)
-    # A figure of one or two panels keeps room for its title and key.
+    # A figure of one or two panels is wide enough for its title and legend.
     num_wide = min(_LEAST_WIDTH, layout.num_columns) if layout.has_key else num_columns
     width = 2 * _EDGE + layout.panel_width * max(num_columns, num_wide)
     panel_width = (width - 2 * _EDGE) / num_columns
-    series = [each for panel in chart.panels for each in panel.series] if layout.has_key else []
-    entries = lay_out_key(series, width=width - 2 * _EDGE)
+    keyed = [series for panel in chart.panels for series in panel.series if layout.has_key]
+    entries = lay_out_key(keyed, width=width - 2 * _EDGE)
     title = _TITLE if layout.has_title else 0.0
     above = _HEAD if any(panel.title for panel in chart.panels) else _UNIT_ALONE
     row_height = above + layout.panel_height + _TICKS
@@ -133,36 +133,36 @@ def _draw_panel(axes: Axes, panel: Panel, axis: Axis, *, width: float) -> None:
     head(axes, title, fitting(panel.unit, SMALL, room), left=_LEFT)
     _place_axis(axes, axis, panel, width=width)
     _place_heights(axes, panel)
-    # Only intervals would hide each other.
-    own = [
+    # Series with intervals are shifted: the intervals would overlap.
+    shifted = [
         series
         for series in panel.series
         if not series.is_reference and any(point.low is not None for point in series.points)
     ]
     for series in panel.series:
         shift = 0.0
-        if series in own and len(own) > 1:
-            step = min(_DODGE, _WIDEST_DODGE / len(own))
-            shift = (own.index(series) - (len(own) - 1) / 2) * step
+        if series in shifted and len(shifted) > 1:
+            step = min(_DODGE, _WIDEST_DODGE / len(shifted))
+            shift = (shifted.index(series) - (len(shifted) - 1) / 2) * step
         _draw_series(axes, series, shift)
 
 
 def _name_ends(axes: Axes, panel: Panel, *, height: float) -> None:
-    """Write the name of each line at its end, and how high one ends that leaves at the top."""
+    """Label each line at its end, with the last value if it is above the upper limit."""
     high = axes.get_ylim()[1]
     ends = {}
-    for each in panel.series:  # of a model's line the last part
-        last = each.points[-1]
+    for series in panel.series:  # the last part of a model's line is kept
+        last = series.points[-1]
         beyond = f" ↑ {last.mean:.1f}" if last.mean > high else ""
-        name = wrap(each.label) + beyond
-        ends[each.label, last.model] = min(last.mean, high), name, each.style.color
+        name = wrap(series.label) + beyond
+        ends[series.label, last.model] = min(last.mean, high), name, series.style.color
     if panel.floor is not None:
         ends["", ""] = panel.floor, "untrained", FLOOR
     label_ends(axes, ends.values(), height=height)
 
 
 def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
-    """Set limits and those ticks whose texts do not touch."""
+    """Set limits, and the ticks whose texts do not overlap."""
     places = [place for place, _ in axis.ticks]
     places += [point.x for series in panel.series for point in series.points]
     low, high = min(places), max(places)
@@ -175,7 +175,7 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
         room = (0.09 if has_bars else 0.04) * (high - low) or 1.0
         share = 0.4 if axis.scale == "category" else room
         axes.set_xlim(low - share, high + share)
-    # Categories are all named; numbers between others can be left out.
+    # All categories are labelled; labels of numbers may be omitted.
     is_category = axis.scale == "category"
     widest = width / len(axis.ticks) - _TICK_GAP if is_category else _WIDEST_TICK
     texts = [fitting(text, SMALL, widest) for _, text in axis.ticks]
@@ -188,7 +188,7 @@ def _place_axis(axes: Axes, axis: Axis, panel: Panel, *, width: float) -> None:
 
 
 def _apart(middles: Sequence[float], widths: Sequence[float]) -> list[int]:
-    """Choose texts that do not touch: both ends first, then from left to right what fits."""
+    """Return the indices of texts that do not overlap: both ends, then greedily from the left."""
     order = [*range(len(middles))]
     chosen: list[int] = []
     for index in (*order[:1], *order[:0:-1][:1], *order[1:-1]):
@@ -204,7 +204,7 @@ def _place_heights(axes: Axes, panel: Panel) -> None:
     """Set limits and ticks of the vertical axis, and draw the untrained encoder's level."""
     everything = [point for series in panel.series for point in series.points]
     points = [point for point in everything if math.isfinite(point.mean)]
-    if not points:  # all stand on the upper edge
+    if not points:  # all are at the upper edge
         axes.set_yticks([])
         return
     levels = [] if panel.floor is None else [panel.floor]
@@ -212,7 +212,7 @@ def _place_heights(axes: Axes, panel: Panel) -> None:
     high = max([*levels, *(point.mean if point.high is None else point.high for point in points)])
     high = high if panel.top is None else min(high, panel.top)
     room = 0.08 * (high - low) or _FLAT_ROOM
-    # What stands on the upper edge has its note below it.
+    # Notes of points at the upper edge are below them.
     axes.set_ylim(low - room, high + (room if points == everything else 3 * room))
     num_ticks = round(axes.bbox.height / axes.figure.dpi / _TICK_HEIGHT)
     axes.yaxis.set_major_locator(MaxNLocator(num_ticks, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
@@ -222,7 +222,7 @@ def _place_heights(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_series(axes: Axes, series: Series, shift: float) -> None:
-    """Draw a series, `shift` points of print to the right of its places."""
+    """Draw a series, shifted to the right by `shift` typographic points."""
     points = sorted(series.points, key=lambda point: point.x)
     color, scale = series.style.color, axes.figure.dpi_scale_trans
     moved = axes.transData + ScaledTranslation(shift / POINTS_PER_INCH, 0, scale)
@@ -235,7 +235,7 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
         )  # fmt: skip
     if not series.has_markers:
         return
-    # One line with gaps: far faster to draw than a line for each bar.
+    # One line with gaps is much faster to draw than one line per bar.
     bars = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
     axes.plot(
         [x for place, _, _ in bars for x in (place, place, math.nan)],
@@ -268,8 +268,8 @@ def _draw_series(axes: Axes, series: Series, shift: float) -> None:
 
 
 def _means(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """Return one height for each place, where several models share one their mean."""
+    """Return the mean of the points at each position."""
     heights: dict[float, list[float]] = {}
     for point in points:
         heights.setdefault(point.x, []).append(point.mean)
-    return [(x, math.fsum(found) / len(found)) for x, found in heights.items()]
+    return [(x, math.fsum(means) / len(means)) for x, means in heights.items()]

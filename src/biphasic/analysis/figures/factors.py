@@ -1,6 +1,6 @@
-"""Scores by what models differ in: size, masking rate, and the share of CLM in the steps.
+"""Figures of scores by model size, masking rate and share of CLM.
 
-Each function takes a table and the datasets that get a panel. Numbers of figures are the paper's.
+Each function takes a table and the datasets with a panel. Figure numbers are the paper's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUARTERS = (0.0, 25.0, 50.0, 75.0, 100.0)
 
 
 def scores_by_size(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare objectives over model sizes, trained for equally many steps (Figure 2)."""
+    """Compare objectives over model sizes, with equal training steps (Figure 2)."""
     name, title = "size", "Scores by model size and objective"
     models = [model for model in finished(scores) if model.size]
     if len(sizes(models)) < 2:
@@ -44,15 +44,15 @@ def scores_by_size(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
     budget = commonest_budget(alike)
     if budget is None:
         return Skipped(
-            name, title, "needs an objective trained at two sizes for equally many steps"
+            name, title, "needs an objective at two model sizes with equal training steps"
         )
     chosen = [model for model in alike if model.total_steps == budget]
     order = sizes(chosen)
     recipes = grouped(chosen, recipe)
     looks = recipe_looks(recipes)
     lines = [
-        (*looks[key], [(float(order.index(model.size)), model) for model in found])
-        for key, found in recipes.items()
+        (*looks[key], [(float(order.index(model.size)), model) for model in members])
+        for key, members in recipes.items()
     ]
     caption = f"{title}, after {budget:,} steps. {masking_note(rate)}"
     axis = Axis("model size", "category", tuple((float(i), size) for i, size in enumerate(order)))
@@ -76,7 +76,7 @@ def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Sk
     ]
     budget = commonest_budget(varied)
     if budget is None:
-        return Skipped(name, title, "needs MLM of one size and length at two masking rates or more")
+        return Skipped(name, title, "needs MLM at two masking rates, with one size and budget")
     chosen = [model for model in varied if model.total_steps == budget]
     styles = ordered_styles(sizes(chosen))
     by_size = grouped(chosen, lambda model: model.size)
@@ -90,25 +90,25 @@ def scores_by_mask_rate(scores: Scores, datasets: Datasets = None) -> Chart | Sk
 
 
 def sizes_with_shares(scores: Scores) -> list[str]:
-    """Return the sizes for which `scores_by_clm_share` has something to show."""
+    """Return the sizes that `scores_by_clm_share` can draw."""
     return [size for size in sizes(finished(scores)) if _by_budget(scores, size)]
 
 
 def scores_by_clm_share(
     scores: Scores, datasets: Datasets = None, *, size: str | None = None
 ) -> Chart | Skipped:
-    """Compare shares of CLM in a budget, a line per budget (Figures 6 and 11).
+    """Compare shares of CLM at equal budgets, one line per budget (Figures 6 and 11).
 
     Args:
         scores: A table.
-        datasets: What gets a panel.
-        size: Models of which size; by default the smallest that has what is needed.
+        datasets: Datasets with a panel.
+        size: Model size; by default the smallest that can be drawn.
     """
     name, title = "clm-share", "Scores by share of CLM and budget"
     known = sizes_with_shares(scores)
     size = size if size is not None else next(iter(known), None)
     if size is None or size not in known:
-        reason = "needs CLM then MLM and another share of CLM, of one size, budget and masking rate"
+        reason = "needs CLM then MLM and another share of CLM, at one size, budget and masking rate"
         return Skipped(name, title, reason)
     by_budget = _by_budget(scores, size)
     styles = ordered_styles(sorted(by_budget))
@@ -120,10 +120,10 @@ def scores_by_clm_share(
         )
         for budget, style in styles.items()
     ]
-    rate = reference_rate(model for found in by_budget.values() for model in found)
+    rate = reference_rate(model for members in by_budget.values() for model in members)
     caption = (
-        f"{title}{f', {size}' if size else ''}. From MLM alone (left) to CLM alone (right); what "
-        f"is not CLM is MLM, after it. {masking_note(rate)}"
+        f"{title}{f', {size}' if size else ''}. From only MLM (left) to only CLM (right); MLM "
+        f"follows CLM. {masking_note(rate)}"
     )
     axis = Axis("share of CLM in the steps", "linear", ticks_at(_QUARTERS, lambda x: f"{x:g} %"))
     title += f": {size}" if size else ""
@@ -131,7 +131,7 @@ def scores_by_clm_share(
 
 
 def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
-    """Return the models of each budget that has CLM then MLM and at least one other share."""
+    """Return the models of each budget with CLM then MLM and at least one other share."""
     models = [
         model
         for model in finished(scores)
@@ -140,15 +140,15 @@ def _by_budget(scores: Scores, size: str) -> dict[int, list[ModelInfo]]:
     rate = reference_rate(model for model in models if model.objective == _MIXED)
     groups = grouped(at_rate(models, rate), lambda model: model.total_steps)
     return {
-        budget: found
-        for budget, found in groups.items()
-        if any(model.objective == _MIXED for model in found)
-        and len({round(clm_share(model), 3) for model in found}) > 1
+        budget: members
+        for budget, members in groups.items()
+        if any(model.objective == _MIXED for model in members)
+        and len({round(clm_share(model), 3) for model in members}) > 1
     }
 
 
 def mask_rate_sensitivity(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare how MLM and CLM then MLM depend on the masking rate (Figure 7)."""
+    """Compare the sensitivity of MLM and of CLM then MLM to the masking rate (Figure 7)."""
     name, title = "mask-rate-sensitivity", "Masking rate: MLM against CLM then MLM"
     models = [model for model in finished(scores) if model.mask_rate is not None]
     pairs = []
@@ -166,8 +166,8 @@ def mask_rate_sensitivity(scores: Scores, datasets: Datasets = None) -> Chart | 
     _, budget, clm_steps, size, alone, after = max(pairs, key=lambda pair: pair[:3])
     styles = objective_styles(())
     lines: Lines = [
-        (label, styles[objective], [(100 * (model.mask_rate or 0.0), model) for model in found])
-        for label, objective, found in (
+        (label, styles[objective], [(100 * (model.mask_rate or 0.0), model) for model in members])
+        for label, objective, members in (
             ("MLM", "MLM", alone),
             (f"CLM {steps_text(clm_steps)}, then MLM {steps_text(budget - clm_steps)}", _MIXED,
              after),

@@ -1,4 +1,4 @@
-"""What all charts are made of: a field with a quiet frame, ticks, names of series, fitting text."""
+"""Elements of charts: axes, ticks, legends, labels, and text that fits."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from biphasic.analysis.figures.palette import GRID, INK, MUTED, PAPER, SeriesSty
 from biphasic.analysis.text import flat
 
 SMALL = 7.5
-"""Points; the smallest text of a figure."""
+"""Size of the smallest text, in points."""
 FONT_SIZE = 8.0
-"""Points; names of panels and series."""
+"""Size of the names of panels and series, in points."""
 POINTS_PER_INCH = 72.0
 _SAMPLE, _SPACE, _GAP, _KEY_ROW = 0.32, 0.07, 0.2, 0.19
 _LONGEST = 60
 _RIMMED = 4.0
-# Pixel images place each letter on a whole pixel.
+# Raster images place each letter on a whole pixel.
 _ROUNDING = 1.07
 
 
 def add_field(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Add a quiet chart: two thin edges, faint lines across, small numbers.
+    """Add axes with two thin edges, a faint grid and small tick labels.
 
-    Its field, between the axes, is placed in inches from the figure's lower left corner.
+    Positions and sizes are in inches from the figure's lower left corner.
     """
     across, up = figure.get_size_inches()
     axes = figure.add_axes((left / across, bottom / up, width / across, height / up))
@@ -48,7 +48,7 @@ def add_field(figure: Figure, left: float, bottom: float, width: float, height: 
 
 
 def head(axes: Axes, title: str, unit: str, *, left: float) -> None:
-    """Write title and unit above a chart, never rotated; both begin `left` inches before it."""
+    """Write title and unit above axes; both begin `left` inches to the left of them."""
     flush = 1 - left * POINTS_PER_INCH
     for text, above, points, color, weight in (
         (unit, 6, SMALL, MUTED, "normal"), (title, 16, FONT_SIZE, INK, "bold"),
@@ -61,7 +61,7 @@ def head(axes: Axes, title: str, unit: str, *, left: float) -> None:
 
 
 def fix_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
-    """Set the ticks of the horizontal axis: places and their texts."""
+    """Set the ticks of the horizontal axis: positions and texts."""
     axes.xaxis.set_major_locator(FixedLocator([place for place, _ in ticks]))
     axes.xaxis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -69,7 +69,7 @@ def fix_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Return how wide a text is in the built-in font, in inches, pixels rounded up."""
+    """Return the width of a text in the built-in font, in inches."""
     width, _, _ = text_to_path.get_text_width_height_descent(
         text, FontProperties(size=size, weight=weight), ismath=False
     )
@@ -79,7 +79,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 def fitting(
     text: str, size: float, width: float, weight: str = "normal", *, longest: int = 200
 ) -> str:
-    """Return a text in one line, or as much of it as fits into `width` inches with an ellipsis."""
+    """Return a text on one line, cut with an ellipsis to fit into `width` inches."""
     text = flat(text)
     if len(text) <= longest and text_width(text, size, weight) <= width:
         return text
@@ -90,36 +90,36 @@ def fitting(
 
 
 Entry = tuple[Series, str, float, int]
-"""Of a key: a series, its text, inches from the left, and the row from the top."""
+"""A legend entry: a series, its text, inches from the left, and the row from the top."""
 
 
 def lay_out_key(series: Iterable[Series], *, width: float) -> list[Entry]:
-    """Place the name of each label into rows of at most `width` inches.
+    """Place legend entries into rows of at most `width` inches.
 
-    A label too long for a row is cut; equal labels are shown once.
+    Labels that are too long are cut; equal labels are shown once.
     """
     first: dict[str, Series] = {}
-    for each in series:
-        first.setdefault(each.label, each)
+    for one in series:
+        first.setdefault(one.label, one)
     entries: list[Entry] = []
     left, row = 0.0, 0
-    for label, each in first.items():
+    for label, one in first.items():
         text = fitting(label, FONT_SIZE, width - _SAMPLE - _SPACE, longest=_LONGEST)
         size = _SAMPLE + _SPACE + text_width(text, FONT_SIZE)
         if entries and left + size > width:
             left, row = 0.0, row + 1
-        entries.append((each, text, left, row))
+        entries.append((one, text, left, row))
         left += size + _GAP
     return entries
 
 
 def key_height(entries: Sequence[Entry]) -> float:
-    """Return the height of a key in inches."""
+    """Return the height of a legend in inches."""
     return _KEY_ROW * (entries[-1][-1] + 1) if entries else 0.0
 
 
 def draw_key(figure: Figure, entries: Sequence[Entry], *, left: float, top: float) -> None:
-    """Draw a key whose upper left corner lies at `left`, `top`, in inches."""
+    """Draw a legend with its upper left corner at `left`, `top`, in inches."""
     inches = figure.dpi_scale_trans
     for series, text, offset, row in entries:
         y, start = top - (row + 0.5) * _KEY_ROW, left + offset
@@ -137,8 +137,8 @@ def draw_key(figure: Figure, entries: Sequence[Entry], *, left: float, top: floa
 
 
 def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
-    """Return matplotlib's settings for a style's markers, without a line."""
-    # Small ones stand close to each other: a rim of paper would cut their line.
+    """Return matplotlib options for the markers of a style, without a line."""
+    # Small markers are close together: a white rim would interrupt their line.
     is_line = style.marker == "x" or style.is_hollow or size < _RIMMED
     return {
         "marker": style.marker, "linestyle": "",
@@ -150,16 +150,16 @@ def marker_look(style: SeriesStyle, *, size: float) -> dict[str, Any]:
 
 
 def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: float) -> None:
-    """Write each line's name at its end, apart from each other, in the line's own colour.
+    """Label each line at its end, in its colour, without overlaps.
 
-    `ends` has value, text and colour; `height` is that of the axes in inches.
+    `ends` has value, text and colour; `height` is the height of the axes in inches.
     """
     low, high = axes.get_ylim()
     scale = height * POINTS_PER_INCH / (high - low)
     ends = sorted(ends)
-    wanted = [(value - low) * scale for value, _, _ in ends]
+    ideal = [(value - low) * scale for value, _, _ in ends]
     sizes = [(1 + text.count("\n")) * FONT_SIZE * 1.22 for _, text, _ in ends]
-    for (_, text, color), place in zip(ends, spread(wanted, sizes), strict=True):
+    for (_, text, color), place in zip(ends, spread(ideal, sizes), strict=True):
         axes.annotate(
             text, (1, 0), xycoords="axes fraction", xytext=(7, place),
             textcoords="offset points", va="center", fontsize=FONT_SIZE, color=color,
@@ -167,15 +167,15 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: fl
         )  # fmt: skip
 
 
-def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Move labels apart as little as needed: merge those that touch and centre each group.
+def spread(ideal: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Return positions of labels without overlaps: overlapping labels form centred groups.
 
     Args:
-        wanted: Where each label's middle should be, in ascending order.
-        sizes: How much room each one takes.
+        ideal: Ideal centre of each label, in ascending order.
+        sizes: Height of each label.
     """
     groups: list[tuple[float, float, list[int]]] = []  # middle, size, labels
-    for index, (place, size) in enumerate(zip(wanted, sizes, strict=True)):
+    for index, (place, size) in enumerate(zip(ideal, sizes, strict=True)):
         middle, total, members = place, size, [index]
         while groups and groups[-1][0] + groups[-1][1] / 2 > middle - total / 2:
             below, below_total, below_members = groups.pop()
@@ -184,7 +184,7 @@ def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
             middle = (below * len(below_members) + middle * (weight - len(below_members))) / weight
             total += below_total
         groups.append((middle, total, members))
-    places = [0.0] * len(wanted)
+    places = [0.0] * len(ideal)
     for middle, total, members in groups:
         edge = middle - total / 2
         for member in members:

@@ -1,7 +1,7 @@
-"""Losses: of all training by tokens, and of continued training by steps.
+"""Figures of losses: of all training by tokens, and of continued training by steps.
 
-Training losses are means over neighbouring steps, since single batches are noisy; held-out losses
-are as they were measured.
+Training losses are means over neighbouring steps, because single batches are noisy; held-out losses
+are not smoothed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from biphasic.analysis.text import OBJECTIVES, amount, flat, objective_name, rou
 LOSS_FIGURE = "continued-losses"
 LOSS_TITLE = "Losses of continued training"
 _MAX_POINTS = 120
-"""Of the longest line in a panel: as many as print can show."""
+"""Maximum number of points of a line."""
 Kind = Literal["Held-out", "Training"]
 Curves = Mapping[Kind, Mapping[str, Curve]]
-"""Of an arm, by kind and objective."""
+"""Curves of an arm, by kind and objective."""
 
 
 def study_losses(records: StudyRecords) -> Chart | Skipped:
-    """Draw held-out losses and training losses by tokens; the untrained encoder is a level."""
+    """Draw held-out and training losses by tokens, with the untrained encoder as a level."""
     name, title = "loss", "Losses of training"
     curves: dict[str, Curves] = {
         arm.name: {"Held-out": arm.heldout, "Training": arm.training}
@@ -38,26 +38,25 @@ def study_losses(records: StudyRecords) -> Chart | Skipped:
     floor = next((arm.final_heldout for arm in records.arms if arm.is_untrained), {})
     panels = _panels(records.arms, curves, arm_styles(records.arms), place="tokens", floor=floor)
     if not panels:
-        return Skipped(name, title, "no arm has been trained")
+        return Skipped(name, title, "no arm is trained yet")
     ticks = ((float(tick), amount(tick)) for tick in round_ticks(0, _end(panels), most=4))
     axis = Axis("training tokens", "linear", tuple(ticks))
     return Chart(name, title, "", axis, panels)
 
 
 def continued_losses(records: StudyRecords) -> Chart | Skipped:
-    """Draw losses from the first step after a finished model on (the paper's Figure 12)."""
+    """Draw losses of continued training (the paper's Figure 12)."""
     name, title = LOSS_FIGURE, LOSS_TITLE
     arms = [arm for arm in records.arms if arm.record.continued_steps and arm.record.is_final]
     if not arms:
-        return Skipped(name, title, "no model was trained on after its end")
+        return Skipped(name, title, "no finished model was continued")
     curves = {arm.name: _since_finished(arm) for arm in arms}
     styles = distinct_styles([arm.name for arm in arms])
     panels = _panels(arms, curves, styles, place="steps", floor={})
     if not panels:
         return Skipped(name, title, "no losses were logged in continued training")
     caption = (
-        f"{title}, counted from the finished model that it began with. Training losses are means "
-        "over neighbouring steps."
+        f"{title}; step 0 is the finished model. Training losses are means over neighbouring steps."
     )
     end = _end(panels)
     axis = Axis("steps of continued training", "linear", ticks_at((0.0, end / 2, end), steps_text))
@@ -65,7 +64,7 @@ def continued_losses(records: StudyRecords) -> Chart | Skipped:
 
 
 def _since_finished(arm: ArmData) -> Curves:
-    """Return the losses of the objectives that an arm went on with, steps counted from there."""
+    """Return the losses of an arm's continued training, with steps counted from its start."""
     first = arm.record.steps - arm.record.continued_steps
     training = {name: _since(curve, first + 1, first) for name, curve in arm.training.items()}
     training = {name: curve for name, curve in training.items() if len(curve.steps)}
@@ -87,13 +86,13 @@ def _panels(
     place: Literal["steps", "tokens"],
     floor: Mapping[str, float],
 ) -> tuple[Panel, ...]:
-    """Return a panel for each kind of loss and objective; those without data are absent."""
+    """Return a panel for each kind of loss and objective with data."""
     kinds: tuple[tuple[Kind, str], ...] = (
         ("Held-out", "Held-out {} loss"), ("Training", "Training loss during {}"),
     )  # fmt: skip
     panels = []
     for kind, title in kinds:
-        objectives = {name for found in curves.values() for name in found[kind]}
+        objectives = {name for of_arm in curves.values() for name in of_arm[kind]}
         for objective in dict.fromkeys((*OBJECTIVES, *sorted(objectives))):
             drawn = [
                 (arm, curve)
@@ -120,12 +119,12 @@ def _panels(
 def _lines(
     arm: ArmData, curve: Curve, style: SeriesStyle, *, kind: Kind, place: str, size: int
 ) -> Iterator[Series]:
-    """Yield a curve with a point for each `size` of its own; with a gap between phases."""
+    """Yield a curve with one point for every `size` of its points, and a gap between phases."""
     for phase in np.unique(curve.phases):
         chosen = curve.phases == phase
         num_parts = max(int(chosen.sum()) // size, 1)
-        parts = [np.array_split(found[chosen], num_parts)
-                 for found in (getattr(curve, place), curve.losses)]  # fmt: skip
+        parts = [np.array_split(values[chosen], num_parts)
+                 for values in (getattr(curve, place), curve.losses)]  # fmt: skip
         points = tuple(
             Point(float(np.mean(x)), float(np.mean(losses)), model=arm.name)
             if kind == "Training"
@@ -137,18 +136,18 @@ def _lines(
 
 
 def _end(panels: Sequence[Panel]) -> float:
-    return max(point.x for panel in panels for each in panel.series for point in each.points)
+    return max(point.x for panel in panels for series in panel.series for point in series.points)
 
 
 def _top(panel: Panel) -> float:
-    """Choose a height so that the losses below the start fill the panel.
+    """Return an upper limit at which the losses below the start fill the panel.
 
-    A causal model asked for masked tokens can end far above where it began; its line then leaves
-    at the top, and its label says where it is.
+    The MLM loss of a causal model can end far above its start. Its line is then cut off, and its
+    label has the last value.
     """
     level = [] if panel.floor is None else [panel.floor]
-    starts = {each.points[0].model: each.points[0].mean for each in reversed(panel.series)}
-    ends = {each.points[0].model: each.points[-1].mean for each in panel.series}
+    starts = {line.points[0].model: line.points[0].mean for line in reversed(panel.series)}
+    ends = {line.points[0].model: line.points[-1].mean for line in panel.series}
     middle = sorted([*ends.values(), *level])[(len(ends) + len(level)) // 2]
     reasonable = max(level or starts.values())
     return min(max(*starts.values(), *ends.values(), *level), max(reasonable, middle) * 1.02)

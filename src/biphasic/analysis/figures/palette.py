@@ -1,8 +1,8 @@
-"""Colours and styles that tell series apart, on light and dark ground, also for the colour-blind.
+"""Colours and styles of series, for light and dark themes and for colour-blind readers.
 
-Figures are drawn in the light colours. In a page every colour becomes a CSS variable that has a
-value of its own on dark ground. No two series share colour, marker and line style together, and
-ordered colours differ in lightness, so that figures survive grey printers and colour-blind eyes.
+Figures are drawn in the light colours. In a page every colour becomes a CSS variable with another
+value in the dark theme. No two series have the same colour, marker and line style, and ordered
+colours differ in lightness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRID = "#dde3ea"
 PAPER = "#ffffff"
 FLOOR = "#667280"
 
-# Variable, on light ground, on dark ground. Each has a contrast of at least 3 with its ground.
+# Variable, light colour, dark colour. Each has a contrast of at least 3 to its background.
 _SERIES = (
     ("series-1", "#0b62a8", "#62b0f0"),
     ("series-2", "#c94a07", "#ff9350"),
@@ -34,7 +34,7 @@ _SERIES = (
     ("series-6", "#5646b8", "#a99cff"),
     ("series-7", "#9c1f2e", "#ff8791"),
 )
-# For ordered factors: darker and darker on light ground, lighter and lighter on dark ground.
+# For ordered factors: ever darker in the light theme, ever lighter in the dark theme.
 _RAMP = (
     ("ramp-1", "#d1700a", "#7c6bd6"),
     ("ramp-2", "#c8500f", "#b57be0"),
@@ -70,12 +70,12 @@ class SeriesStyle:
 
     @property
     def variable(self) -> str:
-        """The colour's name in a page."""
+        """The CSS variable of the colour."""
         return _NAMES[self.color]
 
 
 def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
-    """Give every arm a style, in the study's order; the untrained encoder is grey."""
+    """Return a style for each arm, in the study's order; the untrained encoder is grey."""
     trained = [arm.name for arm in arms if not arm.is_untrained]
     styles = {arm.name: SeriesStyle(FLOOR, "o", ":") for arm in arms if arm.is_untrained}
     for index, name in enumerate(trained):
@@ -85,7 +85,7 @@ def arm_styles(arms: Sequence[ArmData]) -> dict[str, SeriesStyle]:
 
 
 def objective_styles(objectives: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Give every family of objectives a style; MLM, CLM and CLM then MLM look alike everywhere."""
+    """Return a style for each family of objectives; known families have fixed styles."""
     styles = {}
     others = sorted(set(objectives) - {*_KNOWN, "none"})
     for index, objective in enumerate((*_KNOWN, *others)):
@@ -95,12 +95,12 @@ def objective_styles(objectives: Iterable[str]) -> dict[str, SeriesStyle]:
 
 
 def distinct_styles(keys: Sequence[Key]) -> dict[Key, SeriesStyle]:
-    """Give every key, in order, a style of its own, without meaning."""
+    """Return a distinct style for each key, in order."""
     return {key: _style(index) for index, key in enumerate(keys)}
 
 
 def ordered_styles(keys: Sequence[Key]) -> dict[Key, SeriesStyle]:
-    """Give keys, in ascending order, colours from light to dark."""
+    """Return colours from light to dark for keys in ascending order."""
     styles = {}
     for index, key in enumerate(keys):
         place = (len(RAMP) - 1) / 2 if len(keys) == 1 else index * (len(RAMP) - 1) / (len(keys) - 1)
@@ -117,7 +117,7 @@ def hollow(style: SeriesStyle) -> SeriesStyle:
 
 
 def reference_style(style: SeriesStyle) -> SeriesStyle:
-    """Return the style of the same series of another table: grey, with the marker kept."""
+    """Return the style of the same series in a reference table: grey, with the same marker."""
     return dataclasses.replace(style, color=FLOOR, line=":", is_hollow=True)
 
 

@@ -1,6 +1,6 @@
-"""Scores as training goes on: by step, by what it cost, and in continued training.
+"""Figures of scores by training step, by training FLOPs, and in continued training.
 
-Each function takes a table and the datasets that get a panel. Numbers of figures are the paper's.
+Each function takes a table and the datasets with a panel. Figure numbers are the paper's.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ from biphasic.analysis.scores.table import ModelInfo, Scores
 from biphasic.analysis.text import superscript
 
 _WIDE = 8
-"""Steps that differ by more than this factor are drawn on a logarithmic axis."""
+"""Axes with a larger ratio of values are logarithmic."""
 Path = tuple[str, str, float | None, int]
 Begun = tuple[str, str]
-"""Size, and what continued training began with."""
+"""Size and starting model of continued training."""
 
 
 def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Follow models through pretraining (Figure 4).
+    """Draw scores during pretraining (Figure 4).
 
-    States on the way have not gone through the decay of the learning rate; the finished model,
-    which has, is an outlined marker that no line reaches.
+    Intermediate states precede the decay of the learning rate. The finished model has an outlined
+    marker that is not connected.
     """
     name, title = "step", "Scores by pretraining step"
-    on_the_way = {
-        path: _each_once(found)
-        for path, found in grouped(
+    intermediate = {
+        path: _distinct(models)
+        for path, models in grouped(
             (m for m in scores.models if not m.is_final and m.objective != "none"), _path
         ).items()
     }
-    paths = {path: found for path, found in on_the_way.items() if _num_steps(found) > 1}
+    paths = {path: models for path, models in intermediate.items() if _num_steps(models) > 1}
     if not paths:
-        return Skipped(name, title, "needs a model scored at two steps or more on its way")
+        return Skipped(name, title, "needs a model scored at two intermediate steps or more")
     labels, styles = _path_labels([*paths]), _path_styles([*paths])
     lines = [
-        (labels[path], styles[path], [(float(model.total_steps), model) for model in found])
-        for path, found in paths.items()
+        (labels[path], styles[path], [(float(model.total_steps), model) for model in models])
+        for path, models in paths.items()
     ]
     ends = [
         (f"{labels[path]}, finished", hollow(styles[path]), [(float(end.total_steps), end)])
-        for path, found in paths.items()
-        if (end := _end_of(path, found, scores)) is not None
+        for path, models in paths.items()
+        if (end := _end_of(path, models, scores)) is not None
     ]
-    places = [x for _, _, found in (*lines, *ends) for x, _ in found]
+    places = [x for _, _, models in (*lines, *ends) for x, _ in models]
     caption = (
-        f"{title}. States on the way are scored as they are, before the learning rate decays"
+        f"{title}. Intermediate states are scored before the learning rate decays"
         f"{'; outlined: finished models' if ends else ''}. "
     )
     is_log = min(places) > 0 and max(places) > _WIDE * min(places)
@@ -80,13 +80,13 @@ def scores_by_step(scores: Scores, datasets: Datasets = None) -> Chart | Skipped
 
 
 def _path(model: ModelInfo) -> Path:
-    """Return what tells one way through training from another."""
+    """Return the settings that distinguish one training path from another."""
     first_steps = model.clm_steps if model.clm_steps and model.mlm_steps else 0
     return model.size, model.objective, model.mask_rate, first_steps
 
 
-def _each_once(models: Iterable[ModelInfo]) -> list[ModelInfo]:
-    """Drop states that several arms share, but for the first."""
+def _distinct(models: Iterable[ModelInfo]) -> list[ModelInfo]:
+    """Return models without repeated states, keeping the first of each."""
     return [*{model.identity or model.name: model for model in reversed([*models])}.values()][::-1]
 
 
@@ -94,15 +94,15 @@ def _num_steps(models: Iterable[ModelInfo]) -> int:
     return len({model.total_steps for model in models})
 
 
-def _end_of(path: Path, found: Sequence[ModelInfo], scores: Scores) -> ModelInfo | None:
-    """Return the finished model that a way leads to: the nearest one after its last state."""
-    last = max(model.total_steps for model in found)
+def _end_of(path: Path, models: Sequence[ModelInfo], scores: Scores) -> ModelInfo | None:
+    """Return the finished model of a path: the first one after its last intermediate state."""
+    last = max(model.total_steps for model in models)
     ends = [m for m in finished(scores) if _path(m) == path and m.total_steps > last]
     return min(ends, key=lambda model: model.total_steps, default=None)
 
 
 def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
-    """Name ways by what differs between them."""
+    """Return labels with the settings that differ between paths."""
     has_sizes = len({size for size, *_ in paths}) > 1
     has_rates = len({rate for _, _, rate, _ in paths if rate is not None}) > 1
     labels = {}
@@ -118,7 +118,7 @@ def _path_labels(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
-    """Give objectives their usual styles where that is enough to tell ways apart."""
+    """Return the styles of objectives if they distinguish the paths, else distinct styles."""
     by_objective = objective_styles(objective for _, objective, _, _ in paths)
     if len({objective for _, objective, _, _ in paths}) == len(paths):
         return {path: by_objective[path[1]] for path in paths}
@@ -126,7 +126,7 @@ def _path_styles(paths: Sequence[Path]) -> dict[Path, SeriesStyle]:
 
 
 def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare finished models by what their pretraining cost (Figure 10)."""
+    """Compare finished models by training FLOPs (Figure 10)."""
     name, title = "flops", "Scores by training FLOPs"
     trained = finished(scores)
     rate = reference_rate(trained)
@@ -138,10 +138,9 @@ def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skippe
     order = sizes(models)
     which = f"Sizes: {', '.join(order)}. " if len(order) > 1 else ""
     caption = (
-        f"{title}. {which}"
-        f"{masking_note(rate)}FLOPs of pretraining alone, as the ledger of each run counts them. "
+        f"{title}. {which}{masking_note(rate)}FLOPs of pretraining, from the ledger of each run. "
     )
-    places = [x for _, _, found in lines for x, _ in found]
+    places = [x for _, _, placed in lines for x, _ in placed]
     is_log = max(places) > _WIDE * min(places)
     ticks = _power_ticks(places, is_log=is_log)
     axis = Axis("training FLOPs", "log" if is_log else "linear", ticks)
@@ -149,17 +148,17 @@ def scores_by_flops(scores: Scores, datasets: Datasets = None) -> Chart | Skippe
 
 
 def _cost_lines(models: Sequence[ModelInfo]) -> Lines:
-    """Return a series per objective, or per objective and size where one size has two budgets."""
+    """Return a series per objective, or per objective and size if a size has several budgets."""
     by_size = grouped(models, lambda model: (*recipe(model), model.size))
     order = sizes(models)
     is_split = len(order) > 1 and any(len({m.flops for m in g}) > 1 for g in by_size.values())
     recipes = grouped(models, recipe)
     looks = recipe_looks(recipes)
     lines = []
-    for key, found in recipes.items():
+    for key, of_recipe in recipes.items():
         label, style = looks[key]
         for index, size in enumerate(order if is_split else [""]):
-            members = [model for model in found if not is_split or model.size == size]
+            members = [model for model in of_recipe if not is_split or model.size == size]
             look = replace(style, line=LINES[index % len(LINES)]) if is_split else style
             name = f"{label}, {size}" if is_split else label
             lines.append((name, look, [(model.flops or 0.0, model) for model in members]))
@@ -182,14 +181,14 @@ def _power_text(number: float) -> str:
 
 
 def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Compare starting models before and after equally much more MLM (Figure 8)."""
+    """Compare starting models before and after the same number of further steps (Figure 8)."""
     name, title = "continued-budget", "Continued pretraining: before and after"
     ways = _ways(scores)
     shared = _longest_shared(ways)
     if shared is None:
-        reason = "needs two starting models that were trained on for equally many steps"
-        return Skipped(name, title, reason if ways else "no model was trained on after its end")
-    begun = [key for key, found in ways.items() if shared in _lengths(found)]
+        reason = "needs two starting models that were continued for the same number of steps"
+        return Skipped(name, title, reason if ways else "no finished model was continued")
+    begun = [key for key, models in ways.items() if shared in _lengths(models)]
     labels = _start_labels(begun, scores)
     after = ordered_styles(["before", "after"])["after"]
     places = [(float(index), model) for index, key in enumerate(begun) for model in ways[key]]
@@ -201,7 +200,7 @@ def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart 
             [(x, model) for x, model in places if model.continued_steps == shared],
         ),
     ]
-    caption = f"{title} {shared:,} more steps, by what they began with. "
+    caption = f"{title} {shared:,} more steps, by starting model. "
     ticks = tuple((float(index), labels[key]) for index, key in enumerate(begun))
     axis = Axis("began with", "category", ticks)
     return score_chart(
@@ -210,41 +209,39 @@ def continued_at_one_budget(scores: Scores, datasets: Datasets = None) -> Chart 
 
 
 def continued_by_budget(scores: Scores, datasets: Datasets = None) -> Chart | Skipped:
-    """Follow starting models through continued pretraining (Figure 9)."""
+    """Draw scores by the length of continued pretraining (Figure 9)."""
     name, title = "continued-steps", "Continued pretraining by its length"
-    ways = {key: found for key, found in _ways(scores).items() if len(_lengths(found)) > 1}
+    ways = {key: models for key, models in _ways(scores).items() if len(_lengths(models)) > 1}
     if not ways:
-        reason = "needs a model that was trained on for two different numbers of steps"
+        reason = "needs a model that was continued for two different numbers of steps"
         return Skipped(name, title, reason)
     labels, styles = _start_labels([*ways], scores), _start_styles([*ways])
     lines = [
         (
             f"began with {labels[key]}",
             styles[key],
-            [(float(model.continued_steps), model) for model in found],
+            [(float(model.continued_steps), model) for model in models],
         )
-        for key, found in ways.items()
+        for key, models in ways.items()
     ]
-    places = [x for _, _, found in lines for x, _ in found]
-    caption = (
-        f"{title}; 0 is the finished model that it began with. Each length has its own decay. "
-    )
+    places = [x for _, _, placed in lines for x, _ in placed]
+    caption = f"{title}; 0 is the starting model. Each length has its own decay. "
     axis = Axis("steps of continued training", "linear", ticks_at(places, steps_text))
     return score_chart(name, title, scores, lines, datasets, axis=axis, caption=caption)
 
 
 def _ways(scores: Scores) -> dict[Begun, list[ModelInfo]]:
-    """Return the models of each starting point, the starting model first."""
+    """Return the continued models of each starting model, which comes first."""
     continued = [model for model in scores.models if model.continued_steps and model.is_final]
     ways = grouped(continued, lambda model: (model.size, model.start or ""))
     order = sizes(model for model in scores.models)
     ways = dict(sorted(ways.items(), key=lambda way: order.index(way[0][0])))
-    return {key: [*_starting_models(found, scores), *found] for key, found in ways.items()}
+    return {key: [*_starting_models(models, scores), *models] for key, models in ways.items()}
 
 
-def _starting_models(found: Sequence[ModelInfo], scores: Scores) -> list[ModelInfo]:
-    """Return the finished model that continued ones began with, where the table has it."""
-    example = found[0]
+def _starting_models(models: Sequence[ModelInfo], scores: Scores) -> list[ModelInfo]:
+    """Return the starting model of continued ones, if the table has it."""
+    example = models[0]
     steps = example.total_steps - example.continued_steps
     for model in scores.models:
         if model.continued_steps or not model.is_final or model.size != example.size:
@@ -258,12 +255,12 @@ def _starting_models(found: Sequence[ModelInfo], scores: Scores) -> list[ModelIn
     return []
 
 
-def _lengths(found: Sequence[ModelInfo]) -> set[int]:
-    return {model.continued_steps for model in found if model.continued_steps}
+def _lengths(models: Sequence[ModelInfo]) -> set[int]:
+    return {model.continued_steps for model in models if model.continued_steps}
 
 
 def _longest_shared(ways: Mapping[Begun, Sequence[ModelInfo]]) -> int | None:
-    lengths = [length for found in ways.values() for length in _lengths(found)]
+    lengths = [length for models in ways.values() for length in _lengths(models)]
     shared = {length for length in lengths if lengths.count(length) > 1}
     return max(shared, default=None)
 

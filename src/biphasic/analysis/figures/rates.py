@@ -1,4 +1,4 @@
-"""How much scores depend on the learning rate of fine-tuning."""
+"""Figures of scores by the learning rate of fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from biphasic.records import Convention
 RATE_FIGURE = "learning-rate"
 RATE_TITLE = "Scores by learning rate of fine-tuning"
 _MOST_ARMS = 7
-"""More lines than this cannot be told apart one by one."""
+"""Maximum number of arms with distinct styles."""
 Looks = Mapping[str, tuple[str, SeriesStyle]]
-"""Label and style of each arm that is drawn."""
+"""Label and style of each arm."""
 Ends = Callable[[Sequence[float]], tuple[float | None, float | None]]
-"""From the scores of one rate to the ends of its bar."""
+"""A function from the scores at one rate to the ends of an interval."""
 
 
 def scores_by_learning_rate(
     records: StudyRecords, *, convention: Convention | None = None
 ) -> Chart | Skipped:
-    """Draw mean test scores at each learning rate, without any selection (the paper's Figure 5).
+    """Draw mean test scores at each learning rate, without selection (the paper's Figure 5).
 
-    Up to seven arms are told apart one by one; of more, lines tell the objective alone and have no
-    intervals, which could not be read.
+    Up to seven arms have distinct styles and intervals. With more arms, styles show only the
+    objective, and intervals are omitted.
 
     Args:
-        records: A study's.
-        convention: Of the intervals; replaces the study's own.
+        records: Records of a study.
+        convention: Convention of intervals; defaults to the study's.
     """
     arms = [arm for arm in records.arms if not arm.is_untrained and arm.record.is_final]
     convention = convention or records.study.convention
 
     def interval(scores: Sequence[float]) -> tuple[float | None, float | None]:
-        found = estimate(scores, convention=convention)
-        if found is None or found.half_width is None:
+        score = estimate(scores, convention=convention)
+        if score is None or score.half_width is None:
             return None, None
-        return found.low, found.high
+        return score.low, score.high
 
     if len(arms) > _MOST_ARMS:
         what = f"mean over seeds; each line is one of {len(arms)} arms"
@@ -99,7 +99,7 @@ def _chart(records: StudyRecords, looks: Looks, ends: Ends) -> Chart | Skipped:
             )
     if not panels:
         return Skipped(name, title, "no fine-tuning of a trained model has finished")
-    places = [point.x for panel in panels for each in panel.series for point in each.points]
+    places = [point.x for panel in panels for line in panel.series for point in line.points]
     return Chart(
         name, title, "", Axis("learning rate", "log", ticks_at(places, rate)), tuple(panels)
     )
@@ -118,9 +118,9 @@ def _points(outcomes: Sequence[Outcome], metric: str, ends: Ends) -> tuple[Point
 
 
 def _diverged(records: StudyRecords) -> str:
-    """Say which rates have runs without a score, as means leave those out."""
+    """Return a sentence about diverged runs, which means exclude."""
     lost = Counter(o.run.learning_rate for o in records.outcomes if o.status == "diverged")
     if not lost:
         return ""
     parts = [f"{count(number, 'run')} at {rate(value)}" for value, number in sorted(lost.items())]
-    return f"Diverged, and in no mean: {listing(parts)}."
+    return f"Diverged runs, excluded from means: {listing(parts)}."

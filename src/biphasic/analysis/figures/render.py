@@ -1,4 +1,4 @@
-"""Figures to bytes: the same records give the same bytes, without dates or outside settings."""
+"""Reproducible rendering of figures: the same records give the same bytes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _OPENING = re.compile(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 
 @contextmanager
 def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
-    """Draw with our settings whatever a matplotlibrc says, and without warnings on rare scripts.
+    """Draw with fixed settings, ignoring any matplotlibrc, and without warnings on missing glyphs.
 
     Args:
-        salt: Makes ids in an SVG unique to a figure, and the same every time.
-        fonttype: `path` draws the text of an SVG, so that it needs no font; `none` keeps text.
+        salt: Salt of the ids in an SVG, to make them reproducible and unique to a figure.
+        fonttype: `path` draws the text of an SVG as outlines, without a font; `none` keeps text.
     """
     with warnings.catch_warnings(), mpl.rc_context():
         mpl.rcdefaults()
@@ -39,11 +39,11 @@ def drawing(*, salt: str, fonttype: str = "path") -> Iterator[None]:
             {
                 "svg.hashsalt": f"biphasic-{salt}",
                 "svg.fonttype": fonttype,
-                "pdf.fonttype": 42,  # TrueType, which publishers accept, text stays text
-                "text.parse_math": False,  # a dollar in a name is a dollar
+                "pdf.fonttype": 42,  # TrueType, as publishers require
+                "text.parse_math": False,  # names may contain dollar signs
             }
         )
-        # A label may use a script that the built-in font lacks: boxes are better than no figure.
+        # The built-in font may lack the script of a label; it is drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         yield
@@ -61,7 +61,7 @@ def to_svg(figure: Figure, *, name: str, fonttype: str = "path") -> str:
 
 
 def to_pdf(figure: Figure) -> bytes:
-    """Render a figure as PDF with its fonts inside, for print."""
+    """Render a figure as PDF with embedded fonts."""
     metadata = {"CreationDate": None, "Creator": None, "Producer": None}
     return _saved(figure, "pdf", metadata=metadata)
 
@@ -76,12 +76,12 @@ def _saved(
 
 
 def page_svg(figure: Figure, *, name: str, alt: str) -> str:
-    """Render a figure as an SVG element for a page: text stays text, colours follow the page.
+    """Render a figure as an SVG element for a page, with text as text and the page's colours.
 
     Args:
-        figure: Drawn in the palette's light colours; each becomes the page's variable.
-        name: Begins all its ids, so that they are unique on a page.
-        alt: What it says to those who cannot see it.
+        figure: Figure in the palette's light colours, which become CSS variables.
+        name: Prefix of its ids, unique on a page.
+        alt: Alternative text.
     """
     figure.set_facecolor("none")
     svg = to_svg(figure, name=name, fonttype="none")

@@ -1,7 +1,7 @@
-"""A strip per arm with its mean, interval and seeds, its places in percent of the strip's width.
+"""Strips: one row per arm with mean, interval and seeds; positions in percent of the width.
 
-In the report rows are HTML, so that names and numbers are text at any width, and only marks are
-drawn; the figure beside it shows the same strips.
+The report has them as HTML rows with drawn marks, because text then fits any width. The figure
+shows the same strips.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from biphasic.analysis.text import metric_name, points_cell, round_ticks, wrap
 _MOST_TICKS = 4
 _ROOM = 0.06
 _LEAST_ROOM = 0.3
-"""Percent points on either side, where all scores are alike."""
+"""Minimum margin on either side, in percent points."""
 _MARKS = {
     "o": "M5 0A5 5 0 1 1-5 0A5 5 0 1 1 5 0Z",
     "s": "M-4.4-4.4H4.4V4.4H-4.4Z",
@@ -38,21 +38,21 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """A range of scores, with the places of its labelled lines."""
+    """A range of scores, with its ticks."""
 
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
-    """Place in percent of the width, and label."""
+    """Position in percent of the width, and label."""
 
     def place(self, score: float) -> float:
-        """Return where a score stands, in percent of the width."""
+        """Return the position of a score, in percent of the width."""
         return round(100 * (score - self.low) / (self.high - self.low), 2)
 
 
 @dataclass(frozen=True)
 class Strip:
-    """What is drawn for one arm; all places in percent of the width."""
+    """The marks of one arm; all positions in percent of the width."""
 
     variable: str
     mark: str
@@ -61,13 +61,13 @@ class Strip:
     interval: tuple[float, float] | None
     seeds: tuple[float, ...]
     reference: float | None
-    """Where the paper's value stands."""
+    """Position of the paper's value."""
 
 
 def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Scale | None:
-    """Choose a range in which all scores have room; None without any."""
+    """Return a scale for all scores; None without any."""
     estimates = [score.estimate for score in scores if score.estimate]
-    ends = [end for found in (*estimates, *references) for end in (found.low, found.high)]
+    ends = [end for value in (*estimates, *references) for end in (value.low, value.high)]
     ends += [value for score in scores for value in (score.by_seed or {}).values()]
     if not ends:
         return None
@@ -79,17 +79,17 @@ def axis(scores: Sequence[Score], references: Sequence[Estimate]) -> Scale | Non
 
 
 def strip(score: Score, style: SeriesStyle, on: Scale, reference: Estimate | None) -> Strip | None:
-    """Place an arm's score on an axis; None where it has none."""
+    """Return the marks of an arm's score on a scale; None without a score."""
     if score.estimate is None:
         return None
-    found = score.estimate
+    estimate = score.estimate
     interval = None
-    if found.half_width is not None:
-        interval = on.place(found.low), on.place(found.high)
+    if estimate.half_width is not None:
+        interval = on.place(estimate.low), on.place(estimate.high)
     return Strip(
         variable=style.variable,
         mark=_MARKS[style.marker],
-        mean=on.place(found.mean),
+        mean=on.place(estimate.mean),
         interval=interval,
         seeds=tuple(on.place(value) for value in (score.by_seed or {}).values()),
         reference=None if reference is None else on.place(reference.mean),
@@ -103,12 +103,12 @@ _LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.02, 1.26, 0.5, 0.2, 0.36
 def draw_strips(
     scores: Scores, styles: Mapping[str, SeriesStyle], titles: Mapping[str, str]
 ) -> Figure:
-    """Draw the strips of every dataset, without averages, two datasets side by side.
+    """Draw the strips of every dataset except averages, in two columns.
 
     Args:
         scores: A table.
-        styles: Of its models.
-        titles: What people call its datasets.
+        styles: Styles of its models.
+        titles: Titles of its datasets.
     """
     datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
     field = _ROW * max(len(scores.models), 1)
@@ -144,10 +144,10 @@ def _draw_rows(
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     best = max((row.estimate.mean for row in rows if row.estimate), default=None)
     for y, (model, score) in enumerate(zip(scores.models, rows, strict=True)):
-        found, style = score.estimate, styles[model.name]
-        is_best = found is not None and found.mean == best
+        estimate, style = score.estimate, styles[model.name]
+        is_best = estimate is not None and estimate.mean == best
         axes.annotate(
-            "no score" if found is None else points_cell(found), (1, y), xytext=(8, 0),
+            "no score" if estimate is None else points_cell(estimate), (1, y), xytext=(8, 0),
             xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
             fontsize=FONT_SIZE, color=INK if is_best else MUTED,
             fontweight="bold" if is_best else "normal", annotation_clip=False,

@@ -1,4 +1,4 @@
-"""The curves of a tuning: loss against peak rate, as a figure and as rows."""
+"""Figure and CSV of a tuning: loss by peak rate."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAME = "tune-curve"
 _COLUMNS = ("name", "measure", "peak", "loss", "is_chosen", "lost", "state")
 _LAYOUT = FigureLayout(num_columns=2, panel_width=3.6, panel_height=2.4)
 _TALLEST_NATS = 1.0
-"""Losses further above the lowest are drawn at that height: how bad they are says nothing."""
+"""Losses further above the lowest are drawn at this height."""
 
 
 def curve_csv(record: TuneRecord) -> str:
-    """Write a tuning as rows, one for each trial; floats read back exactly."""
+    """Return the trials of a tuning as CSV; floats round-trip exactly."""
     rows = (
         (
             curve.name,
@@ -39,7 +39,7 @@ def curve_csv(record: TuneRecord) -> str:
 
 
 def draw_curves(record: TuneRecord) -> dict[str, bytes]:
-    """Draw a tuning; return the content of a file by its ending."""
+    """Draw a tuning; return the content of each file by its suffix."""
     figure = draw_chart(_chart(record), _LAYOUT)
     return {"png": to_png(figure), "svg": to_svg(figure, name=_NAME).encode()}
 
@@ -50,7 +50,7 @@ def _chart(record: TuneRecord) -> Chart:
     for measure in dict.fromkeys(curve.measure for curve in record.curves):
         curves = [curve for curve in record.curves if curve.measure == measure]
         top = _top(curves)
-        series = (each for c in curves for each in _series(c, styles[c.name], top))
+        series = (line for c in curves for line in _series(c, styles[c.name], top))
         panels.append(Panel(measure, f"Held-out {measure}", "nats per token", tuple(series)))
     peaks = [trial.peak for curve in record.curves for trial in curve.trials]
     axis = Axis("peak rate", "log", ticks_at(peaks, lambda peak: f"{peak:.3g}"))
@@ -64,7 +64,7 @@ def _top(curves: Sequence[CurveRecord]) -> float:
 
 
 def _series(curve: CurveRecord, style: SeriesStyle, top: float) -> Iterator[Series]:
-    """Yield a curve, and what was lost on the upper edge."""
+    """Yield a curve, and its diverged trials at the upper edge."""
     label = f"{curve.name}: {'none' if curve.choice is None else f'{curve.choice:.3g}'}"
     finished = [
         Point(
@@ -76,6 +76,6 @@ def _series(curve: CurveRecord, style: SeriesStyle, top: float) -> Iterator[Seri
         for trial in curve.trials
         if trial.loss is not None
     ]
-    lost = [Point(t.peak, math.inf, note="lost") for t in curve.trials if t.loss is None]
+    lost = [Point(t.peak, math.inf, note="diverged") for t in curve.trials if t.loss is None]
     yield Series(label, style, tuple(finished))
     yield Series(label, replace(style, marker="x"), tuple(lost), is_connected=False)

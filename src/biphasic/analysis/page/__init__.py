@@ -1,1 +1,1 @@
-"""The content of a report's page: from records to the rows of its templates."""
+"""The report page: its content and templates."""

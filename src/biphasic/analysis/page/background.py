@@ -15,7 +15,7 @@ _KINDS = {
     "missing": "Missing",
     "diverged": "Diverged",
     "damaged": "Damaged",
-    "mixed": "Not alike",
+    "mixed": "Inconsistent",
 }
 _MOST_PROBLEMS = 100
 """Maximum problems of each kind on the page; `problems.csv` has all."""
@@ -41,15 +41,15 @@ def facts(records: StudyRecords) -> list[tuple[str, str]]:
     segments = segment_rows(records)
     results = finetunings(records)
     seconds = sum(row.segment.seconds for row in segments) + sum(r.seconds for r in results)
-    found = [
+    numbers = [
         (grouped(len(records.arms)), "arms"),
         (grouped(len(records.tasks)), "tasks"),
         (grouped(len(records.study.seeds)), "seeds"),
         (grouped(len(results)), "fine-tunings"),
     ]
     if segments:
-        found.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
-    return [*found, (duration(seconds), "compute time")]
+        numbers.append((amount(sum(row.segment.tokens for row in segments)), "tokens trained"))
+    return [*numbers, (duration(seconds), "compute time")]
 
 
 def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
@@ -58,9 +58,11 @@ def problem_groups(problems: Sequence[Problem]) -> list[ProblemGroup]:
     for problem in problems:
         texts.setdefault(problem.kind, []).append(problem.text)
     return [
-        ProblemGroup(_KINDS.get(kind, kind.capitalize()), len(found), tuple(found[:_MOST_PROBLEMS]))
-        for kind, found in texts.items()
-        if found
+        ProblemGroup(
+            _KINDS.get(kind, kind.capitalize()), len(of_kind), tuple(of_kind[:_MOST_PROBLEMS])
+        )
+        for kind, of_kind in texts.items()
+        if of_kind
     ]
 
 
@@ -81,9 +83,9 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
     groups = []
     for name, value in study.provenance.items():
         if isinstance(value, dict):
-            groups.append((_spoken(name), list(_flatten(value))))
+            groups.append((_readable(name), list(_flatten(value))))
         else:
-            general.append((_spoken(name), _value(value)))
+            general.append((_readable(name), _value(value)))
     if len(records.arms) <= _MOST_STATES:
         general += [(f"{arm.label}: state", arm.record.state) for arm in records.arms]
     return [("study", general), *groups]
@@ -91,7 +93,7 @@ def provenance(records: StudyRecords) -> list[tuple[str, list[tuple[str, str]]]]
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in tree.items():
-        path = f"{prefix}{_spoken(str(name))}"
+        path = f"{prefix}{_readable(str(name))}"
         if isinstance(value, dict) and value:
             yield from _flatten(value, f"{path} · ")
         else:
@@ -106,5 +108,5 @@ def _value(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _spoken(name: str) -> str:
+def _readable(name: str) -> str:
     return name.replace("_", " ")

@@ -75,9 +75,9 @@ class _Column:
         return self.paper.get(model.name, self.dataset.name)
 
     def axis(self) -> Scale | None:
-        found = [self.score(model) for model in self.scores.models]
+        scores = [self.score(model) for model in self.scores.models]
         references = [self.reference(model) for model in self.scores.models]
-        return axis([score for score in found if score], [r for r in references if r])
+        return axis([score for score in scores if score], [r for r in references if r])
 
 
 def task_cards(
@@ -117,34 +117,34 @@ def dataset_titles(records: StudyRecords, scores: Scores) -> dict[str, str]:
     return {dataset.name: titles.get(dataset.name, dataset.name) for dataset in scores.datasets}
 
 
-def score_text(found: Estimate | None) -> str:
+def score_text(estimate: Estimate | None) -> str:
     """Format an estimate in percentage points as `mean (±half-width)`."""
-    if found is None:
+    if estimate is None:
         return "–"
-    if found.half_width is None:
-        return f"{found.mean:.2f}"
-    return f"{found.mean:.2f} (±{found.half_width:.2f})"
+    if estimate.half_width is None:
+        return f"{estimate.mean:.2f}"
+    return f"{estimate.mean:.2f} (±{estimate.half_width:.2f})"
 
 
-def paper_text(found: Estimate | None) -> str:
+def paper_text(estimate: Estimate | None) -> str:
     """Format a value of the paper as in its tables, `paper: 87.85 (0.13)`; empty if none."""
-    if found is None:
+    if estimate is None:
         return ""
-    half_width = "" if found.half_width is None else f" ({found.half_width:.2f})"
-    return f"paper: {found.mean:.2f}{half_width}"
+    half_width = "" if estimate.half_width is None else f" ({estimate.half_width:.2f})"
+    return f"paper: {estimate.mean:.2f}{half_width}"
 
 
 def ranked(scores: Scores, dataset: str) -> list[tuple[str, Estimate]]:
     """Order the models that have a score on a dataset, best first; ties keep their order."""
-    found = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
-    scored = [(name, score.estimate) for name, score in found if score and score.estimate]
+    by_model = [(model.name, scores.get(model.name, dataset)) for model in scores.models]
+    scored = [(name, score.estimate) for name, score in by_model if score and score.estimate]
     return sorted(scored, key=lambda entry: -entry[1].mean)
 
 
 def best_of(scores: Scores, dataset: str) -> set[str]:
     """Return the models with the highest mean on a dataset; none if all are equal."""
     order = ranked(scores, dataset)
-    best = {name for name, found in order if found.mean == order[0][1].mean}
+    best = {name for name, estimate in order if estimate.mean == order[0][1].mean}
     return set() if len(best) == len(order) > 1 else best
 
 

@@ -43,10 +43,10 @@ class Claims:
         """Count the verdicts."""
         if not self.spoken:
             return "none of the reference study's claims can be checked on this study"
-        found = [row.verdict for row in self.spoken]
-        parts = [f"{found.count(v)} {v}" for v in ("true", "partly", "false", "undecided")
-                 if v in found]  # fmt: skip
-        return f"{count(len(found), 'claim')} of the reference study: {', '.join(parts)}"
+        verdicts = [row.verdict for row in self.spoken]
+        parts = [f"{verdicts.count(v)} {v}" for v in ("true", "partly", "false", "undecided")
+                 if v in verdicts]  # fmt: skip
+        return f"{count(len(verdicts), 'claim')} of the reference study: {', '.join(parts)}"
 
 
 def study_claims(scores: Scores) -> Claims:
@@ -62,7 +62,7 @@ def study_claims(scores: Scores) -> Claims:
 
 def _has_answer(result: ClaimResult) -> bool:
     checks = (*result.checks, *result.weaker)
-    return any(each.holds is not None for check in checks for each in check.comparisons)
+    return any(one.holds is not None for check in checks for one in check.comparisons)
 
 
 def _row(result: ClaimResult, scores: Scores, changed: Mapping[str, tuple[str, str]]) -> ClaimRow:

@@ -1,4 +1,4 @@
-"""Renders templates to a page; everything is escaped unless this package made it as markup."""
+"""Rendering of templates; everything is escaped except markup of this package."""
 
 from __future__ import annotations
 

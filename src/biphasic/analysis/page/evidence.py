@@ -1,4 +1,4 @@
-"""The comparisons behind a page, and their sentences: what won, by how much, how certainly."""
+"""The comparisons of a page, and sentences about them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Evidence:
     @property
     def is_clear(self) -> bool:
         """Return whether the best arm is clearly ahead of every other."""
-        return bool(self.comparisons) and all(found.is_clear for found in self.comparisons)
+        return bool(self.comparisons) and all(one.is_clear for one in self.comparisons)
 
 
 @dataclass(frozen=True)
@@ -107,26 +107,26 @@ def within_budget(records: StudyRecords, scores: Scores) -> Scores:
     return dataclasses.replace(scores, examples=read_all and read)
 
 
-def verdict(scores: Scores, found: Evidence) -> Verdict:
+def verdict(scores: Scores, evidence: Evidence) -> Verdict:
     """Describe which arm is best on a dataset, by how much, and how certainly."""
-    order = ranked(scores, found.dataset.name)
+    order = ranked(scores, evidence.dataset.name)
     if not order:
         return Verdict("No result", "–", "No fine-tuning has finished on this task.", ())
     labels = arm_labels(scores)
-    best = best_of(scores, found.dataset.name)
+    best = best_of(scores, evidence.dataset.name)
     names = [short(labels[name]) for name, _ in order if name in best]
     if not names:
         return Verdict(
             winner=f"All {len(order)} arms are level",
             score=score_text(order[0][1]),
             sentence="They have the same mean.",
-            sentences=tuple(_details(scores, found)),
+            sentences=tuple(_details(scores, evidence)),
         )
     return Verdict(
         winner=listing(names) if len(names) <= _MOST_TIED else f"{len(names)} arms are level",
         score=score_text(order[0][1]),
-        sentence=_lead(found, labels),
-        sentences=tuple(_details(scores, found)),
+        sentence=_lead(evidence, labels),
+        sentences=tuple(_details(scores, evidence)),
     )
 
 
@@ -135,41 +135,41 @@ def arm_labels(scores: Scores) -> dict[str, str]:
     return {model.name: model.label for model in scores.models}
 
 
-def _lead(found: Evidence, labels: Mapping[str, str]) -> str:
-    if not found.comparisons:
+def _lead(evidence: Evidence, labels: Mapping[str, str]) -> str:
+    if not evidence.comparisons:
         return "There is no other arm to compare it with."
-    closest, *others = found.comparisons
+    closest, *others = evidence.comparisons
     lead = comparison_sentence(closest, labels)
-    if closest.is_clear and found.is_clear and others:
-        return f"{lead} So it is against every other arm."
+    if closest.is_clear and evidence.is_clear and others:
+        return f"{lead} It is also clearly ahead of every other arm."
     level = [labels[other.second] for other in others if other.verdict == "undecided"]
     if not level:
         return lead
     names = [short(label) for label in level[:_MOST_TITLES]]
     if len(level) > _MOST_TITLES:
         names.append(count(len(level) - _MOST_TITLES, "other"))
-    begin = "Nor from" if closest.verdict == "undecided" else "The data cannot tell it from"
-    return f"{lead} {begin} {listing(names)}."
+    also = "also " if closest.verdict == "undecided" else ""
+    return f"{lead} There is {also}no clear difference from {listing(names)}."
 
 
-def _details(scores: Scores, found: Evidence) -> list[str]:
-    sentences = _against_floor(scores, found)
-    if found.comparisons:
-        closest = found.comparisons[0]
+def _details(scores: Scores, evidence: Evidence) -> list[str]:
+    sentences = _against_floor(scores, evidence)
+    if evidence.comparisons:
+        closest = evidence.comparisons[0]
         sentences += [detectable_sentence(closest), floor_sentence(closest)]
         sentences.append(examples_sentence(closest))
-    sentences.append(selection_sentence(scores, found.dataset.name))
+    sentences.append(selection_sentence(scores, evidence.dataset.name))
     return [sentence for sentence in sentences if sentence]
 
 
-def _against_floor(scores: Scores, found: Evidence) -> list[str]:
+def _against_floor(scores: Scores, evidence: Evidence) -> list[str]:
     """Count the trained arms that are clearly above the untrained encoder."""
-    there = {name for name, _ in ranked(scores, found.dataset.name)}
-    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in there]
-    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in there]
+    scored = {name for name, _ in ranked(scores, evidence.dataset.name)}
+    floors = [m.name for m in scores.models if m.objective == UNTRAINED and m.name in scored]
+    trained = [m.name for m in scores.models if m.objective != UNTRAINED and m.name in scored]
     if not floors:
         return []
-    tests = [found.family.compare(name, floors[0]) for name in trained]
+    tests = [evidence.family.compare(name, floors[0]) for name in trained]
     known = [test.verdict for test in tests if test is not None and test.verdict != "unknown"]
     if not known:
         return []
@@ -193,8 +193,8 @@ def headline(
     spelled_out = len(datasets) <= most_tasks and len(scores.models) <= most_arms
     sentences = []
     if spelled_out and len(scores.models) > 2:
-        found = [clear_differences(scores, evidence[name], titles[name]) for name in datasets]
-        sentences = [sentence for sentence in found if sentence]
+        texts = [clear_differences(scores, evidence[name], titles[name]) for name in datasets]
+        sentences = [text for text in texts if text]
     wins: dict[str, list[str]] = defaultdict(list)
     tied = []
     for dataset in datasets:
@@ -216,13 +216,13 @@ def headline(
     return sentences
 
 
-def clear_differences(scores: Scores, found: Evidence, title: str) -> str:
+def clear_differences(scores: Scores, evidence: Evidence, title: str) -> str:
     """Describe which arms are clearly above which on a dataset; empty if there are none."""
-    order = [name for name, _ in ranked(scores, found.dataset.name)]
+    order = [name for name, _ in ranked(scores, evidence.dataset.name)]
     below: dict[tuple[str, ...], list[str]] = defaultdict(list)
     num_pairs = num_clear = 0
     for place, arm in enumerate(order):
-        tests = [(other, found.family.compare(arm, other)) for other in order[place + 1 :]]
+        tests = [(other, evidence.family.compare(arm, other)) for other in order[place + 1 :]]
         worse = tuple(other for other, test in tests if test and test.verdict == "higher")
         num_pairs, num_clear = num_pairs + len(tests), num_clear + len(worse)
         if worse:
@@ -280,18 +280,18 @@ def caveats(scores: Scores) -> list[str]:
         if score.estimate and not scores.dataset(dataset).is_zero_shot
     ]
     ends = sorted({min(seeds), max(seeds)}, reverse=True) if seeds else []
-    found = [coverage_sentence(scores.convention, number) for number in ends]
+    sentences = [coverage_sentence(scores.convention, number) for number in ends]
     if any(model.objective != UNTRAINED for model in scores.models):
-        found.append(pretraining_sentence(scores))
+        sentences.append(pretraining_sentence(scores))
     if seeds:
-        found.append(
+        sentences.append(
             "“Clear” means p of at most 0.05, corrected for all pairs of arms on the task: in a "
             "paired test over seeds and, where single examples were read, also in a test over "
             "seeds and test examples. Arms without a clear difference are not proven equal."
         )
-    return found
+    return sentences
 
 
-def spread_sentences(found: Evidence) -> list[str]:
+def spread_sentences(evidence: Evidence) -> list[str]:
     """Describe how much each source of spread contributes on a dataset."""
-    return [source_sentence(source) for source in found.split.sources]
+    return [source_sentence(source) for source in evidence.split.sources]

@@ -1,4 +1,4 @@
-"""Figures in the page, and those written beside it as files."""
+"""Figures in the page, and figure files next to it."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def factor_figures(
     Returns:
         The figures, and the omitted ones with reasons.
     """
-    found = [
+    figures = [
         *score_figures(scores, reference=paper_scores()),
         *(figure for figure in record_figures(records) if figure.name != RATE_FIGURE),
     ]
-    drawn = [_inline(figure, PHONE) for figure in found if isinstance(figure, Chart)]
-    return drawn, [figure for figure in found if isinstance(figure, Skipped)]
+    drawn = [_inline(figure, PHONE) for figure in figures if isinstance(figure, Chart)]
+    return drawn, [figure for figure in figures if isinstance(figure, Skipped)]
 
 
 def write_figures(folder: Path, few: StudyRecords) -> None:
@@ -120,7 +120,7 @@ def _pairs(chart: Chart | Skipped) -> Figure | None:
 
 
 def _single(chart: Chart | Skipped) -> list[InlineFigure]:
-    return [_inline(each, ALONE) for each in chart.split()] if isinstance(chart, Chart) else []
+    return [_inline(panel, ALONE) for panel in chart.split()] if isinstance(chart, Chart) else []
 
 
 def _inline(chart: Chart, layout: FigureLayout) -> InlineFigure:

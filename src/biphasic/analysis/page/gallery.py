@@ -1,4 +1,4 @@
-"""Writes tables and figures into a folder, with a list of the omitted ones."""
+"""Writing tables and figures into a folder, with a list of the skipped ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INDEX = "figures.md"
 
 @dataclass(frozen=True)
 class Gallery:
-    """Written files and omitted figures."""
+    """Written files and skipped figures."""
 
     paths: tuple[Path, ...]
     drawn: tuple[Chart, ...]
@@ -49,15 +49,15 @@ def write_gallery(
 ) -> Gallery:
     """Write `tables.*` and `figures/*` into a folder.
 
-    Each figure comes with `NAME.csv`, its points. A figure that is omitted this time is deleted if
-    an earlier call wrote it.
+    Each figure comes with `NAME.csv`, its points. Files of skipped figures from earlier calls are
+    deleted.
 
     Args:
         folder: Created if missing.
-        scores: For the tables.
-        figures: Charts, or why they are omitted.
+        scores: Scores for the tables.
+        figures: Drawn and skipped figures.
         formats: Extensions, from `FORMATS`.
-        reference: A table whose values are shown beside the same cells.
+        reference: A table whose values are shown next to the same cells.
     """
     sheets = make_sheets(scores, reference=reference)
     paths = []
@@ -65,17 +65,17 @@ def write_gallery(
         if ending in formats:
             paths.append(folder / f"tables.{ending}")
             write_text(paths[-1], write(scores, sheets))
-    found = [*figures]
-    drawn = tuple(figure for figure in found if isinstance(figure, Chart))
-    skipped = tuple(figure for figure in found if isinstance(figure, Skipped))
-    wanted = [ending for ending in FIGURE_FORMATS if ending in formats]
-    if wanted:
+    figures = [*figures]
+    drawn = tuple(figure for figure in figures if isinstance(figure, Chart))
+    skipped = tuple(figure for figure in figures if isinstance(figure, Skipped))
+    endings = [ending for ending in FIGURE_FORMATS if ending in formats]
+    if endings:
         for chart in drawn:
-            paths += _write_figure(folder / "figures", chart, wanted)
+            paths += _write_figure(folder / "figures", chart, endings)
         for missing in skipped:
             _remove_figure(folder / "figures", missing.name)
         paths.append(folder / _INDEX)
-        write_text(paths[-1], _index(drawn, skipped, wanted))
+        write_text(paths[-1], _index(drawn, skipped, endings))
     return Gallery(tuple(paths), drawn, skipped)
 
 
@@ -111,6 +111,6 @@ def _index(drawn: Iterable[Chart], skipped: Iterable[Skipped], endings: Collecti
         if ending in endings:
             lines += [f"![{markdown_text(chart.alt)}](figures/{chart.name}.{ending})", ""]
         lines += [markdown_text(chart.caption), ""]
-    lines += ["## Left out", ""]
-    lines += [f"- {markdown_text(each.title)}: {markdown_text(each.reason)}" for each in skipped]
+    lines += ["## Skipped", ""]
+    lines += [f"- {markdown_text(one.title)}: {markdown_text(one.reason)}" for one in skipped]
     return "\n".join(lines) + "\n"

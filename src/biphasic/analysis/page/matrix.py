@@ -94,11 +94,11 @@ def score_rows(
         for place, dataset in enumerate(scores.datasets):
             key = arm.name, dataset.name
             score = scores.get(*key)
-            found = score.estimate if score else None
+            estimate = score.estimate if score else None
             cells.append(
                 ScoreCell(
-                    text=score_text(found),
-                    mean=found.mean if found else None,
+                    text=score_text(estimate),
+                    mean=estimate.mean if estimate else None,
                     cell=index * len(scores.datasets) + place,
                     is_best=arm.name in best[dataset.name],
                     is_clear=arm.name in best[dataset.name] and dataset.name in clear,
@@ -195,7 +195,7 @@ class ComparisonTable:
 _VERDICTS = {
     "higher": "clearly ahead",
     "lower": "clearly behind",
-    "undecided": "cannot tell",
+    "undecided": "not clearly ahead",
     "unknown": "no test",
 }
 
@@ -204,43 +204,44 @@ def comparison_tables(
     evidence: Iterable[Evidence], titles: Mapping[str, str], labels: Mapping[str, str]
 ) -> Iterator[ComparisonTable]:
     """Yield a table for each dataset with something to compare."""
-    for found in evidence:
-        if found.comparisons:
+    for of_dataset in evidence:
+        if of_dataset.comparisons:
             yield ComparisonTable(
-                title=titles[found.dataset.name],
-                best=labels[found.comparisons[0].first],
+                title=titles[of_dataset.dataset.name],
+                best=labels[of_dataset.comparisons[0].first],
                 rows=tuple(
-                    _comparison_row(each, labels) for each in found.comparisons[:_MOST_COMPARISONS]
+                    _comparison_row(one, labels)
+                    for one in of_dataset.comparisons[:_MOST_COMPARISONS]
                 ),
-                rest=_rest(found.comparisons[_MOST_COMPARISONS:]),
-                notes=tuple(spread_sentences(found)),
+                rest=_rest(of_dataset.comparisons[_MOST_COMPARISONS:]),
+                notes=tuple(spread_sentences(of_dataset)),
             )
 
 
-def _rest(found: Sequence[ModelComparison]) -> str:
-    if not found:
+def _rest(comparisons: Sequence[ModelComparison]) -> str:
+    if not comparisons:
         return ""
-    clear = sum(each.is_clear for each in found)
-    return f"Of {count(len(found), 'arm')} further behind {clear:,} are clearly so."
+    clear = sum(one.is_clear for one in comparisons)
+    return f"Of {count(len(comparisons), 'further arm')}, {clear:,} are clearly behind."
 
 
-def _comparison_row(found: ModelComparison, labels: Mapping[str, str]) -> ComparisonRow:
-    difference, effect, examples = found.difference, found.effect, found.examples
+def _comparison_row(comparison: ModelComparison, labels: Mapping[str, str]) -> ComparisonRow:
+    difference, effect, examples = comparison.difference, comparison.effect, comparison.examples
     interval = "" if difference.half_width is None else (
         f" ({number(difference.low)} to {number(difference.high)})"
     )  # fmt: skip
     return ComparisonRow(
-        other=labels[found.second],
+        other=labels[comparison.second],
         difference=f"{number(difference.mean)}{interval}",
         mean=difference.mean,
-        p_value="–" if found.p_adjusted is None else _bare(found.p_adjusted),
-        adjusted=found.p_adjusted,
+        p_value="–" if comparison.p_adjusted is None else _bare(comparison.p_adjusted),
+        adjusted=comparison.p_adjusted,
         effect="–" if effect is None else f"{number(effect.value)} ({_range(effect)})",
         size=None if effect is None else effect.value,
         examples="–" if examples is None else _range(examples),
-        detectable="–" if found.detectable is None else number(found.detectable),
-        least=found.detectable,
-        verdict=_VERDICTS[found.verdict],
+        detectable="–" if comparison.detectable is None else number(comparison.detectable),
+        least=comparison.detectable,
+        verdict=_VERDICTS[comparison.verdict],
     )
 
 
@@ -248,5 +249,5 @@ def _bare(p_value: float) -> str:
     return probability(p_value).removeprefix("p ").removeprefix("= ")
 
 
-def _range(found: EffectSize | ExampleInterval) -> str:
-    return f"{number(found.low)} to {number(found.high)}"
+def _range(interval: EffectSize | ExampleInterval) -> str:
+    return f"{number(interval.low)} to {number(interval.high)}"

@@ -1,4 +1,4 @@
-"""Writes a study's report: one self-contained page, results as CSV, and figures."""
+"""Writing a study's report: one self-contained page, results as CSV, and figures."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def render(records: StudyRecords, *, links: Links) -> str:
                 styles,
                 paper,
                 objectives=objectives,
-                clear={name for name, found in evidence.items() if found.is_clear},
+                clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear},
             )
         ),
         comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(scores))),

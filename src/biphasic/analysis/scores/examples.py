@@ -122,10 +122,10 @@ def check_value(examples: RunExamples, expected: float, *, where: str) -> None:
     Raises:
         DataError: They do not, so they belong to another run.
     """
-    found = examples.value
-    if not abs(found - expected) <= _TOLERANCE:  # also catches NaN
+    value = examples.value
+    if not abs(value - expected) <= _TOLERANCE:  # also catches NaN
         raise DataError(
-            f"{where}: its examples give {found:.6f}, its record {expected:.6f}; left out"
+            f"{where}: its examples give {value:.6f}, its record {expected:.6f}; skipped"
         )
 
 

@@ -112,19 +112,19 @@ def read_layout(folder: Path) -> Layout:
     if not root.is_dir():
         raise DataError(f"{folder}: no such folder")
     problems: list[Problem] = []
-    found: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
+    all_runs: dict[Cell, dict[tuple[float, int], list[GridScore[Path]]]] = defaultdict(dict)
     places = [*_places(root, problems)]
     columns = _columns(places)
     for place in places:
         run = _read_run(place, root, problems)
         if run is not None:
             cell = place.model, columns[place.column].name
-            found[cell].setdefault((run.rate, run.seed), []).append(run)
-    runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in found.items()}
+            all_runs[cell].setdefault((run.rate, run.seed), []).append(run)
+    runs = {cell: tuple(_unique(cell, by_place, problems)) for cell, by_place in all_runs.items()}
     runs = {cell: kept for cell, kept in sorted(runs.items()) if kept}
     if not runs:
-        told = f"; {problems[0].text}" if problems else ""
-        raise DataError(f"{folder}: no results; expected {RUN_FOLDER}/{RESULTS}{told}")
+        problem = f"; {problems[0].text}" if problems else ""
+        raise DataError(f"{folder}: no results; expected {RUN_FOLDER}/{RESULTS}{problem}")
     problems += _missing(runs)
     used = {dataset for _, dataset in runs}
     kept = {about.name: about for about in columns.values() if about.name in used}
@@ -158,7 +158,7 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
         match = _RUN.fullmatch(folder.name)
         rate = _rate(match["rate"]) if match else None
         if match is None or rate is None or len(parts) < 4:
-            problems.append(Problem("damaged", f"{where}: not named {RUN_FOLDER}; left out"))
+            problems.append(Problem("damaged", f"{where}: not named {RUN_FOLDER}; skipped"))
             continue
         *model, task, dataset, _ = parts
         trained_on, seed = match["trained_on"] or "", int(match["seed"])
@@ -166,7 +166,7 @@ def _places(root: Path, problems: list[Problem]) -> Iterator[_Place]:
 
 
 def _run_folders(root: Path) -> set[Path]:
-    """Return folders that hold results, and those named as if they should."""
+    """Return folders with results, and folders with the name of a run."""
     with_results = {path.parent for path in root.rglob(RESULTS)}
     above = {parent for path in with_results for parent in path.parents}
     named = {path for path in root.rglob("*lr*_sd*") if _RUN.fullmatch(path.name)}
@@ -209,7 +209,7 @@ def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[P
     path = place.folder / RESULTS
     where = path.relative_to(root).as_posix()
     if not path.is_file():
-        problems.append(Problem("missing", f"{where}: not there; the run has not finished"))
+        problems.append(Problem("missing", f"{where}: missing; the run has not finished"))
         return None
     try:
         scores = _read_scores(path, where)
@@ -220,12 +220,12 @@ def _read_run(place: _Place, root: Path, problems: list[Problem]) -> GridScore[P
 
 
 def _read_scores(path: Path, where: str) -> list[float]:
-    with reading(where, DataError, remedy="left out"):
+    with reading(where, DataError, remedy="skipped"):
         try:
             raw = json.loads(path.read_text("utf-8"))
             return [_share(raw, split) for split in ("validation", "test")]
-        except ValueError as error:  # damaged JSON and damaged text, too
-            raise DataError(f"{where}: {error}; left out") from None
+        except ValueError as error:  # includes invalid JSON and invalid UTF-8
+            raise DataError(f"{where}: {error}; skipped") from None
 
 
 def _share(raw: Any, split: str) -> float:
@@ -259,21 +259,21 @@ def _unique(
         folders = ", ".join(run.run.parent.name for run in runs)
         if len({(run.validation, run.test) for run in runs}) == 1:
             problems.append(
-                Problem("damaged", f"{where}: there more than once ({folders}), alike; one counts")
+                Problem("damaged", f"{where}: duplicate runs ({folders}), equal; one is used")
             )
             yield runs[0]
             continue
         problems.append(
-            Problem("damaged", f"{where}: there more than once ({folders}), unlike; all left out")
+            Problem("damaged", f"{where}: duplicate runs ({folders}), different; all skipped")
         )
 
 
 def _expected(runs: Mapping[Cell, Iterable[GridScore[Path]]]) -> dict[str, set[tuple[float, int]]]:
-    """Return the grid of each dataset: every rate and seed that any model has there."""
+    """Return the grid of each dataset: all rates and seeds of any model."""
     rates: dict[str, set[float]] = defaultdict(set)
     seeds: dict[str, set[int]] = defaultdict(set)
-    for (_, dataset), found in runs.items():
-        for run in found:
+    for (_, dataset), of_cell in runs.items():
+        for run in of_cell:
             rates[dataset].add(run.rate)
             seeds[dataset].add(run.seed)
     return {name: {(r, s) for r in rates[name] for s in seeds[name]} for name in rates}
@@ -289,9 +289,9 @@ def _missing(runs: Mapping[Cell, tuple[GridScore[Path], ...]]) -> Iterator[Probl
             if not has:
                 yield Problem("missing", f"{model} has no results on {dataset}")
             elif lacks:
-                told = ", ".join(f"{rate:g} with seed {seed}" for rate, seed in lacks)
+                points = ", ".join(f"{rate:g} with seed {seed}" for rate, seed in lacks)
                 yield Problem(
                     "missing",
                     f"{model} on {dataset}: {len(lacks)} of {len(grid)} runs without a score: "
-                    f"learning rate {told}",
+                    f"learning rate {points}",
                 )

@@ -31,14 +31,14 @@ def model_from_name(name: str) -> ModelInfo:
     Args:
         name: Name of the model; text before the last `/` is an owner.
     """
-    told = name.rsplit("/", 1)[-1].lower()
-    size, _, rest = told.partition("-")
+    text = name.rsplit("/", 1)[-1].lower()
+    size, _, rest = text.partition("-")
     phases, on_the_way = _phases(rest) if _SIZE.fullmatch(size) else ([], None)
     if not phases:
         return ModelInfo(name, name)
     total = on_the_way if on_the_way is not None else phases[-1].end
     steps = _steps(phases, total)
-    begun = [phase for phase, own in zip(phases, steps, strict=True) if own]
+    begun = [phase for phase, count in zip(phases, steps, strict=True) if count]
     start, continued = _continuation(phases, total)
     return ModelInfo(
         name=name,

@@ -32,7 +32,9 @@ def alike_datasets(scores: Scores, reference: Scores) -> dict[str, DatasetInfo]:
         if not dataset.is_average and _identity(dataset) in theirs
     }
     for average in scores.averages:
-        other = next((each for each in reference.averages if each.task == average.task), None)
+        other = next(
+            (candidate for candidate in reference.averages if candidate.task == average.task), None
+        )
         if other is not None and _members(scores, average, pairs) == _members(reference, other):
             pairs[average.name] = other
     return pairs
@@ -43,7 +45,9 @@ def alike_model(model: ModelInfo, reference: Scores) -> ModelInfo | None:
 
     Sizes, objectives, masking rates, steps and the start of continued training must be equal.
     """
-    return next((each for each in reference.models if _recipe(each) == _recipe(model)), None)
+    return next(
+        (candidate for candidate in reference.models if _recipe(candidate) == _recipe(model)), None
+    )
 
 
 class ReferenceValues:

@@ -83,7 +83,11 @@ def best_rate(grid: Iterable[GridScore[RunT]]) -> tuple[GridScore[RunT], ...]:
     for entry in grid:
         by_rate[entry.rate].append(entry)
     seeds = {entry.seed for entries in by_rate.values() for entry in entries}
-    whole = {rate: found for rate, found in by_rate.items() if len(found) == len(seeds)}
+    whole = {
+        rate: scores_at_rate
+        for rate, scores_at_rate in by_rate.items()
+        if len(scores_at_rate) == len(seeds)
+    }
     if not whole:
         return ()
     best = min(whole, key=lambda rate: (-_mean_validation(whole[rate]), rate))

@@ -44,7 +44,7 @@ def paper_scores() -> Scores:
     """
     models: dict[str, ModelInfo] = {}
     datasets: dict[str, DatasetInfo] = {}
-    found: dict[tuple[str, str], Score] = {}
+    cells: dict[tuple[str, str], Score] = {}
     text = (
         resources.files("biphasic.analysis").joinpath("reference", "results.csv").read_text("utf-8")
     )
@@ -55,8 +55,8 @@ def paper_scores() -> Scores:
         models.setdefault(model.name, model)
         datasets.setdefault(name, DatasetInfo(name, row["task"], row["metric"], is_average))
         number = Estimate(float(row["mean"]), float(row["ci95"]), PAPER_SEEDS)
-        found[model.name, name] = Score(number)
-    return Scores(PAPER_SOURCE, "paper", tuple(models.values()), tuple(datasets.values()), found)
+        cells[model.name, name] = Score(number)
+    return Scores(PAPER_SOURCE, "paper", tuple(models.values()), tuple(datasets.values()), cells)
 
 
 def _paper_model(row: Mapping[str, str]) -> ModelInfo:

@@ -42,10 +42,10 @@ def _read_cell(selected: Iterable[Outcome], metric: str, folder: Path) -> Exampl
     ids: tuple[str, ...] | None = None
     by_seed: dict[int, RunExamples] = {}
     for outcome in selected:
-        found, run = _read_run(folder / outcome.run.id / _FILE, metric, outcome)
-        if ids is not None and found != ids:
+        run_ids, run = _read_run(folder / outcome.run.id / _FILE, metric, outcome)
+        if ids is not None and run_ids != ids:
             raise DataError(f"{_where(outcome)}: other test examples than its first seed")
-        ids = found
+        ids = run_ids
         by_seed[outcome.run.seed] = run
     return ExampleScores(ids or (), by_seed)
 
@@ -63,14 +63,14 @@ def _read_run(path: Path, metric: str, outcome: Outcome) -> tuple[tuple[str, ...
         # Loads less of Arrow than `read_table`, and is faster on thousands of small files.
         with pq.ParquetFile(path) as file:
             names = set(file.schema_arrow.names)
-            wanted = [name for name in needed_columns(metric) if name in names]
-            table = file.read(columns=["split", "id", *wanted])
+            needed = [name for name in needed_columns(metric) if name in names]
+            table = file.read(columns=["split", "id", *needed])
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(f"{where}: {_FILE} is damaged ({error})") from None
     columns = table.to_pydict()
     rows = [index for index, split in enumerate(columns["split"]) if split == "test"]
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
-    run = metric_examples(metric, {name: picked[name] for name in wanted})
+    run = metric_examples(metric, {name: picked[name] for name in needed})
     expected = outcome.score("test", metric)
     if expected is None:
         raise DataError(f"{where}: no score to compare its examples with")

@@ -250,12 +250,12 @@ def score_of_grid(
     )
 
 
-def in_percent(found: Estimate | None) -> Estimate | None:
+def in_percent(estimate: Estimate | None) -> Estimate | None:
     """Convert an estimate of shares to percentage points."""
-    if found is None:
+    if estimate is None:
         return None
-    half_width = None if found.half_width is None else PERCENT * found.half_width
-    return Estimate(PERCENT * found.mean, half_width, found.num_seeds)
+    half_width = None if estimate.half_width is None else PERCENT * estimate.half_width
+    return Estimate(PERCENT * estimate.mean, half_width, estimate.num_seeds)
 
 
 def with_averages(scores: Scores) -> Scores:
@@ -282,8 +282,8 @@ def with_averages(scores: Scores) -> Scores:
         datasets.append(average)
         for model in scores.models:
             parts = [scores.get(model.name, member.name) for member in members]
-            if found := _average(parts, convention=scores.convention):
-                cells[model.name, average.name] = found
+            if averaged := _average(parts, convention=scores.convention):
+                cells[model.name, average.name] = averaged
     return dataclasses.replace(scores, datasets=tuple(datasets), cells=cells)
 
 
@@ -297,9 +297,9 @@ def at_one_rate(scores: Scores) -> Scores:
     for key, score in scores.cells.items():
         if score.at_one_rate is not None:
             by_seed = dict(score.at_one_rate)
-            found = estimate([*by_seed.values()], convention=scores.convention)
+            estimated = estimate([*by_seed.values()], convention=scores.convention)
             cells[key] = dataclasses.replace(
-                score, estimate=found, by_seed=by_seed, num_rates=score.num_rates and 1
+                score, estimate=estimated, by_seed=by_seed, num_rates=score.num_rates and 1
             )
     return dataclasses.replace(scores, cells=cells, examples=None)
 
@@ -321,7 +321,7 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
         return None
     by_seed = average_by_seed(by_dataset)
     one_rate = [part.at_one_rate for part in parts if part is not None and part.at_one_rate]
-    seeds = {seed for found in by_dataset for seed in found}
+    seeds = {seed for of_dataset in by_dataset for seed in of_dataset}
     return Score(
         estimate=estimate([*by_seed.values()], convention=convention),
         by_seed=by_seed,
@@ -331,5 +331,5 @@ def _average(parts: Sequence[Score | None], *, convention: Convention) -> Score 
     )
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, set | frozenset) else value == wanted
+def _fits(value: Any, expected: Any) -> bool:
+    return value in expected if isinstance(expected, set | frozenset) else value == expected

@@ -159,8 +159,8 @@ class Family:
     @cached_property
     def with_best(self) -> tuple[ModelComparison, ...]:
         """The best model against every other, in order of their means."""
-        found = (self.compare(self.order[0], other) for other in self.order[1:])
-        return tuple(comparison for comparison in found if comparison is not None)
+        comparisons = (self.compare(self.order[0], other) for other in self.order[1:])
+        return tuple(comparison for comparison in comparisons if comparison is not None)
 
     def compare(self, first: str, second: str) -> ModelComparison | None:
         """Compare two models; None if one has no score."""
@@ -254,8 +254,8 @@ def indistinguishable(
     if not order:
         return set()
     if scores.convention != "paper":
-        found = family_of(scores, dataset, models=models).with_best
-        return {comparison.second for comparison in found if not comparison.is_clear}
+        comparisons = family_of(scores, dataset, models=models).with_best
+        return {comparison.second for comparison in comparisons if not comparison.is_clear}
     best = _estimate(scores, order[0], dataset)
     others = ((name, _estimate(scores, name, dataset)) for name in order[1:])
     return {name for name, other in others if not _is_apart(best, other)}
@@ -274,14 +274,14 @@ def _is_apart(best: Estimate | None, other: Estimate | None) -> bool:
 
 def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
     about, values = family.dataset, tuple(pair.by_seed.values())
-    found, missing = None, "scores of single examples were not requested"
+    interval, missing = None, "scores of single examples were not requested"
     if family.with_examples:
         try:
-            found = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)
+            interval = compare_examples(family.scores, pair.first, pair.second, about, pair.by_seed)
             missing = ""
         except DataError as error:
             missing = str(error)
-    over_examples = found.p_value if found and about.is_zero_shot else None
+    over_examples = interval.p_value if interval and about.is_zero_shot else None
     return ModelComparison(
         first=pair.first,
         second=pair.second,
@@ -293,7 +293,7 @@ def _comparison(family: Family, pair: Pair, place: int) -> ModelComparison:
         p_adjusted=_known(family.p_adjusted[place]),
         p_over_seeds=_known(family.p_over_seeds[place]),
         family_size=family.size,
-        examples=found,
+        examples=interval,
         examples_missing=missing,
     )
 

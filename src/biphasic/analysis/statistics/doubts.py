@@ -13,20 +13,20 @@ _SIGNED = {"matthews", "pearson", "spearman"}
 _MOST_PLACES = 5
 
 
-def doubt(found: Estimate | None, metric: str, *, blank: str = "") -> str:
+def doubt(estimate: Estimate | None, metric: str, *, blank: str = "") -> str:
     """Return why a mean with an interval is not a valid result; empty if it is valid.
 
     Args:
-        found: In percentage points.
+        estimate: In percentage points.
         metric: As records name it.
         blank: Note on empty predictions.
     """
-    if found is None or found.half_width is None:
+    if estimate is None or estimate.half_width is None:
         return ""
-    if found.half_width > NO_SPREAD:
-        is_wide = 2 * found.half_width > (200 if metric in _SIGNED else 100)
+    if estimate.half_width > NO_SPREAD:
+        is_wide = 2 * estimate.half_width > (200 if metric in _SIGNED else 100)
         return "the interval is wider than the scale" if is_wide else ""
-    if blank or found.mean:
+    if blank or estimate.mean:
         return blank or "every seed has the same score"
     return "no entity was right" if metric == "entity_f1" else "every seed scores 0"
 
@@ -68,7 +68,7 @@ def doubt_notes(
         for model in scores.models if models is None else models:
             if text := cell_doubt(scores, model.name, dataset):
                 places.setdefault(text, []).append(f"{flat(model.label)} on {flat(dataset.name)}")
-    return [f"No result, as {text}: {_listed(found)}." for text, found in places.items()]
+    return [f"No result, as {text}: {_listed(names)}." for text, names in places.items()]
 
 
 def _listed(places: list[str]) -> str:

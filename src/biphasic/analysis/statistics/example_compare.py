@@ -99,9 +99,9 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
         In the order of `itertools.combinations`; NaN where examples of a pair are unknown.
     """
     members = scores.members(dataset)
-    found = _of_sum([_member_errors(scores, models, dataset, each.name) for each in members])
-    examples, shared = (part / len(members) ** 2 for part in (found.examples, found.shared))
-    return CrossedErrors(examples, shared, found.num_examples)
+    errors = _of_sum([_member_errors(scores, models, dataset, member.name) for member in members])
+    examples, shared = (part / len(members) ** 2 for part in (errors.examples, errors.shared))
+    return CrossedErrors(examples, shared, errors.num_examples)
 
 
 _Part = tuple[NDArray[np.float64], NDArray[np.float64], int]
@@ -138,7 +138,7 @@ def _member_errors(
         score = scores.get(model, dataset.name)
         seeds = frozenset((score.by_seed or {}) if score is not None else {})
         kinds[_Kind(cell.ids_sha256, seeds, frozenset(cell.by_seed))].append(index)
-    found = np.full((2, len(models), len(models)), np.nan)
+    parts = np.full((2, len(models), len(models)), np.nan)
     num_examples = 0
     for one, other in combinations_with_replacement(kinds, 2):
         common = one.seeds & other.seeds
@@ -147,9 +147,9 @@ def _member_errors(
         tables = [_table([cells[index] for index in kinds[kind]], common) for kind in (one, other)]
         num_examples = tables[0].shape[2]
         errors = np.stack(squared_errors(*tables))
-        found[:, np.array(kinds[one])[:, None], kinds[other]] = errors
-        found[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
-    examples, shared = found[:, *np.triu_indices(len(models), 1)]
+        parts[:, np.array(kinds[one])[:, None], kinds[other]] = errors
+        parts[:, np.array(kinds[other])[:, None], kinds[one]] = errors.swapaxes(1, 2)
+    examples, shared = parts[:, *np.triu_indices(len(models), 1)]
     return examples, shared, num_examples
 
 
@@ -173,10 +173,10 @@ def influences(scores: Scores, model: str, dataset: str) -> CellInfluences:
             scores.influences[key] = _read(scores, model, dataset)
         except DataError as error:
             scores.influences[key] = error
-    found = scores.influences[key]
-    if isinstance(found, DataError):
-        raise DataError(str(found))
-    return found
+    known = scores.influences[key]
+    if isinstance(known, DataError):
+        raise DataError(str(known))
+    return known
 
 
 def _read(scores: Scores, model: str, dataset: str) -> CellInfluences:

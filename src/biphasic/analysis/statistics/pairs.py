@@ -83,15 +83,15 @@ def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
         dataset: Name of the dataset.
     """
     parts = [np.empty((4, 0)), *_paired_tests(_by_seed_table(scores, models, dataset))]
-    found = PairTests(*np.concatenate(parts, axis=1))
-    if found.num_seeds.all():
-        return found
+    tests = PairTests(*np.concatenate(parts, axis=1))
+    if tests.num_seeds.all():
+        return tests
     for index, (first, second) in enumerate(combinations(models, 2)):
-        if not found.num_seeds[index]:  # nothing is paired
+        if not tests.num_seeds[index]:  # nothing is paired
             pair = pair_of(scores, first, second, dataset)
             if pair is not None and pair.p_value is not None:
-                found.p_values[index] = pair.p_value
-    return found
+                tests.p_values[index] = pair.p_value
+    return tests
 
 
 def _by_seed_table(scores: Scores, models: Sequence[str], dataset: str) -> NDArray[np.float64]:
@@ -148,9 +148,9 @@ def _welch(
     if first.half_width is None or second.half_width is None:
         return Estimate(mean, None, num), None
     parts = [
-        (found.half_width or 0.0) ** 2
-        / interval_quantile(found.num_seeds, convention=convention) ** 2
-        for found in (first, second)
+        (score.half_width or 0.0) ** 2
+        / interval_quantile(score.num_seeds, convention=convention) ** 2
+        for score in (first, second)
     ]
     error = math.sqrt(sum(parts))
     if error == 0:

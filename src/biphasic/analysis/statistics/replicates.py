@@ -69,11 +69,11 @@ def _reader(
             score = scores.get(model.name, dataset)
             if score is None or not score.by_seed:
                 continue
-            found = read_one(model.name, dataset)
-            if ids is not None and found.ids != ids:
+            examples = read_one(model.name, dataset)
+            if ids is not None and examples.ids != ids:
                 raise DataError(f"{dataset}: the runs of {recipe} have different test examples")
-            ids = found.ids
-            runs = [*found.by_seed.values()]
+            ids = examples.ids
+            runs = [*examples.by_seed.values()]
             by_run[numbers[model.pretraining_seeds]] = mean_of_runs(runs)
         return ExampleScores(ids or (), by_run)
 
@@ -101,5 +101,5 @@ def _pooled(
         mean = math.fsum(score.by_seed.values()) / len(score.by_seed)
         by_run[numbers[model.pretraining_seeds]] = mean
         is_complete = is_complete and score.is_complete
-    found = estimate([*by_run.values()], convention=scores.convention)
-    return Score(found, by_run, is_complete=is_complete)
+    pooled = estimate([*by_run.values()], convention=scores.convention)
+    return Score(pooled, by_run, is_complete=is_complete)

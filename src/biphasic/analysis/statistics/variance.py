@@ -77,21 +77,21 @@ def variance_split(
     """
     about = scores.dataset(dataset)
     names = [m.name for m in scores.distinct if models is None or m.name in models]
-    found = {name: score for name in names if (score := scores.get(name, dataset))}
+    by_model = {name: score for name in names if (score := scores.get(name, dataset))}
     return VarianceSplit(
         dataset=dataset,
-        pretraining=_pretraining(scores, found),
-        finetuning=_finetuning(found, about),
-        rate_choice=_rate_choice(found, about),
-        examples=_examples(scores, about, found, is_asked=with_examples),
+        pretraining=_pretraining(scores, by_model),
+        finetuning=_finetuning(by_model, about),
+        rate_choice=_rate_choice(by_model, about),
+        examples=_examples(scores, about, by_model, is_asked=with_examples),
     )
 
 
-def _pretraining(scores: Scores, found: dict[str, Score]) -> SpreadSource:
+def _pretraining(scores: Scores, by_model: dict[str, Score]) -> SpreadSource:
     name = "pretraining seed"
     between: list[tuple[float, int]] = []
     for group in scores.replicates:
-        members = [found[model.name] for model in group if model.name in found]
+        members = [by_model[model.name] for model in group if model.name in by_model]
         means = [score.estimate.mean for score in members if score.estimate]
         if len(means) < 2:
             continue
@@ -107,11 +107,11 @@ def _pretraining(scores: Scores, found: dict[str, Score]) -> SpreadSource:
     return SpreadSource(name, math.sqrt(max(pooled, 0.0)), runs)
 
 
-def _finetuning(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
+def _finetuning(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "fine-tuning seed"
     if dataset.is_zero_shot:
         return SpreadSource(name, None, _ZERO_SHOT)
-    variances = [_variance([*(score.at_one_rate or {}).values()]) for score in found.values()]
+    variances = [_variance([*(score.at_one_rate or {}).values()]) for score in by_model.values()]
     known = [value for value in variances if value is not None]
     if not known:
         return SpreadSource(name, None, "no model has two seeds at one learning rate")
@@ -119,14 +119,14 @@ def _finetuning(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     return SpreadSource(name, math.sqrt(statistics.fmean(known)), basis)
 
 
-def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
+def _rate_choice(by_model: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
     name = "choice of the learning rate"
     if dataset.is_zero_shot:
         return SpreadSource(name, None, _ZERO_SHOT)
-    if all((score.num_rates or 1) < 2 for score in found.values()):
+    if all((score.num_rates or 1) < 2 for score in by_model.values()):
         return SpreadSource(name, None, "one learning rate only")
     added = []
-    for score in found.values():
+    for score in by_model.values():
         chosen = _variance([*(score.by_seed or {}).values()])
         fixed = _variance([*(score.at_one_rate or {}).values()])
         if chosen is not None and fixed is not None:
@@ -141,20 +141,20 @@ def _rate_choice(found: dict[str, Score], dataset: DatasetInfo) -> SpreadSource:
 
 
 def _examples(
-    scores: Scores, dataset: DatasetInfo, found: dict[str, Score], *, is_asked: bool
+    scores: Scores, dataset: DatasetInfo, by_model: dict[str, Score], *, is_asked: bool
 ) -> SpreadSource:
     name = "test examples"
     if not is_asked:
         return SpreadSource(name, None, "scores of single examples were not requested")
     variances, reason = [], "there are no scores of single examples"
-    for model in found:
+    for model in by_model:
         try:
             variances.append(_example_variance(scores, model, dataset))
         except DataError as error:
             reason = str(error)
     if not variances:
         return SpreadSource(name, None, reason)
-    lost = len(found) - len(variances)
+    lost = len(by_model) - len(variances)
     basis = count(len(variances), "model") + (f"; {lost} without: {reason}" if lost else "")
     return SpreadSource(name, math.sqrt(statistics.fmean(variances)), basis)
 

@@ -26,10 +26,10 @@ def marks(scores: Scores, dataset: DatasetInfo, models: Sequence[ModelInfo]) -> 
     if len(set(means.values())) < 2:
         return {}
     level = indistinguishable(scores, dataset.name, models=[*means])
-    found: dict[str, Mark] = dict.fromkeys(level, "level")
+    by_model: dict[str, Mark] = dict.fromkeys(level, "level")
     highest = max(means.values())
-    found.update({name: "best" for name, mean in means.items() if mean == highest})
-    return found
+    by_model.update({name: "best" for name, mean in means.items() if mean == highest})
+    return by_model
 
 
 def marks_note(scores: Scores) -> str:
@@ -39,4 +39,4 @@ def marks_note(scores: Scores) -> str:
         "standard": "a paired t test over seeds, and over test examples where these are known, "
         "Holm-corrected for all pairs, does not separate them",
     }[scores.convention]
-    return f"Bold: the best. ≈: not told apart from it, as {how} or one of them has no interval."
+    return f"Bold: the best. ≈: no clear difference from it ({how}, or one has no interval)."

@@ -70,10 +70,10 @@ def table_csv(records: StudyRecords, *, convention: Convention | None = None) ->
             for metric in (outcome.result.test or {})
         }  # fmt: skip
         for metric in (cell.metric, *sorted(others - {cell.metric})):
-            found = estimate(scores_on_test(cell.selected, metric=metric), convention=convention)
-            mean = repr(found.mean) if found else ""
-            half_width = _exact(found.half_width) if found else ""
-            num_seeds = found.num_seeds if found else 0
+            score = estimate(scores_on_test(cell.selected, metric=metric), convention=convention)
+            mean = repr(score.mean) if score else ""
+            half_width = _exact(score.half_width) if score else ""
+            num_seeds = score.num_seeds if score else 0
             complete = str(cell.is_complete).lower()
             rows.append(
                 (cell.arm, cell.task, metric, mean, half_width, num_seeds, complete, convention)
@@ -117,11 +117,11 @@ def _caption(records: StudyRecords, convention: Convention) -> str:
 
 
 def _paper_intervals(num_seeds: int) -> str:
-    told = "1.96 standard errors, as in arXiv:2507.00994"
+    text = "1.96 standard errors, as in arXiv:2507.00994"
     if num_seeds < 2:
-        return told
+        return text
     covered = expected_coverage(num_seeds, convention="paper")
-    return f"{told}; with {num_seeds} seeds it covers about {100 * covered:.0f} %"
+    return f"{text}; with {num_seeds} seeds it covers about {100 * covered:.0f} %"
 
 
 def seeds_note(records: StudyRecords, *, convention: Convention) -> str:
@@ -152,7 +152,7 @@ def lowest_loss(records: StudyRecords, objective: str) -> float | None:
 
 def best_arms(order: Sequence[tuple[str, Any]]) -> set[str]:
     """Return the names of the arms with the highest mean, including ties."""
-    return {name for name, found in order if found.mean == order[0][1].mean}
+    return {name for name, estimate in order if estimate.mean == order[0][1].mean}
 
 
 def _result_row(outcome: Outcome, metric: str, is_selected: bool) -> Sequence[Any]:

@@ -17,83 +17,91 @@ Labels = Mapping[str, str]
 _DIGITS = 2
 
 
-def comparison_sentence(found: ModelComparison, labels: Labels | None = None) -> str:
+def comparison_sentence(comparison: ModelComparison, labels: Labels | None = None) -> str:
     """Describe by how much one model is above another, and how certainly.
 
     Args:
-        found: The comparison.
+        comparison: The comparison.
         labels: Display names of models; their names by default.
     """
-    first, second = (_label(name, labels) for name in (found.first, found.second))
-    mean = found.difference.mean
+    first, second = (_label(name, labels) for name in (comparison.first, comparison.second))
+    mean = comparison.difference.mean
     if mean == 0:
         size = f"{first} and {second} have the same mean"
     else:
         side = "above" if mean > 0 else "below"
         size = f"{first} is {number(abs(mean))} points {side} {second}"
-    details = ", ".join(part for part in (_interval(found), _p_value(found)) if part)
-    return f"{size}{f' ({details})' if details else ''}: {_verdict(found)}."
+    details = ", ".join(part for part in (_interval(comparison), _p_value(comparison)) if part)
+    return f"{size}{f' ({details})' if details else ''}: {_verdict(comparison)}."
 
 
-def _interval(found: ModelComparison) -> str:
-    half_width = found.difference.half_width
+def _interval(comparison: ModelComparison) -> str:
+    half_width = comparison.difference.half_width
     if half_width is None:
         return ""
     if half_width > PERCENT:
         return "its 95 % interval is wider than the scale"
-    low, high = found.difference.low, found.difference.high
-    over = count(found.num_pairs, "paired seed") if found.num_pairs else "seeds not paired"
+    low, high = comparison.difference.low, comparison.difference.high
+    over = (
+        count(comparison.num_pairs, "paired seed") if comparison.num_pairs else "seeds not paired"
+    )
     return f"95 % interval {number(low)} to {number(high)}, {over}"
 
 
-def _p_value(found: ModelComparison) -> str:
-    if found.p_adjusted is None:
+def _p_value(comparison: ModelComparison) -> str:
+    if comparison.p_adjusted is None:
         return ""
-    if found.family_size == 1:
-        return probability(found.p_adjusted)
-    return f"{probability(found.p_adjusted)} corrected for {found.family_size:,} comparisons"
+    if comparison.family_size == 1:
+        return probability(comparison.p_adjusted)
+    return (
+        f"{probability(comparison.p_adjusted)} corrected for {comparison.family_size:,} comparisons"
+    )
 
 
-def _verdict(found: ModelComparison) -> str:
-    if found.is_clear:
+def _verdict(comparison: ModelComparison) -> str:
+    if comparison.is_clear:
         return "the difference is clear"
-    if found.verdict == "undecided":
-        if found.p_over_seeds is not None and found.p_over_seeds <= LEVEL and found.difference.mean:
+    if comparison.verdict == "undecided":
+        if (
+            comparison.p_over_seeds is not None
+            and comparison.p_over_seeds <= LEVEL
+            and comparison.difference.mean
+        ):
             return "clear over seeds, but other test examples could reverse it"
-        return "the data cannot tell them apart"
-    if found.num_pairs > 1:
+        return "there is no clear difference"
+    if comparison.num_pairs > 1:
         return "every seed gives the same difference, so its spread is unknown"
     return "with fewer than two seeds of each, it cannot be tested"
 
 
-def examples_sentence(found: ModelComparison) -> str:
+def examples_sentence(comparison: ModelComparison) -> str:
     """Describe what other test examples could change, or why that is unknown."""
-    if found.examples is None:
-        return f"Unknown over test examples: {found.examples_missing}."
-    each = found.examples
-    over = count(each.num_examples, "test example")
-    if each.num_seeds > 1:
-        over = f"{count(each.num_seeds, 'seed')} and {over}"
-    family = ", not corrected for other comparisons" if found.family_size > 1 else ""
-    low, high = number(each.low), number(each.high)
+    if comparison.examples is None:
+        return f"Unknown over test examples: {comparison.examples_missing}."
+    interval = comparison.examples
+    over = count(interval.num_examples, "test example")
+    if interval.num_seeds > 1:
+        over = f"{count(interval.num_seeds, 'seed')} and {over}"
+    family = ", not corrected for other comparisons" if comparison.family_size > 1 else ""
+    low, high = number(interval.low), number(interval.high)
     return f"Over {over} together, 95 % interval{family}: {low} to {high} points."
 
 
-def floor_sentence(found: ModelComparison) -> str:
+def floor_sentence(comparison: ModelComparison) -> str:
     """Describe the results of exact tests, or that they cannot find anything."""
-    test = found.sign_flip
+    test = comparison.sign_flip
     if test is None:
         return "Without paired seeds there is no exact test."
-    pairs = count(found.num_pairs, "pair")
-    if found.is_floored:
-        times = f" before correction for {found.family_size:,} comparisons"
+    pairs = count(comparison.num_pairs, "pair")
+    if comparison.is_floored:
+        times = f" before correction for {comparison.family_size:,} comparisons"
         return (
             f"No exact test over {pairs} can give p below {test.floor:.3g}"
-            f"{times if found.family_size > 1 else ''}, so they cannot decide anything here."
+            f"{times if comparison.family_size > 1 else ''}, so they cannot decide anything here."
         )
     parts = [f"flipping signs gives {_exact(test)}"]
-    if found.wilcoxon is not None:
-        parts.append(f"Wilcoxon's signed ranks {_exact(found.wilcoxon)}")
+    if comparison.wilcoxon is not None:
+        parts.append(f"Wilcoxon's signed ranks {_exact(comparison.wilcoxon)}")
     return f"Exact tests over {pairs}, uncorrected: {listing(parts)}."
 
 
@@ -101,13 +109,14 @@ def _exact(test: ExactTest) -> str:
     return probability(test.p_value)
 
 
-def detectable_sentence(found: ModelComparison) -> str:
+def detectable_sentence(comparison: ModelComparison) -> str:
     """Describe the smallest difference that the seeds could have shown; empty if unknown."""
-    if found.detectable is None:
+    if comparison.detectable is None:
         return ""
     return (
-        f"With {count(found.num_pairs, 'seed')} a difference of {number(found.detectable)} points "
-        "would have been found four times in five, without correction."
+        f"With {count(comparison.num_pairs, 'seed')}, a difference of "
+        f"{number(comparison.detectable)} points would be detected four times in five, without "
+        "correction."
     )
 
 

@@ -191,10 +191,10 @@ def _heads(
     """
     factors = {model.name: _factors(model) for model in models}
     chosen = [] if with_labels else _telling(list(factors.values()))
-    texts = {name: tuple(found[column] for column in chosen) for name, found in factors.items()}
+    texts = {name: tuple(parts[column] for column in chosen) for name, parts in factors.items()}
     if with_labels or len(set(texts.values())) < len(texts):
         labels = {model.name: (model.label,) for model in models}
-        texts = {name: labels[name] + found for name, found in texts.items()}
+        texts = {name: labels[name] + parts for name, parts in texts.items()}
         chosen = ["Model", *chosen]
     shared = []
     if len(sizes(models)) == 1 and models[0].size:

@@ -59,18 +59,18 @@ def notes(scores: Scores) -> list[str]:
     """Explain how to read the tables."""
     cells = scores.cells.values()
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
-    seeds = [found.num_seeds for found in estimates if found.half_width is not None]
-    found = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
+    seeds = [one.num_seeds for one in estimates if one.half_width is not None]
+    sentences = ["Mean (half-width of the 95 % interval) in percent points; the best in bold."]
     if seeds:
-        found.append(coverage_sentence(scores.convention, min(seeds)))
+        sentences.append(coverage_sentence(scores.convention, min(seeds)))
     if len(seeds) < len(estimates):
-        found.append("A mean without an interval rests on one seed.")
-    found += training_sentences(scores)
-    found.append(pretraining_sentence(scores))
-    found += doubt_notes(scores)
+        sentences.append("A mean without an interval rests on one seed.")
+    sentences += training_sentences(scores)
+    sentences.append(pretraining_sentence(scores))
+    sentences += doubt_notes(scores)
     if any(c.estimate is not None and not c.is_complete for c in cells):
-        found.append("†: runs are missing or were omitted, so the number is provisional.")
-    return found
+        sentences.append("†: runs are missing or were omitted, so the number is provisional.")
+    return sentences
 
 
 def training_sentences(scores: Scores) -> Iterator[str]:
@@ -90,11 +90,12 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         order = ranked(scores, dataset.name)
         if len(order) < 2:
             continue
-        found = family_of(scores, dataset.name, with_examples=with_examples).with_best
+        comparisons = family_of(scores, dataset.name, with_examples=with_examples).with_best
         yield f"{plain(dataset.name)}:"
-        yield from (f"  {line}" for line in _about(found[0], labels))
-        clear = sum(comparison.is_clear for comparison in found)
-        yield f"  {plain(labels[order[0]])} is clearly above {clear} of {len(found)} other models."
+        yield from (f"  {line}" for line in _about(comparisons[0], labels))
+        clear = sum(comparison.is_clear for comparison in comparisons)
+        best = plain(labels[order[0]])
+        yield f"  {best} is clearly above {clear} of {len(comparisons)} other models."
         selection = selection_sentence(scores, dataset.name)
         if selection:
             yield f"  {selection}"
@@ -102,11 +103,11 @@ def comparison_lines(scores: Scores, *, with_examples: bool) -> Iterator[str]:
         yield from (f"  {source_sentence(source)}" for source in split.sources)
 
 
-def _about(found: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
-    yield comparison_sentence(found, labels)
-    yield examples_sentence(found)
-    yield floor_sentence(found)
-    if detectable := detectable_sentence(found):
+def _about(comparison: ModelComparison, labels: dict[str, str]) -> Iterator[str]:
+    yield comparison_sentence(comparison, labels)
+    yield examples_sentence(comparison)
+    yield floor_sentence(comparison)
+    if detectable := detectable_sentence(comparison):
         yield detectable
 
 
@@ -128,15 +129,15 @@ def scores_json(scores: Scores, problems: Iterable[str]) -> dict[str, Any]:
 
 
 def _cell_json(model: str, dataset: DatasetInfo, score: Score) -> dict[str, Any]:
-    found = score.estimate or Estimate(0.0, None, 0)
+    estimate = score.estimate or Estimate(0.0, None, 0)
     return {
         "model": model,
         "task": dataset.task,
         "dataset": dataset.name,
         "trained_on": dataset.trained_on or None,
-        "mean": found.mean if score.estimate else None,
-        "half_width": found.half_width,
-        "num_seeds": found.num_seeds,
+        "mean": estimate.mean if score.estimate else None,
+        "half_width": estimate.half_width,
+        "num_seeds": estimate.num_seeds,
         "is_complete": score.is_complete,
         "by_seed": {str(seed): value for seed, value in (score.by_seed or {}).items()},
         "one_rate": score.one_rate,

@@ -280,8 +280,8 @@ def _assemble(
         special.update(count_special_tokens(corpus, tokenizer))
     if not special:
         return {}
-    told = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
-    say(f"documents contain special tokens of the tokenizer as text: {told}")
+    tokens = ", ".join(f"{token} ({count:,} times)" for token, count in special.items())
+    say(f"documents contain special tokens of the tokenizer as text: {tokens}")
     return {"special_in_text": dict(special)}
 
 

@@ -181,9 +181,9 @@ def _first_with_mask(corpus: Corpus, tokenizer: TextTokenizer | None) -> int | N
         return None
     num_before = 0
     for _, tokens, lengths in corpus.shards():
-        found = find_token(tokenizer.mask_id, tokens, lengths)
-        if found is not None:
-            return num_before + found
+        document = find_token(tokenizer.mask_id, tokens, lengths)
+        if document is not None:
+            return num_before + document
         num_before += len(lengths)
     return None
 

@@ -122,9 +122,9 @@ def find_token(
         lengths: int64 [num_documents], in tokens.
     """
     for start in range(0, len(tokens), _BLOCK_TOKENS):
-        found = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)
-        if len(found):
-            place = start + int(found[0])
+        positions = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)
+        if len(positions):
+            place = start + int(positions[0])
             return int(np.searchsorted(np.cumsum(lengths), place, side="right"))
     return None
 

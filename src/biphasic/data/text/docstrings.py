@@ -67,10 +67,10 @@ def read_docstrings(path: Path, module: str) -> list[Docstring]:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    found = [Docstring(module, "", ast.get_docstring(tree, clean=False) or "")]
-    found.extend(_definitions(tree.body, module))
-    found.extend(_attached(tree.body, module))
-    return [docstring for docstring in found if docstring.text.strip()]
+    docstrings = [Docstring(module, "", ast.get_docstring(tree, clean=False) or "")]
+    docstrings.extend(_definitions(tree.body, module))
+    docstrings.extend(_attached(tree.body, module))
+    return [docstring for docstring in docstrings if docstring.text.strip()]
 
 
 def _is_test(stem: str) -> bool:

@@ -112,12 +112,12 @@ def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]
         DataError: A file is missing, damaged or not of its suffix's format, or a row has no text;
             the message names file and row.
     """
-    found = find_text_files(path)
-    for file in found.files:
+    listing = find_text_files(path)
+    for file in listing.files:
         read = _reader_of(file)
         assert read is not None  # noqa: S101 - `find_text_files` lists no others
         with reading(file, DataError):
-            yield from read(file, found.name_of(file), column)
+            yield from read(file, listing.name_of(file), column)
 
 
 def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:

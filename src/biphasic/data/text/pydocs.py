@@ -149,19 +149,19 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
                     documents.extend(read_package(root, package, library=library))
         documents = separate_splits(drop_duplicates(documents))
     if not documents:
-        wanted = "this Python" if libraries is None else ", ".join(sorted(libraries))
-        raise DataError(f"builtin:pydocs: no documentation found; {wanted}: no sources installed")
+        searched = "this Python" if libraries is None else ", ".join(sorted(libraries))
+        raise DataError(f"builtin:pydocs: no documentation found; {searched}: no sources installed")
     return tuple(documents)
 
 
 def installed_versions(libraries: Collection[str] | None = None) -> dict[str, str]:
     """Return the versions of the installed libraries, which determine the documents."""
-    wanted = LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]
-    found = {}
-    for library in wanted:
+    chosen = LIBRARIES if libraries is None else [n for n in LIBRARIES if n in libraries]
+    versions = {}
+    for library in chosen:
         with suppress(PackageNotFoundError):
-            found[library] = version(library)
-    return found
+            versions[library] = version(library)
+    return versions
 
 
 def locate_package(package: str) -> Path | None:

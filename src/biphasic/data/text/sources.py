@@ -194,8 +194,8 @@ def source_origin(
     shared = {"license": source.license}
     if hub := source.hub:
         names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
-        found = hub_fingerprint(hub.dataset, **names, copies=copies)
-        return {"source": "hub", "column": hub.column or source.column, **found, **shared}
+        fingerprint = hub_fingerprint(hub.dataset, **names, copies=copies)
+        return {"source": "hub", "column": hub.column or source.column, **fingerprint, **shared}
     assert source.path  # noqa: S101 - there is no fourth sort of source
     files = find_text_files(source.path)
     return {

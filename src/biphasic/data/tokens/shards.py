@@ -119,7 +119,7 @@ class BlockBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the block has reached its size."""
+        """Return whether the block has reached its size."""
         return self._num_bytes >= self._block_bytes
 
     def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> int:
@@ -130,7 +130,7 @@ class BlockBuilder:
         """
         parts = (
             _encoded(document_id, f"document {document_id!r}: its name", remedy="rename it"),
-            _encoded(text, f"document {document_id!r}: its text", remedy="mend it"),
+            _encoded(text, f"document {document_id!r}: its text", remedy="fix it"),
         )
         self._parts += parts
         self._notes.append(notes)
@@ -138,7 +138,7 @@ class BlockBuilder:
         return len(parts[1])
 
     def take(self) -> Block | None:
-        """Return what was collected, if anything was, and begin anew."""
+        """Return the collected documents, if any, and clear the collection."""
         if not self._parts:
             return None
         sizes = np.array([len(part) for part in self._parts], dtype=np.int64)

@@ -116,8 +116,8 @@ class TextTokenizer:
 
     def save_with_model(self, folder: Path) -> None:
         """Write the files of `save_framed`; `load` restores this tokenizer, with the same hash."""
-        own = own_part(self.rules(), self._special_tokens.get("mask"))
-        self.save_framed(folder, **{_OWN: own})
+        model_part = own_part(self.rules(), self._special_tokens.get("mask"))
+        self.save_framed(folder, **{_OWN: model_part})
 
     def _save_settings(self, folder: Path, further: Mapping[str, Any]) -> None:
         settings = {
@@ -325,11 +325,11 @@ def _settings(folder: Path, name: str) -> dict[str, Any]:
 
 def _declared_tokens(declared: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return the special tokens that settings declare, by the files' names for them."""
-    wanted = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
+    known_keys = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
     tokens: dict[str, Any] = {
         each: value.get("content") if isinstance(value, dict) else value
         for each, value in declared.items()
-        if each in wanted
+        if each in known_keys
     }
     for each, token in tokens.items():
         if not isinstance(token, str):

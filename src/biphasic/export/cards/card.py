@@ -79,9 +79,9 @@ def write_export_card(folder: Path, export: Export) -> None:
     scores = []
     if source.state is not None:
         store = source.folder.resolve().parent.parent
-        found = scores_of_state(store / "finetunes", source.state.identity)
-        scores = [score.for_hub for score in found.scores]
-        facts |= training_facts(source.state, found, store=store)
+        state_scores = scores_of_state(store / "finetunes", source.state.identity)
+        scores = [score.for_hub for score in state_scores.scores]
+        facts |= training_facts(source.state, state_scores, store=store)
     write_card(
         folder,
         name=export.name,

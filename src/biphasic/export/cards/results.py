@@ -124,15 +124,15 @@ def _score(
     metric = results[0].metric
     grid = (grid_score(result, result, metric=metric) for result in results)
     selected = best_per_seed(run for run in grid if run is not None)
-    found = estimate([run.test for run in selected], convention=convention)
-    if found is None:
+    score = estimate([run.test for run in selected], convention=convention)
+    if score is None:
         return None
     return TaskScore(
         task=task,
         trained_on=trained_on,
         kind=results[0].kind,
         metric=metric,
-        estimate=found,
+        estimate=score,
         learning_rates=tuple(sorted({result.learning_rate for result in results})),
         seeds=tuple(sorted({result.seed for result in results})),
         num_diverged=sum(result.status == "diverged" for result in results),

@@ -30,12 +30,12 @@ _SETTINGS = {
 _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "seeds"}
 
 
-def training_facts(state: StateRecord, found: StateScores, *, store: Path) -> dict[str, Any]:
+def training_facts(state: StateRecord, scores: StateScores, *, store: Path) -> dict[str, Any]:
     """Return the template variables for training, text, losses and scores.
 
     Args:
         state: The state.
-        found: Its scores.
+        scores: Its scores.
         store: The store of the state.
     """
     recipe = state.recipe
@@ -57,8 +57,8 @@ def training_facts(state: StateRecord, found: StateScores, *, store: Path) -> di
         "heldout": [
             (objective_name(n), f"{loss:.3f}") for n, loss in sorted(state.heldout.items())
         ],
-        "score_rows": [_score_row(score) for score in found.scores],
-        "left_out": found.left_out,
+        "score_rows": [_score_row(score) for score in scores.scores],
+        "left_out": scores.left_out,
         "software": _software(state.environment),
     }
 
@@ -90,8 +90,8 @@ def objectives_of(recipe: Mapping[str, Any], entry: LedgerEntry) -> set[str]:
 
 def _names(objective: Mapping[str, Any]) -> set[str]:
     parts = objective.get("objectives") or ()
-    own = {objective["objective"]} if "objective" in objective and not parts else set()
-    return own.union(*map(_names, parts))
+    names = {objective["objective"]} if "objective" in objective and not parts else set()
+    return names.union(*map(_names, parts))
 
 
 def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -100,14 +100,14 @@ def _phase(recipe: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 
 
 def _phase_row(entry: LedgerEntry, phase: Mapping[str, Any]) -> tuple[str, ...]:
-    told = {key: value for key, value in phase.items() if key not in _PHASE_COLUMNS}
+    settings = {key: value for key, value in phase.items() if key not in _PHASE_COLUMNS}
     planned = phase.get("steps")
     # A state in the middle of a phase has completed only part of it.
     steps = f"{entry.steps:,}" + (f" of {planned:,}" if planned not in {None, entry.steps} else "")
     return (
         str(entry.phase + 1),
         objective_name(entry.objective),
-        _settings(told) or "–",
+        _settings(settings) or "–",
         steps,
         amount(entry.documents),
         amount(entry.tokens),
@@ -128,9 +128,11 @@ def _total_row(entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
 def _settings(values: Mapping[str, Any]) -> str:
     """Return settings that have an effect; omit null, empty and inherited ones."""
     silent = ({}, [], (), None, "keep")
-    told = {key: value for key, value in values.items() if value not in silent}
-    told = {key: value for key, value in told.items() if (key, value) != ("learning_rate_scale", 1)}
-    return ", ".join(f"{key} {_value(value)}" for key, value in told.items())
+    shown = {key: value for key, value in values.items() if value not in silent}
+    shown = {
+        key: value for key, value in shown.items() if (key, value) != ("learning_rate_scale", 1)
+    }
+    return ", ".join(f"{key} {_value(value)}" for key, value in shown.items())
 
 
 def _value(value: Any) -> str:

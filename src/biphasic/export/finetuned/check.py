@@ -108,7 +108,9 @@ def check_before(
     alone = on_compute_device(load_encoder(folder, batching="padded")).eval()
     check_contract(alone, causal=False)
     with torch.inference_mode():
-        theirs = [padded_states(alone, [each], pad_id=tokenizer.pad_id)[0] for each in sequences]
+        theirs = [
+            padded_states(alone, [sequence], pad_id=tokenizer.pad_id)[0] for sequence in sequences
+        ]
     ours = torch.cat([ours[slice(*span)] for span in spans.tolist()])
     difference = _difference(ours, torch.cat(theirs))
     if not difference <= TOLERANCE:

@@ -164,7 +164,7 @@ def finetune(
     }
     computing = {"num_workers": num_workers, "num_threads": num_threads, "console": console}
     if note := find_made(out, inputs):
-        say_on(console)(f"{out}: made before from the same model, task and settings")
+        say_on(console)(f"{out}: already made from the same model, task and settings")
         evaluation = score_grid(plan, scratch=None, **computing)
         return FinetunedFolder(out, evaluation, read_head(out), note["difference"])
     tokenizer, loaded = TextTokenizer.load(plan.encoder.folder), load_task(planned.folder)

@@ -68,9 +68,9 @@ def write_model(
     Raises:
         ModelError: transformers cannot load it, or weights of its layers are missing.
     """
-    own = read_config(source.folder)
-    was_decoder = is_decoder(own)
-    config = exported_config(own, source.tokenizer)
+    source_config = read_config(source.folder)
+    was_decoder = is_decoder(source_config)
+    config = exported_config(source_config, source.tokenizer)
     model, has_head = _load(source.folder, config)
     _agree_on_padding(model, source.tokenizer)
     round_weights(model, dtype)

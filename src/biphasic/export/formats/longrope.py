@@ -29,17 +29,17 @@ def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
 
     Reference: Ding et al. 2024, "LongRoPE", arXiv:2402.13753, as in transformers.
     """
-    found = {
+    rotaries = {
         name: module
         for name, module in body.named_modules()
         if getattr(module, "rope_type", None) == LONGROPE
     }
-    for name, rotary in found.items():
+    for name, rotary in rotaries.items():
         body.set_submodule(name, _ByLength(rotary))
     try:
         yield
     finally:
-        for name, rotary in found.items():
+        for name, rotary in rotaries.items():
             body.set_submodule(name, rotary)
 
 

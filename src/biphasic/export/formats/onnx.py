@@ -178,8 +178,8 @@ def _rope_types(parameters: Any) -> set[str]:
     """Return the rope types of a configuration, which may have one per layer type."""
     if not isinstance(parameters, dict):
         return set()
-    own = {parameters["rope_type"]} if "rope_type" in parameters else set()
-    return own.union(*map(_rope_types, parameters.values()))
+    types = {parameters["rope_type"]} if "rope_type" in parameters else set()
+    return types.union(*map(_rope_types, parameters.values()))
 
 
 def _copy_beside(folder: Path, partial: Path) -> None:
@@ -285,9 +285,9 @@ def _longest_input(body: PreTrainedModel) -> int:
     rope = getattr(config, "rope_parameters", None) or {}
     borders = [getattr(config, name, None) for name in ("sliding_window", "local_attention")]
     borders.append(rope.get("original_max_position_embeddings"))
-    wanted = max(64, *(border + 8 for border in borders if isinstance(border, int)), 0)
-    limit = getattr(config, "max_position_embeddings", None) or wanted
-    return min(wanted, _LONGEST_PROBE, limit - first_position(body))
+    needed = max(64, *(border + 8 for border in borders if isinstance(border, int)), 0)
+    limit = getattr(config, "max_position_embeddings", None) or needed
+    return min(needed, _LONGEST_PROBE, limit - first_position(body))
 
 
 def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:

@@ -232,11 +232,11 @@ def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     """Return the transformer layers: those that transformers marks, or the longest module list."""
     modules = dict(model.base_model.named_modules())
     marked = [
-        name for name, each in modules.items() if isinstance(each, GradientCheckpointingLayer)
+        name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
     ]
     # Groups of layers may be marked too.
-    names = [name for name in marked if not any(name.startswith(f"{each}.") for each in marked)]
-    lists = {name: each for name, each in modules.items() if isinstance(each, nn.ModuleList)}
+    names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
+    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
     if not names and lists:
         longest = max(lists, key=lambda name: len(lists[name]))
         names = [f"{longest}.{index}" for index in range(len(lists[longest]))]

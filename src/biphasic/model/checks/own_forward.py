@@ -153,8 +153,10 @@ def _together(model: PreTrainedModel, documents: Documents, *, causal: bool = Fa
 def _alone(model: PreTrainedModel, documents: Documents, *, causal: bool) -> Tensor:
     """Read documents one by one, without padding."""
     if batching_of(model) == "padded":
-        return torch.cat([padded_states(model, [each], pad_id=0)[0] for each in documents])
-    batches = [lay_out([each], [[0]], row_length=len(each), pad_id=0) for each in documents]
+        return torch.cat([padded_states(model, [document], pad_id=0)[0] for document in documents])
+    batches = [
+        lay_out([document], [[0]], row_length=len(document), pad_id=0) for document in documents
+    ]
     return torch.cat([hidden_states(model, batch, causal=causal) for batch in batches])
 
 
@@ -169,9 +171,9 @@ def _own_forward(model: PreTrainedModel, *, causal: bool) -> tuple[PreTrainedMod
 def _is_causal(theirs: PreTrainedModel) -> bool:
     """Return whether a document's last token affects only its own state."""
     documents = _documents(theirs, 0)
-    changed = [each.copy() for each in documents]
+    changed = [document.copy() for document in documents]
     changed[-1][-1] = probe_tokens(theirs, 1, draw=_DRAWS)[0]
-    before, after = (_together(theirs, each)[:-1] for each in (documents, changed))
+    before, after = (_together(theirs, texts)[:-1] for texts in (documents, changed))
     return bool((before - after).norm() <= 1e-5 * before.norm())
 
 

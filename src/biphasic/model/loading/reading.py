@@ -175,9 +175,9 @@ def language_model_class(where: Path | str, config: PretrainedConfig) -> Any:
         ModelError: transformers has no such head for this type of model.
     """
     for mapping in (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
-        found = mapping.get(type(config), None)
-        if isinstance(found, type):
-            return found
+        kind = mapping.get(type(config), None)
+        if isinstance(kind, type):
+            return kind
     raise ModelError(
         f"{where}: transformers has no language-model head for type '{config.model_type}'"
     )

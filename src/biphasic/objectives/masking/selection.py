@@ -92,9 +92,9 @@ def select(
         text = slice(start + 1, end - 1)
         draws = uniforms(_stream("mask", mask_seed, piece), end - start - NUM_SPECIAL)
         if begins is not None:
-            own = _unit_of_tokens(begins[text], selection, mask_seed, piece)
-            units[text] = start + 1 + own
-            draws = draws[own]
+            token_units = _unit_of_tokens(begins[text], selection, mask_seed, piece)
+            units[text] = start + 1 + token_units
+            draws = draws[token_units]
         is_selected[text] = draws < mlm_probability
     return Selected(is_selected, units)
 

@@ -19,7 +19,7 @@ from biphasic.locks import LEASES, LOCK, Lock, find_owner, lock, lock_cleaning, 
 from biphasic.study.find import study_folders
 from biphasic.study.gc.garbage import EVENT_FILES, Item, entries, has_state, useless_items
 from biphasic.study.gc.pins import Pin, forget_pin, read_pins
-from biphasic.study.gc.reachable import add_pins, needs_of_studies
+from biphasic.study.gc.reachable import add_pins, reachable_from_studies
 from biphasic.study.paths import STORE
 
 Say = Callable[[str], None]
@@ -103,11 +103,11 @@ def remove(path: Path) -> None:
 def _check_store(store: Path) -> None:
     if store.is_symlink():
         raise StudyError(
-            f"{store}: a link; studies elsewhere may need what lies there; clean the root that it "
-            "leads to"
+            f"{store}: is a link, and studies elsewhere may use its target; clean the root that "
+            "it points to"
         )
     if not store.is_dir():
-        raise StudyError(f"{store}: no such folder, so there is nothing to clean; name a --root")
+        raise StudyError(f"{store}: no such folder, so there is nothing to clean; give a --root")
 
 
 def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
@@ -122,7 +122,7 @@ def _refuse_running(root: Path, store: Path, say: Say | None) -> None:
             cancel = f"wait for it, or 'biphasic study cancel {folder.name}'"
             _settle(folder / LOCK, f"{folder}: this study is running", cancel, say)
     for name in running_work(store):
-        _settle(store / LEASES / name, f"{store}: somebody works here", "wait for it", say)
+        _settle(store / LEASES / name, f"{store}: another process works here", "wait for it", say)
 
 
 def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
@@ -136,25 +136,25 @@ def _settle(path: Path, what: str, remedy: str, say: Say | None) -> None:
 
 def _look(root: Path, folders: list[Path], *, also_pretrained: bool) -> Cleaning:
     store = root / STORE
-    needs = needs_of_studies(folders, store)
-    of_no_study = useless_items(store, folders, needs, also_foreign=True)
-    pins = _wishes(store)
-    add_pins(needs, pins, store)
-    going = useless_items(store, folders, needs, also_foreign=False)
+    reachable = reachable_from_studies(folders, store)
+    of_no_study = useless_items(store, folders, reachable, also_foreign=True)
+    pins = _pins(store)
+    add_pins(reachable, pins, store)
+    unreachable = useless_items(store, folders, reachable, also_foreign=False)
     kept = {item.path: item for item in of_no_study}
-    for item in going:
+    for item in unreachable:
         kept.pop(item.path, None)
     return Cleaning(
         root=root,
         studies=tuple(folder.name for folder in folders),
-        items=tuple(of_no_study if also_pretrained else going),
+        items=tuple(of_no_study if also_pretrained else unreachable),
         kept=() if also_pretrained else tuple(kept.values()),
         pins=pins if also_pretrained else (),
-        unsure=tuple(needs.unsure),
+        unsure=tuple(reachable.unsure),
     )
 
 
-def _wishes(store: Path) -> tuple[Pin, ...]:
+def _pins(store: Path) -> tuple[Pin, ...]:
     """Return all pins; earlier versions wrote event files instead of pins."""
     known = read_pins(store)
     states = {state for pin in known for state in pin.states}

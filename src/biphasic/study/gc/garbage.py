@@ -10,7 +10,7 @@ from pathlib import Path
 
 from biphasic.errors import CheckpointError, DataError, StudyError
 from biphasic.files import PARTIAL, is_complete, read_json
-from biphasic.study.gc.reachable import Needs, corpus_hash
+from biphasic.study.gc.reachable import Reachable, corpus_hash
 from biphasic.training.state import read_state_record
 
 _OLD_LOCKS = ("claims", "locks")
@@ -53,41 +53,40 @@ class Item:
 
 
 def useless_items(
-    store: Path, folders: Iterable[Path], needs: Needs, *, also_foreign: bool
+    store: Path, folders: Iterable[Path], reachable: Reachable, *, also_foreign: bool
 ) -> list[Item]:
     """Return unreachable items of a store, and leftovers in the folders of its studies.
 
-    Results come before their states: a result without its state would look like one of an external
-    model.
+    Results are listed before their states: a result without its state would look like a result of
+    an external model.
 
     Args:
         store: Content store.
-        folders: Of its studies.
-        needs: What is needed.
+        folders: Folders of its studies.
+        reachable: Reachable names.
         also_foreign: Include results of models that are not states of the store.
 
     Raises:
         StudyError: A folder of the store is a link that leads out of it.
     """
     items = [
-        *_results(store, needs, also_foreign=also_foreign),
-        *_checkpoints(store, needs),
-        *_states(store, needs),
-        *_corpora(store, needs),
-        *_tasks(store, needs),
-        *_event_files(store, needs),
-        *_job_files(store, needs),
+        *_results(store, reachable, also_foreign=also_foreign),
+        *_checkpoints(store, reachable),
+        *_states(store, reachable),
+        *_corpora(store, reachable),
+        *_tasks(store, reachable),
+        *_event_files(store, reachable),
+        *_job_files(store, reachable),
         *_old_locks(store),
     ]
-    going = {item.path for item in items}
-    return [*items, *_leftovers([store, *folders], going)]
+    deleted = {item.path for item in items}
+    return [*items, *_leftovers([store, *folders], deleted)]
 
 
 def size(path: Path) -> int:
     """Return the bytes of a file, or of all files below a folder; links count as themselves."""
-    own = path.lstat().st_size
     if path.is_symlink() or not path.is_dir():
-        return own
+        return path.lstat().st_size
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -103,8 +102,8 @@ def entries(folder: Path) -> Iterator[Path]:
     """
     if folder.is_symlink():
         raise StudyError(
-            f"{folder}: a link; what lies there may belong to others, so nothing is cleaned; put "
-            "the folder itself there, or clean the root that it leads to"
+            f"{folder}: is a link, and others may use its target, so nothing was deleted; replace "
+            "it by a folder, or clean the root that it points to"
         )
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
@@ -116,9 +115,9 @@ def _item(kind: str, path: Path, about: str = "") -> Item:
     return Item(kind, path, size(path), about)
 
 
-def _states(store: Path, needs: Needs) -> Iterator[Item]:
+def _states(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / "states"):
-        if path.name not in needs.states:
+        if path.name not in reachable.states:
             yield _item("states", path, _describe_state(path))
 
 
@@ -133,24 +132,24 @@ def _describe_state(path: Path) -> str:
     return f"step {state.step:,}: {', '.join(phases)}"
 
 
-def _checkpoints(store: Path, needs: Needs) -> Iterator[Item]:
+def _checkpoints(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / "progress"):
         state, _, _ = path.name.partition("-from-")
-        if state not in needs.states:
-            yield _item("checkpoints", path, "of a state that nobody needs")
+        if state not in reachable.states:
+            yield _item("checkpoints", path, "of an unreachable state")
         elif is_complete(store / "states" / state):
-            yield _item("checkpoints", path, "of a state that is finished")
+            yield _item("checkpoints", path, "of a finished state")
 
 
-def _results(store: Path, needs: Needs, *, also_foreign: bool) -> Iterator[Item]:
+def _results(store: Path, reachable: Reachable, *, also_foreign: bool) -> Iterator[Item]:
     for path in entries(store / "finetunes"):
         is_left = not also_foreign and _is_of_other_model(path, store)
-        if path.name not in needs.results and not is_left:
+        if path.name not in reachable.results and not is_left:
             yield _item("fine-tunings", path)
 
 
 def _is_of_other_model(path: Path, store: Path) -> bool:
-    """Return whether a result is of an external model, which no study can need."""
+    """Return whether a result is of an external model, which no study uses."""
     record = path / "result.json"
     if not is_complete(path) or not record.is_file():
         return False
@@ -161,48 +160,52 @@ def _is_of_other_model(path: Path, store: Path) -> bool:
     return not (store / "states" / str(state)).exists()
 
 
-def _corpora(store: Path, needs: Needs) -> Iterator[Item]:
+def _corpora(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / "data"):
-        if not _is_corpus_needed(path, needs):
+        if not _is_corpus_reachable(path, reachable):
             yield _item("corpora", path)
 
 
-def _is_corpus_needed(path: Path, needs: Needs) -> bool:
-    return bool(needs.unsure) or path.name in needs.data or corpus_hash(path) in needs.corpora
+def _is_corpus_reachable(path: Path, reachable: Reachable) -> bool:
+    return (
+        bool(reachable.unsure)
+        or path.name in reachable.data
+        or corpus_hash(path) in reachable.corpora
+    )
 
 
-def _tasks(store: Path, needs: Needs) -> Iterator[Item]:
-    if needs.unsure:
+def _tasks(store: Path, reachable: Reachable) -> Iterator[Item]:
+    if reachable.unsure:
         return
     for path in entries(store / "tasks"):
-        if path.name not in needs.tasks:
+        if path.name not in reachable.tasks:
             yield _item("tasks", path, "built-in" if path.name.startswith(_BUILTIN) else "")
 
 
-def _event_files(store: Path, needs: Needs) -> Iterator[Item]:
+def _event_files(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / EVENT_FILES):
-        if not has_state(path, needs.states):
+        if not has_state(path, reachable.states):
             yield _item("event files", path)
 
 
-def _job_files(store: Path, needs: Needs) -> Iterator[Item]:
+def _job_files(store: Path, reachable: Reachable) -> Iterator[Item]:
     for path in entries(store / "jobs"):
-        if not _is_job_needed(path, store, needs):
+        if not _is_job_reachable(path, store, reachable):
             yield _item("job files", path)
 
 
-def _is_job_needed(path: Path, store: Path, needs: Needs) -> bool:
+def _is_job_reachable(path: Path, store: Path, reachable: Reachable) -> bool:
     """Return whether a job is unfinished, or may run again as corpora and reports do."""
     job = path.name.removesuffix(".json")
-    if job in needs.states:
+    if job in reachable.states:
         return not is_complete(store / "states" / job)
-    if job in needs.groups:
+    if job in reachable.groups:
         return True
     try:
         described = read_json(path)
         if described["kind"] == "tokenise":
-            return _is_corpus_needed(Path(described["folder"]), needs)
-        return described["kind"] == "report" and described["study"] in needs.studies
+            return _is_corpus_reachable(Path(described["folder"]), reachable)
+        return described["kind"] == "report" and described["study"] in reachable.studies
     except (DataError, KeyError, TypeError):
         return False  # an unknown version; planning rewrites jobs
 
@@ -216,11 +219,11 @@ def _old_locks(store: Path) -> Iterator[Item]:
             yield _item("locks", path, "of an earlier version")
 
 
-def _leftovers(places: Iterable[Path], going: set[Path]) -> Iterator[Item]:
+def _leftovers(places: Iterable[Path], deleted: set[Path]) -> Iterator[Item]:
     """Yield leftovers of interrupted writers, two folders deep, outside of deleted folders."""
     for place in places:
         for path in sorted({*place.glob(f"{PARTIAL}*"), *place.glob(f"*/{PARTIAL}*"),
                             *place.glob(f"*/*/{PARTIAL}*")}):  # fmt: skip
-            is_linked = any(each.is_symlink() for each in (path, path.parent, path.parent.parent))
-            if not is_linked and not going & set(path.parents):
+            is_linked = any(p.is_symlink() for p in (path, path.parent, path.parent.parent))
+            if not is_linked and not deleted & set(path.parents):
                 yield _item("leftovers", path, "of an interrupted writer")

@@ -90,9 +90,9 @@ def _read(path: Path) -> Pin:
         return parse_record(Pin, read_json(path), where=str(path))
     except DataError:
         raise DataError(
-            f"{path}: damaged; it keeps 'study clean' from deleting what was made outside of "
-            "studies. Make the same again (what is there is found, and this file is written "
-            "anew), or delete it only if nobody wants that any more"
+            f"{path}: damaged; this pin protects results made outside of studies from 'study "
+            "clean'. Run the same command again to rewrite it, or delete it if the results are no "
+            "longer needed"
         ) from None
 
 

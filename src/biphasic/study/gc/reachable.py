@@ -21,7 +21,7 @@ from biphasic.training.state import read_state_record
 
 
 @dataclass
-class Needs:
+class Reachable:
     """Reachable names in a store.
 
     Attributes:
@@ -46,52 +46,52 @@ class Needs:
     unsure: list[str] = field(default_factory=list[str])
 
 
-def needs_of_studies(folders: Iterable[Path], store: Path) -> Needs:
-    """Return the names that studies need, with all ancestors.
+def reachable_from_studies(folders: Iterable[Path], store: Path) -> Reachable:
+    """Return the names reachable from studies, with all ancestors.
 
     Raises:
-        StudyError: The needs of a study cannot be determined.
+        StudyError: A study has no readable settings or plan.
         CheckpointError: The record of a state is damaged.
     """
-    needs = Needs()
+    reachable = Reachable()
     for folder in folders:
-        _add_study(needs, folder, store)
-    add_ancestors(needs, store)
-    return needs
+        _add_study(reachable, folder, store)
+    add_ancestors(reachable, store)
+    return reachable
 
 
-def add_pins(needs: Needs, pins: Iterable[Pin], store: Path) -> None:
+def add_pins(reachable: Reachable, pins: Iterable[Pin], store: Path) -> None:
     """Add pinned results, with their ancestors and training text.
 
     Raises:
         CheckpointError: The record of a state is damaged.
     """
-    wished: set[str] = set()
+    pinned: set[str] = set()
     for pin in pins:
-        wished.update(pin.states)
-        needs.results.update(pin.results)
-        needs.data.update(pin.data)
-    needs.states |= wished
-    add_ancestors(needs, store)
-    for identity in wished:
+        pinned.update(pin.states)
+        reachable.results.update(pin.results)
+        reachable.data.update(pin.data)
+    reachable.states |= pinned
+    add_ancestors(reachable, store)
+    for identity in pinned:
         folder = store / "states" / identity
         if is_complete(folder):
-            needs.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
+            reachable.corpora.add(str(read_state_record(folder).ground.get("corpus_hash")))
 
 
-def add_ancestors(needs: Needs, store: Path) -> None:
-    """Add the ancestors of needed states.
+def add_ancestors(reachable: Reachable, store: Path) -> None:
+    """Add the ancestors of reachable states.
 
     Raises:
         CheckpointError: The record of a state is damaged.
     """
-    left = list(needs.states)
+    left = list(reachable.states)
     while left:
         folder = store / "states" / left.pop()
         if is_complete(folder):
             parent = read_state_record(folder).parent
-            if parent and parent not in needs.states:
-                needs.states.add(parent)
+            if parent and parent not in reachable.states:
+                reachable.states.add(parent)
                 left.append(parent)
 
 
@@ -102,27 +102,26 @@ def corpus_hash(folder: Path) -> str | None:
     return content_hash(folder)
 
 
-def _add_study(needs: Needs, folder: Path, store: Path) -> None:
+def _add_study(reachable: Reachable, folder: Path, store: Path) -> None:
     if not (folder / RESOLVED).is_file():
         raise StudyError(
             f"{folder}: run by an earlier version, which did not save its settings; run its study "
-            "file once more, which does only what is missing, or delete the folder"
+            "file again (finished work is reused), or delete the folder"
         )
     config = load_resolved(folder)
-    needs.studies.add(config.name)
+    reachable.studies.add(config.name)
     record = study_record_of(folder)
-    problem = _add_plan(needs, config, store)
+    problem = _add_plan(reachable, config, store)
     if problem and (record is None or not _describes(record, config)):
         raise StudyError(
-            f"{folder}: what it needs cannot be told ({problem}); run it once more, or delete the "
-            "folder"
+            f"{folder}: cannot plan this study ({problem}); run it again, or delete the folder"
         )
     if problem:
-        needs.unsure.append(f"{config.name}: {problem}")
+        reachable.unsure.append(f"{config.name}: {problem}")
     if record is not None:
         for arm in record.arms:
-            needs.states.update((arm.state, *arm.segments))
-        needs.results.update(run.id for run in record.runs)
+            reachable.states.update((arm.state, *arm.segments))
+        reachable.results.update(run.id for run in record.runs)
 
 
 def study_record_of(folder: Path) -> StudyRecord | None:
@@ -134,10 +133,7 @@ def study_record_of(folder: Path) -> StudyRecord | None:
     path = folder / STUDY
     if not path.is_file():
         return None
-    remedy = (
-        "it tells what the study's report is of: run the study once more, which writes it anew, "
-        "or delete the study's folder if nobody wants it"
-    )
+    remedy = "run the study again to rewrite it, or delete the study's folder"
     raw = read_json(path, remedy=remedy)
     return parse_record(StudyRecord, raw, where=str(path), remedy=remedy)
 
@@ -147,22 +143,24 @@ def _describes(record: StudyRecord, config: StudyConfig) -> bool:
     return record.provenance.get("settings_sha256") == settings_digest(config)
 
 
-def _add_plan(needs: Needs, config: StudyConfig, store: Path) -> str:
-    """Add the needs of a study's plan; return why the plan is uncertain, or an empty string."""
+def _add_plan(reachable: Reachable, config: StudyConfig, store: Path) -> str:
+    """Add the names in a study's plan; return why the plan is uncertain, or an empty string."""
     try:
         preview = preview_study(config, store)
     except BiphasicError as error:
         return str(error)
     if preview.assumed:
         return "; ".join(preview.assumed)
-    needs.states.update(_planned_states(preview))
+    reachable.states.update(_planned_states(preview))
     for group in preview.plan.groups:
-        needs.groups.add(group.id)
-        needs.results.update(group.run_ids())
-    needs.corpora.update((preview.fingerprint.corpus_hash, *preview.fingerprint.corpora.values()))
+        reachable.groups.add(group.id)
+        reachable.results.update(group.run_ids())
+    reachable.corpora.update(
+        (preview.fingerprint.corpus_hash, *preview.fingerprint.corpora.values())
+    )
     for task in _with_trainers(preview.plan.tasks):
         if task.folder.is_relative_to(store / "tasks"):
-            needs.tasks.add(task.folder.relative_to(store / "tasks").parts[0])
+            reachable.tasks.add(task.folder.relative_to(store / "tasks").parts[0])
     return ""
 
 

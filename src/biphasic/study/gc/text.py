@@ -21,17 +21,17 @@ def cleaning_lines(cleaning: Cleaning, *, deleted: bool) -> Iterator[str]:
     studies = ", ".join(cleaning.studies) or "none"
     yield f"studies of {cleaning.root}: {studies}"
     for problem in cleaning.unsure:
-        yield f"  their corpora and tasks are left alone: {problem}"
+        yield f"  all corpora and tasks are kept: {problem}"
     if not cleaning.items:
-        yield "everything else is needed; nothing to delete"
+        yield "nothing to delete: studies or pins need everything else"
     else:
         yield "deleted:" if deleted else "no study needs:"
         yield from _table(cleaning.items)
     if cleaning.kept:
-        yield "only pretrain, adapt, evaluate or finetune asked for (left; --also-pretrained):"
+        yield "kept, pinned by pretrain, adapt, evaluate or finetune (--also-pretrained deletes):"
         yield from _table(cleaning.kept)
     if cleaning.items and not deleted:
-        yield "nothing was deleted; --delete does it"
+        yield "nothing was deleted; add --delete to delete these items"
 
 
 def _table(items: Sequence[Item]) -> Iterator[str]:

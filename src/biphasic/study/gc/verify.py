@@ -28,7 +28,7 @@ class Verification:
     Attributes:
         checked: Number of verified items by kind.
         missing: Number of missing items by kind: not made yet, or deleted.
-            damage: One line per problem, with its remedy.
+        damage: One line per problem, with its remedy.
     """
 
     checked: dict[str, int] = field(default_factory=dict[str, int])
@@ -66,33 +66,33 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
         StudyError: The study was never run, or another version wrote its settings.
         DataError: Its settings are damaged.
     """
-    store, found = folder.parent / STORE, Verification()
+    store, verification = folder.parent / STORE, Verification()
     config, record = load_resolved(folder), None
     try:
         record = study_record_of(folder)
     except DataError as error:
-        found.damage.append(str(error))
-    preview, problem = _outlook(config, store)
+        verification.damage.append(str(error))
+    preview, plan_problem = _try_plan(config, store)
     states, results = _names(record, preview)
     say("reading corpora")
-    _check_corpora(config, record, preview, store, found)
+    _check_corpora(config, record, preview, store, verification)
     say("reading tasks")
-    found.check("tasks", _tasks(preview, store))
+    verification.check("tasks", _tasks(preview, store))
     say(f"reading {len(states):,} states and {len(results):,} fine-tunings")
-    found.check("states", (store / "states" / name for name in states))
+    verification.check("states", (store / "states" / name for name in states))
     checkpoints = (path for name in states for path in store.glob(f"progress/{name}-from-*/step-*"))
-    found.check("checkpoints", sorted(checkpoints))
-    found.check("fine-tunings", (store / "finetunes" / name for name in results))
-    found.damage += [
-        f"{told}; run the study again, which writes its report anew"
-        for told in report_damage(folder, hashes=True)
+    verification.check("checkpoints", sorted(checkpoints))
+    verification.check("fine-tunings", (store / "finetunes" / name for name in results))
+    verification.damage += [
+        f"{problem}; run the study again to rewrite its report"
+        for problem in report_damage(folder, hashes=True)
     ]
-    if problem and not found.damage:
-        found.damage.append(problem)
-    return found
+    if plan_problem and not verification.damage:
+        verification.damage.append(plan_problem)
+    return verification
 
 
-def _outlook(config: StudyConfig, store: Path) -> tuple[Preview | None, str]:
+def _try_plan(config: StudyConfig, store: Path) -> tuple[Preview | None, str]:
     """Return a study's plan, or why there is none."""
     try:
         return preview_study(config, store), ""
@@ -116,8 +116,8 @@ def _tasks(preview: Preview | None, store: Path) -> list[Path]:
     """Return the folders of a study's tasks, or of all tasks if there is no plan."""
     if preview is None:
         return sorted(path.parent for path in (store / "tasks").rglob(MANIFEST))
-    planned = (task for each in preview.plan.tasks for task in (each, each.training))
-    return sorted({task.folder for task in planned if (task.folder / MANIFEST).is_file()})
+    folders = {folder for t in preview.plan.tasks for folder in (t.folder, t.training.folder)}
+    return sorted(folder for folder in folders if (folder / MANIFEST).is_file())
 
 
 def _check_corpora(
@@ -125,17 +125,17 @@ def _check_corpora(
     record: StudyRecord | None,
     preview: Preview | None,
     store: Path,
-    found: Verification,
+    verification: Verification,
 ) -> None:
-    wanted = set[str]()
+    hashes = set[str]()
     if record is not None:
         text = record.provenance.get("data", {}).get("training corpus", {})
-        wanted.add(str(text.get("content hash")))
+        hashes.add(str(text.get("content hash")))
     if preview is not None:
-        wanted.add(preview.fingerprint.corpus_hash)
-    for path in sorted({*_own_corpora(config), *_stored_corpora(store, wanted, found)}):
-        found.checked["corpora"] = found.checked.get("corpora", 0) + 1
-        found.note(verify_build, path)
+        hashes.add(preview.fingerprint.corpus_hash)
+    for path in sorted({*_own_corpora(config), *_stored_corpora(store, hashes, verification)}):
+        verification.checked["corpora"] = verification.checked.get("corpora", 0) + 1
+        verification.note(verify_build, path)
 
 
 def _own_corpora(config: StudyConfig) -> Iterator[Path]:
@@ -146,13 +146,13 @@ def _own_corpora(config: StudyConfig) -> Iterator[Path]:
         yield from (phase.corpus for phase in recipe.placed_phases if phase.corpus)
 
 
-def _stored_corpora(store: Path, wanted: set[str], found: Verification) -> Iterator[Path]:
+def _stored_corpora(store: Path, hashes: set[str], verification: Verification) -> Iterator[Path]:
     """Yield the corpora of a store with the given content hashes."""
     for record in sorted((store / "data").glob(f"*/{RECORD}")):
         try:
-            is_wanted = corpus_hash(record.parent) in wanted
+            is_used = corpus_hash(record.parent) in hashes
         except BiphasicError as error:
-            found.damage.append(str(error))
+            verification.damage.append(str(error))
             continue
-        if is_wanted:
+        if is_used:
             yield record.parent

@@ -1,1 +1,1 @@
-"""What a study reads: text, tasks and finished models."""
+"""Inputs of a study: text, tasks and pretrained models."""

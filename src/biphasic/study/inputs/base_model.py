@@ -1,4 +1,4 @@
-"""Finished models that recipes begin with: found, and checked before any work."""
+"""Pretrained models that recipes begin with: locate and check them before training."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 
 
 def locate_pretrained(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> LocalModel | None:
-    """Find the finished model that recipes begin with; None where they begin with new ones.
+    """Return the pretrained model that recipes begin with; None if they begin with new models.
 
     Args:
-        recipes: They share a model.
-        tokenizer: What made their text.
+        recipes: Recipes with at most one pretrained model.
+        tokenizer: Tokenizer of their corpus.
 
     Raises:
-        ConfigError: The recipes begin with different finished models, or rows are too long.
-        DataError: There is no such model.
-        ModelError: The tokenizer is not the model's.
+        ConfigError: The recipes name different pretrained models, or rows are too long.
+        DataError: The model does not exist.
+        ModelError: The tokenizer does not match the model.
     """
-    beginning = [recipe for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
-    models = [recipe.model for recipe in beginning if isinstance(recipe.model, PretrainedModel)]
+    continued = [recipe for recipe in recipes if isinstance(recipe.model, PretrainedModel)]
+    models = [recipe.model for recipe in continued if isinstance(recipe.model, PretrainedModel)]
     if not models:
         return None
     model, *others = models
     if any(other != model for other in others):
-        raise ConfigError("recipes that share their text must begin with the same finished model")
+        raise ConfigError("arms name different pretrained models; a study can use only one")
     local = fetch_model(model.pretrained, revision=model.revision)
     check_vocabulary(local.folder, tokenizer, name=model.pretrained)
-    for recipe in beginning:
+    for recipe in continued:
         check_positions(recipe, local.folder)
     return local
 
 
 def check_vocabulary(model: Path, tokenizer: TextTokenizer, *, name: str) -> None:
-    """Check that text was made for a model: every token of the model's means the same here.
+    """Check that a corpus's tokenizer gives every token of a model the same id.
 
     Raises:
-        ModelError: A token has another id, or the vocabulary is far larger than the model's.
+        ModelError: A token has another id, or the vocabulary is too large for the model.
     """
     if (model / "tokenizer.json").is_file():
-        here = tokenizer.vocabulary()
+        ids = tokenizer.vocabulary()
         for token, token_id in TextTokenizer.load(model).vocabulary().items():
-            if here.get(token) != token_id:
-                found = "is missing from" if token not in here else f"has id {here[token]} in"
+            if ids.get(token) != token_id:
+                difference = "is missing from" if token not in ids else f"has id {ids[token]} in"
                 raise ModelError(
-                    f"{name}: token {token!r} has id {token_id} in the model's tokenizer and "
-                    f"{found} the corpus's; build the corpus with '--tokenizer {name}'"
+                    f"{name}: token {token!r} has id {token_id} in the model's tokenizer, but "
+                    f"{difference} the corpus's; build the corpus with '--tokenizer {name}'"
                 )
     num_embeddings = model_limits(model).num_embeddings
-    # One more: the mask token that decoders lack.
+    # Decoders may lack the mask token.
     if tokenizer.vocab_size > num_embeddings + 1:
         raise ModelError(
-            f"{name}: the tokenizer has {tokenizer.vocab_size} entries, the model "
-            f"{num_embeddings}; they do not belong together"
+            f"{name}: the corpus's tokenizer has {tokenizer.vocab_size} entries, but the model "
+            f"has {num_embeddings}; build the corpus with '--tokenizer {name}'"
         )
 
 
 def check_positions(recipe: Recipe, model: Path) -> None:
-    """Check that a model can read rows as long as a recipe begins with.
+    """Check that a model has enough positions for a recipe's rows.
 
     Raises:
-        ConfigError: It has fewer positions, and no phase extends them.
+        ConfigError: It has too few positions.
     """
     positions = model_limits(model).positions
     if positions is not None and recipe.max_seqlen > positions:
@@ -81,13 +81,13 @@ def check_positions(recipe: Recipe, model: Path) -> None:
 
 
 def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
-    """Check that a model can train as a recipe says, before any text is made for it.
+    """Check that a recipe can train a model, before its corpus is built.
 
     Raises:
-        ConfigError: Rows are longer than it reads.
-        DataError: It has no tokenizer.
-        ModelError: It does not fit into memory, cannot be loaded with its language-model head, or
-            breaks the attention contract in a layer that is named.
+        ConfigError: Rows are longer than the model's positions.
+        DataError: The model has no tokenizer.
+        ModelError: The model does not fit into memory, cannot be loaded with its language-model
+            head, or breaks the attention contract; the message names the layer.
     """
     check_vocabulary(model.folder, TextTokenizer.load(model.folder), name=name)
     check_positions(recipe, model.folder)

@@ -1,7 +1,7 @@
-"""Going on from a state of an earlier run as one run: its rows, its optimizer, its schedule.
+"""Continuation of an earlier run from one of its states, with its rows, optimizer and schedule.
 
-A state on other text than its own is a finished model like any other; on its own text the rows
-that it has read must not come again, and both arms of a comparison must read the same new ones.
+This applies to a state on its own text: rows it has read must not repeat, and all arms of a
+comparison must read the same new rows. On other text a state is an ordinary pretrained model.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Continuation:
     """A state, and the recipe that ends with it.
 
     Attributes:
-        folder: Of the state.
-        identity: Of the state.
-        recipe: To be extended by the phases to come.
+        folder: Folder of the state.
+        identity: Identity of the state.
+        recipe: Recipe up to the state, to be extended by further phases.
     """
 
     folder: Path
@@ -38,36 +38,36 @@ class Continuation:
 
     @property
     def steps(self) -> int:
-        """Updates that led to the state."""
+        """Updates before the state."""
         return self.recipe.total_steps
 
     @property
     def schedule(self) -> LearningRateConfig:
-        """Schedule of the learning rate that the state was trained with last."""
+        """Learning-rate schedule of the last update before the state."""
         return self.recipe.placed_phases[-1].schedule
 
     def require(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
-        """Check that a recipe still passes through the state.
+        """Check that an extended recipe passes through the state.
 
         Args:
-            recipe: The state's own, with phases to come.
-            fingerprint: What it would be trained on now.
+            recipe: The state's recipe, extended by further phases.
+            fingerprint: Current data fingerprint.
 
         Raises:
-            DataError: What the run began with has changed, so all of it would be another.
+            DataError: An input of the run has changed, so it cannot be resumed.
         """
         if Lineage(recipe, fingerprint).identities[self.steps] != self.identity:
             raise DataError(
-                f"{self.folder}: cannot be gone on with: the model that its run began with, or the "
-                "corpus of a phase, has changed since; put it back, or adapt an export of the state"
+                f"{self.folder}: cannot be resumed: the pretrained model of its run, or the corpus "
+                "of a phase, has changed since; restore it, or adapt an export of the state"
             )
 
     def bring_into(self, store: Path) -> None:
-        """Copy the state into a store, unless it is there."""
+        """Copy the state into a store, unless the store has it."""
         target = store / "states" / self.identity
         if is_complete(target):
             return
-        verify_folder(self.folder, remedy="take another copy of the state")
+        verify_folder(self.folder, remedy="copy the state again")
         partial = target.with_name(f".partial-{self.identity}")
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(self.folder, partial)
@@ -75,17 +75,17 @@ class Continuation:
 
 
 def is_state(model: LocalModel) -> bool:
-    """Tell whether a model is a state of a run, whole and unchanged."""
+    """Return whether a model is an intact state of a run."""
     return claimed_identity(model.folder) == model.identity
 
 
 def check_state(model: LocalModel, store: Path, *, say: Callable[[str], None]) -> None:
-    """Tell the states of a store that are damaged from copies that somebody changed.
+    """Reject damaged states of a store; warn about modified copies elsewhere.
 
     Args:
         model: Any model on disk.
         store: Content store.
-        say: Told of a copy that is no longer the state that its records name.
+        say: Receives a message if the model is a modified copy of a state.
 
     Raises:
         CheckpointError: A state of the store is damaged.
@@ -95,42 +95,44 @@ def check_state(model: LocalModel, store: Path, *, say: Callable[[str], None]) -
     except CheckpointError as error:
         if model.folder.parent == (store / "states").resolve():
             raise
-        told = str(error).rpartition("; ")[0]
-        say(f"{told}; so this is not the state that its records name, but a model of its own")
+        problem = str(error).rpartition("; ")[0]
+        say(f"{problem}; this is a modified copy of a state, so it is used as another model")
 
 
 def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Continuation | None:
-    """Return how a state's own run goes on; None if the model is no state, or of other text.
+    """Return the continuation of a state's run; None if the model is no state, or of other text.
 
-    What the run read beside, the model that it began with and corpora of single phases, is taken
-    as the state has it.
+    Other inputs of the run, its pretrained model and the corpora of single phases, are those in
+    the state's record.
 
     Args:
         model: Any model on disk.
-        fingerprint: The text that is to be read.
+        fingerprint: Data fingerprint of the text to train on.
     """
     if not is_state(model):
         return None
     state = read_json_object(model.folder / "state.json")
-    fingerprint = _with_own(fingerprint, state.get("ground") or {})
+    fingerprint = _with_recorded(fingerprint, state.get("ground") or {})
     try:
         recipe = parse_config(Recipe, state["recipe"], where=str(model.folder / "state.json"))
     except ConfigError:
-        return None  # of another version of the program, whose recipes have other settings
+        return None  # another version wrote it, with other settings
     for candidate in _ending_at(recipe, int(state["step"])):
         if Lineage(candidate, fingerprint).identities[-1] == model.identity:
             return Continuation(model.folder, model.identity, candidate)
     return None
 
 
-def _with_own(fingerprint: DataFingerprint, own: dict[str, Any]) -> DataFingerprint:
-    return replace(fingerprint, pretrained=own.get("pretrained"), corpora=own.get("corpora") or {})
+def _with_recorded(fingerprint: DataFingerprint, ground: dict[str, Any]) -> DataFingerprint:
+    return replace(
+        fingerprint, pretrained=ground.get("pretrained"), corpora=ground.get("corpora") or {}
+    )
 
 
 def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
     """Return recipes that may end with the state after `step` updates.
 
-    Before its decay a run has the rates of one that never decays.
+    Before its decay, a run has the same rates as one without decay.
     """
     if not step:
         return []
@@ -140,17 +142,18 @@ def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
         if placed.start < step
     ]
     whole = recipe.model_copy(update={"phases": tuple(phases)})
-    return [each for each in (whole, _without_decay(whole)) if _is_possible(each)]
+    return [candidate for candidate in (whole, _without_decay(whole)) if _is_possible(candidate)]
 
 
 def _without_decay(recipe: Recipe) -> Recipe:
-    """Return a recipe whose last schedule stays at its peak."""
+    """Return a recipe whose last schedule does not decay."""
     phases = list(recipe.phases)
     constant = recipe.placed_phases[-1].schedule.model_copy(update={"decay_steps": 0})
-    own = [index for index, phase in enumerate(phases) if phase.learning_rate]
-    if not own:
+    scheduled = [index for index, phase in enumerate(phases) if phase.learning_rate]
+    if not scheduled:
         return recipe.model_copy(update={"learning_rate": constant})
-    phases[own[-1]] = phases[own[-1]].model_copy(update={"learning_rate": constant})
+    last = scheduled[-1]
+    phases[last] = phases[last].model_copy(update={"learning_rate": constant})
     return recipe.model_copy(update={"phases": tuple(phases)})
 
 

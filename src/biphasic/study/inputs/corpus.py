@@ -1,4 +1,4 @@
-"""Data of a study: corpora and built-in tasks, each built once per store."""
+"""Corpora and built-in tasks of a study, each built once per store."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 
 
 class DataPaths(Config):
-    """Where the text of a run is, and the finished model that it may begin with."""
+    """Paths of a run's text, and of its pretrained model if it has one."""
 
     tokenizer: Path
     """Folder of the tokenizer."""
     train: Path
     """Folder of the corpus to pretrain on."""
     heldout: Path
-    """Folder of the corpus to watch losses on."""
+    """Folder of the corpus for held-out losses."""
     corpora: tuple[Path, ...] = ()
     """Folders of the corpora of single phases."""
     pretrained: LocalModel | None = None
-    """The finished model that recipes begin with."""
+    """The pretrained model that recipes begin with."""
 
     def origin(self) -> dict[str, Any]:
-        """Return what the corpus was made from.
+        """Return the origin of the corpus: its sources and settings.
 
         Raises:
-            DataError: That is damaged.
+            DataError: The record is damaged.
         """
         return read_record(self.train.parent)["origin"]
 
     def content(self) -> tuple[str, ...]:
-        """Return hashes that change with the content of any part."""
+        """Return hashes of all parts."""
         folders = (self.tokenizer, self.train, self.heldout, *map(_training_part, self.corpora))
         hashes = tuple(file_sha256(folder / MANIFEST) for folder in folders)
         return (*hashes, self.pretrained.identity) if self.pretrained else hashes
 
     def open(self) -> TrainingData:
-        """Read tokenizer and corpora, checking every byte.
+        """Load tokenizer and corpora, and verify their hashes.
 
         Raises:
             CheckpointError: A file is damaged.
@@ -77,14 +77,14 @@ class DataPaths(Config):
         )
 
     def extended(self, recipes: Iterable[Recipe]) -> DataPaths:
-        """Return the paths with all that recipes read beside: corpora of phases, a model.
+        """Return the paths with the other inputs of recipes: corpora of phases, pretrained model.
 
         Raises:
             CheckpointError: A tokenizer is damaged.
-            ConfigError: The recipes begin with different finished models, or an objective needs a
-                tokenizer of another kind.
-            DataError: There is no such corpus or model, or it has another tokenizer.
-            ModelError: The model cannot be gone on from as the recipes say.
+            ConfigError: The recipes name different pretrained models, or an objective needs another
+                kind of tokenizer.
+            DataError: A corpus or model does not exist, or has another tokenizer.
+            ModelError: The recipes cannot train the model.
         """
         recipes, tokenizer = list(recipes), read_tokenizer(self.tokenizer)
         corpora = {p.corpus for recipe in recipes for p in recipe.placed_phases if p.corpus}
@@ -102,14 +102,14 @@ class DataPaths(Config):
 
 
 def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None) -> CorpusConfig:
-    """Return the corpus that somebody means.
+    """Return the settings of a corpus.
 
     Args:
-        corpus: Its settings; a folder that `biphasic corpus build` made; a corpus file (YAML),
-            whose relative paths begin where it lies; or None for the built-in documentation.
+        corpus: Settings; a folder made by `biphasic corpus build`; a corpus file (YAML), with paths
+            relative to its folder; or None for the built-in documentation.
 
     Raises:
-        ConfigError: A setting is wrong, or there is no such folder or file.
+        ConfigError: A setting is wrong, or the folder or file does not exist.
     """
     if isinstance(corpus, CorpusConfig):
         return corpus
@@ -122,16 +122,16 @@ def corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str | None
 
 
 def locate_corpus(config: CorpusConfig, store: Path) -> Path:
-    """Return the folder that a corpus is in, or will be; quick, before any work.
+    """Return the folder of a corpus, built or not. This is fast.
 
     Raises:
-        DataError: There is no such source, tokenizer or finished corpus.
+        DataError: A source, the tokenizer or the finished corpus does not exist.
     """
     if config.folder is None:
         return store / "data" / digest(corpus_origin(config))[:32]
     if not is_built(config.folder):
         raise DataError(
-            f"{config.folder}: no finished corpus here; make one with 'biphasic corpus build'"
+            f"{config.folder}: no finished corpus here; build one with 'biphasic corpus build'"
         )
     return config.folder
 
@@ -139,19 +139,19 @@ def locate_corpus(config: CorpusConfig, store: Path) -> Path:
 def prepare_corpus(
     config: CorpusConfig, folder: Path, store: Path, *, console: Console
 ) -> DataPaths:
-    """Build the text that a study trains on, or find it built.
+    """Build the corpus of a study, unless it is built.
 
     Args:
         config: The study's corpus.
-        folder: Where `locate_corpus` says.
+        folder: Folder from `locate_corpus`.
         store: Content store.
-        console: Where progress is shown.
+        console: Console for progress.
 
     Raises:
-        DataError: There is no text, or it cannot be used.
+        DataError: There is no text, or it is unusable.
     """
     if config.folder is None and not is_built(folder):
-        # Most commands only look whether the corpus is there, and start sooner without these.
+        # Imported here: commands that only look for the corpus start faster.
         from biphasic.data.building.display import build_bar  # noqa: PLC0415
         from biphasic.progress import say_on  # noqa: PLC0415
 
@@ -170,26 +170,26 @@ def build_missing_corpus(
     say: Callable[[str], None],
     progress: Report,
 ) -> None:
-    """Build a corpus, or wait for whoever builds it.
+    """Build a corpus, or wait for another process that builds it.
 
     Args:
-        config: What it is made from.
-        folder: Where `locate_corpus` says.
+        config: Settings of the corpus.
+        folder: Folder from `locate_corpus`.
         store: Content store.
-        say: Told what is being done, one sentence at a time.
-        progress: Told how far tokenising is.
+        say: Receives a message at each step.
+        progress: Progress callback of tokenising.
 
     Raises:
-        DataError: There is no text, or it cannot be used.
+        DataError: There is no text, or it is unusable.
     """
     with _lock(store, f"data-{folder.name}", say=say):
-        # Of a corpus that was refused or interrupted there may be parts, but no record.
+        # A failed or interrupted build leaves parts, but no record.
         if not is_built(folder):
             build_corpus(config, folder, say=say, progress=progress)
 
 
 def is_built(folder: Path) -> bool:
-    """Tell whether a folder holds a finished corpus."""
+    """Return whether a folder has a finished corpus."""
     parts = (folder / part for part in ("tokenizer", "train", "heldout"))
     return (folder / RECORD).is_file() and all(map(is_complete, parts))
 
@@ -201,12 +201,12 @@ def _training_part(folder: Path) -> Path:
 def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
     if not is_built(folder):
         raise DataError(
-            f"{folder}: no finished corpus here, though a phase reads one; make one with "
+            f"{folder}: no finished corpus here, but a phase reads it; build it with "
             "'biphasic corpus build'"
         )
     if read_tokenizer(folder / "tokenizer").sha256 != sha256:
         raise DataError(
-            f"{folder}: made with another tokenizer than the run's corpus; build it with "
+            f"{folder}: built with another tokenizer than the run's corpus; build it with "
             f"'--tokenizer {tokenizer}'"
         )
 
@@ -214,31 +214,31 @@ def _check_phase_corpus(folder: Path, tokenizer: Path, sha256: str) -> None:
 def prepare_builtin_tasks(
     libraries: tuple[str, ...] | None, store: Path, *, say: Callable[[str], None]
 ) -> Path:
-    """Make the built-in tasks, or find them made; return the folder that holds them.
+    """Build the built-in tasks unless they are built; return their folder.
 
     Args:
-        libraries: Whose documentation to read; all that are installed when None.
+        libraries: Libraries whose documentation to use; all installed ones when None.
         store: Content store.
-        say: Told what is being done, one sentence at a time.
+        say: Receives a message at each step.
 
     Raises:
-        DataError: The documentation yields no example for some split of a task.
+        DataError: The documentation has no examples for a split of a task.
     """
     key = digest(builtin_tasks_origin(libraries))[:32]
     folder = store / "tasks" / f"builtin-{key}"
     with _lock(store, f"tasks-{key}", say=say):
         if not all(is_complete(folder / name) for name in BUILTIN_TASKS):
             remove_partials(folder)
-            say("making the four built-in tasks")
+            say("building the four built-in tasks")
             build_tasks(load_documents(libraries), folder)
     return folder
 
 
 def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return all that determines the built-in tasks: code and installed versions."""
+    """Return everything that determines the built-in tasks: code and installed versions."""
     return {
         "libraries": installed_versions(libraries),
-        # It has no version of its own: without this, tasks with and without it would be one.
+        # It has no version in `libraries`, but tasks with and without it differ.
         "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
         "python": platform.python_version(),
         "pydocs_version": PYDOCS_VERSION,
@@ -247,5 +247,5 @@ def builtin_tasks_origin(libraries: tuple[str, ...] | None) -> dict[str, Any]:
 
 
 def _lock(store: Path, name: str, *, say: Callable[[str], None]) -> AbstractContextManager[object]:
-    """Wait until no other process makes the same data."""
-    return wait_for_work(store, name, doing=f"making {name}", say=say)
+    """Lock the data; wait while another process builds them."""
+    return wait_for_work(store, name, doing=f"building {name}", say=say)

@@ -1,7 +1,6 @@
-"""From a task as a study names it to a folder that jobs can read, with its protocol.
+"""Tasks of a study, each with its data folder and protocol.
 
-What is to be built from the documentation or fetched from the hub can be stood in for, so that a
-study is planned before its data are there.
+Placeholders can replace tasks that are still to be built or fetched, to plan a study without data.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ ProtocolOf = Callable[[TaskConfig, Mapping[str, Any]], FinetuneProtocol]
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """A task with all that its fine-tunings need.
+    """A task with everything that its fine-tunings need.
 
     Attributes:
-        info: What it is, under the study's name and with the metric that decides there.
-        folder: Its examples, in the form of docs/formats.md.
+        info: Description of the task, with the study's name and main metric.
+        folder: Its examples, in the format of docs/formats.md.
         protocol: Constants of its fine-tunings.
-        num_examples: By split; of retrieval the queries.
-        epoch: What one epoch of training reads, of retrieval pairs; None where that is not known.
+        num_examples: Number of examples by split; queries for retrieval.
+        epoch: Examples in one epoch of training, pairs for retrieval; None if unknown.
         trainer: The task that encoders are fine-tuned on instead, or None.
     """
 
@@ -64,7 +63,7 @@ class PlannedTask:
 
     @property
     def is_read(self) -> bool:
-        """Whether its data are there; False of a stand-in."""
+        """Whether its data were read; False for a placeholder."""
         return bool(self.num_examples)
 
     @property
@@ -74,7 +73,7 @@ class PlannedTask:
 
 
 class _Memo:
-    """Plans a task by itself, once with the same settings: several may be trained on one."""
+    """Plan each task once per settings: several tasks may be trained on the same one."""
 
     def __init__(self, plan: Callable[[TaskConfig], PlannedTask]) -> None:
         self.tasks: dict[str, PlannedTask] = {}
@@ -88,9 +87,9 @@ class _Memo:
 
 
 class TaskResolver:
-    """Finds the tasks of a study: `build` makes what is missing, `look` makes stand-ins for it.
+    """Resolve the tasks of a study: `build` makes missing ones, `look` makes placeholders.
 
-    Files of one's own are read and checked by both.
+    Both read and check the files of custom tasks.
     """
 
     def __init__(
@@ -102,25 +101,25 @@ class TaskResolver:
         is_paper: bool,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Look for tasks in a store.
+        """Prepare a resolver.
 
         Args:
             store: Content store.
-            libraries: Whose documentation the built-in tasks are made of; all when None.
-            protocol_of: Gives a task's protocol from its settings and what its description needs.
-            is_paper: By the reference study's protocol; see docs/protocol.md.
-            say: Told what is being done, one sentence at a time.
+            libraries: Libraries whose documentation the built-in tasks use; all when None.
+            protocol_of: Returns a task's protocol, from its settings and its description's.
+            is_paper: Whether to use the reference study's protocol; see docs/protocol.md.
+            say: Receives a message at each step.
         """
         self._store, self._libraries, self._say = store, libraries, say
         self._protocol_of, self._is_paper = protocol_of, is_paper
-        # Several tasks may be trained on one, whose training split can be large.
+        # Several tasks may be trained on the same one, whose training split can be large.
         self._load = lru_cache(maxsize=2)(load_task)
 
     def build(self, tasks: tuple[TaskConfig, ...]) -> tuple[PlannedTask, ...]:
-        """Return the tasks, each with the one it is trained on; make those that are missing.
+        """Return the tasks, each with the one it is trained on; build missing ones.
 
         Raises:
-            DataError: A task's data are missing, damaged, or cannot be used.
+            DataError: A task's data are missing, damaged or unusable.
             ConfigError: A setting does not fit a task.
         """
         alone = _Memo(lambda task: self._read(task, self._made(task)))
@@ -133,26 +132,26 @@ class TaskResolver:
         """Return the tasks that can be planned, each with the one it is trained on.
 
         Args:
-            tasks: The study's.
-            assumed: Is given a sentence for all that are stood in for.
-            problems: Is given a sentence for each that cannot be planned.
+            tasks: Tasks of the study.
+            assumed: List to which a sentence about all placeholders is appended.
+            problems: List to which a sentence is appended for each task that cannot be planned.
         """
         planned: list[PlannedTask] = []
         with _scratch_unless_writable(self._store) as scratch:
 
-            def read_or_stand_in(task: TaskConfig) -> PlannedTask:
-                folder = self._found(task, scratch)
-                return self._stand_in(task) if folder is None else self._read(task, folder)
+            def read_or_assume(task: TaskConfig) -> PlannedTask:
+                folder = self._existing(task, scratch)
+                return self._placeholder(task) if folder is None else self._read(task, folder)
 
-            alone = _Memo(read_or_stand_in)
+            alone = _Memo(read_or_assume)
             for task in tasks:
                 try:
                     planned.append(self._with_trainer(task, tasks, alone))
                 except (ConfigError, DataError) as error:
                     problems.append(_named(task, error))
-        stood_in = dict.fromkeys(t.info.name for t in alone.tasks.values() if not t.is_read)
-        if stood_in:
-            assumed.append(f"tasks: {', '.join(stood_in)}, not made here yet")
+        placeholders = dict.fromkeys(t.info.name for t in alone.tasks.values() if not t.is_read)
+        if placeholders:
+            assumed.append(f"tasks: {', '.join(placeholders)}, not built here yet")
         return tuple(planned)
 
     def _with_trainer(
@@ -162,7 +161,7 @@ class TaskResolver:
         alone: _Memo,
         chain: tuple[str, ...] = (),
     ) -> PlannedTask:
-        """Plan a task and the one it is trained on; `chain` has those that are trained on it."""
+        """Plan a task and the one it is trained on; `chain` has the tasks trained on it."""
         planned = alone(task)
         name = planned.info.trained_on
         if name is None:
@@ -199,7 +198,7 @@ class TaskResolver:
         )
 
     def _made(self, task: TaskConfig, scratch: Path | None = None) -> Path:
-        """Return the folder of a task, made where it is missing."""
+        """Return the folder of a task; build it if it is missing."""
         if task.origin in BUILTIN_TASKS:
             if task.revision or task.copies:
                 raise ConfigError(
@@ -217,8 +216,8 @@ class TaskResolver:
             say=self._say,
         )
 
-    def _found(self, task: TaskConfig, scratch: Path | None) -> Path | None:
-        """Return the folder of a task that is there, or made of files that are."""
+    def _existing(self, task: TaskConfig, scratch: Path | None) -> Path | None:
+        """Return the folder of a task in the store or made from local files; None otherwise."""
         if task.origin in BUILTIN_TASKS:
             key = digest(builtin_tasks_origin(self._libraries))[:32]
             folder = self._store / "tasks" / f"builtin-{key}" / task.origin
@@ -230,11 +229,11 @@ class TaskResolver:
         return self._made(task, scratch)
 
     def _fetched(self, task: TaskConfig, name: str, *, is_zero_shot: bool) -> Path | None:
-        """Return what was fetched of a published dataset earlier, if there is one of it."""
+        """Return the folder of a published dataset that was fetched earlier; None if unclear."""
         if task.revision is not None:
             return None
         is_paper = self._is_paper and PUBLISHED[name].kind == "ir"
-        found: list[Path] = []
+        folders: list[Path] = []
         for path in (self._store / "tasks").glob(f"*/{DESCRIPTION}"):
             try:
                 described = read_description(path.parent)
@@ -244,10 +243,10 @@ class TaskResolver:
             origin = described.origin
             same = origin.get("published") == name and origin.get("paper") == is_paper
             if same and (described.kind == ZERO_SHOT) == is_zero_shot:
-                found.append(path.parent)
-        return found[0] if len(found) == 1 and is_complete(found[0]) else None
+                folders.append(path.parent)
+        return folders[0] if len(folders) == 1 and is_complete(folders[0]) else None
 
-    def _stand_in(self, task: TaskConfig) -> PlannedTask:
+    def _placeholder(self, task: TaskConfig) -> PlannedTask:
         described = task.model_dump(mode="json", exclude={"name", "protocol", "metric", "copies"})
         kind, name = split_source(task.origin)
         published = PUBLISHED.get(name)
@@ -273,9 +272,9 @@ class TaskResolver:
 
 
 def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
-    """Return the kind of a task and the settings that it needs, before any example is read.
+    """Return the kind of a task and the settings in its description, without reading examples.
 
-    No kind where the source is wrong; whoever reads the task says why.
+    The kind is None if the source is invalid; reading the task then raises the error.
 
     Raises:
         ConfigError: A setting of a task file is wrong.
@@ -298,7 +297,7 @@ def task_outline(source: str) -> tuple[Kind | None, Mapping[str, Any]]:
 
 @contextmanager
 def _scratch_unless_writable(store: Path) -> Iterator[Path | None]:
-    """Yield a folder that stands in for a store where nothing can be written, else None."""
+    """Yield a temporary folder if the store is read-only, else None."""
     if _can_write(store / "tasks") and _can_write(store / LEASES):
         yield None
         return
@@ -307,28 +306,28 @@ def _scratch_unless_writable(store: Path) -> Iterator[Path | None]:
 
 
 def _can_write(folder: Path) -> bool:
-    """Tell whether something can be put into a folder, made where it is missing."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    return os.access(there, os.W_OK)
+    """Return whether a folder is writable, or can be created."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return os.access(existing, os.W_OK)
 
 
 def _trainer_of(task: TaskConfig, name: str, others: tuple[TaskConfig, ...]) -> TaskConfig:
-    """Return the task that another is trained on: the study's of that name, or a published one.
+    """Return the task that `task` is trained on: one of the study, or a published one.
 
-    The latter takes over what was set for the other by hand.
+    A published one gets the copies and protocol of `task`.
     """
-    own = next((other for other in others if other.name == name), None)
-    if own is None and name not in PUBLISHED:
+    trainer = next((other for other in others if other.name == name), None)
+    if trainer is None and name not in PUBLISHED:
         raise ConfigError(
-            f"is trained on '{name}', which is neither among the tasks nor a published dataset"
+            f"is trained on '{name}', which is neither a task of the study nor a published dataset"
             f"{nearest(name, [other.name for other in others if other != task])}",
             about=f"task '{task.name}'",
         )
-    return own or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
+    return trainer or TaskConfig(name=name, copies=task.copies, protocol=task.protocol)
 
 
 def _named(task: TaskConfig, error: BiphasicError) -> str:
-    """Return the text of an error with the name that the study has for the task."""
+    """Return an error message that begins with the study's name of the task."""
     name = f"task '{task.name}'"
     if error.about == name:
         return str(error)
@@ -337,16 +336,16 @@ def _named(task: TaskConfig, error: BiphasicError) -> str:
 
 
 def _title(task: TaskConfig, info: TaskInfo) -> str:
-    """Return what reports head a task with: its title, or the study's name where it has none."""
+    """Return a task's title in reports; defaults to the study's name of the task."""
     return task.name if info.title == info.name else info.title
 
 
 def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask) -> None:
-    """Check that a task can be scored after training on another.
+    """Check that a task can be scored after training on another one.
 
     Raises:
-        DataError: They do not go together.
-        ConfigError: The task has settings that only the training could follow.
+        DataError: The tasks have different kinds, or there are no training examples.
+        ConfigError: The task sets training settings, which only its trainer can have.
     """
     if trainer.info.kind != planned.info.kind or not trainer.num_examples["train"]:
         raise DataError(
@@ -358,7 +357,7 @@ def _check_trainer(task: TaskConfig, planned: PlannedTask, trainer: PlannedTask)
     for name in sorted(task.protocol.keys() - scoring.keys()):
         if getattr(planned.protocol, name) != getattr(trainer.protocol, name):
             raise ConfigError(
-                f"protocol.{name} is a setting of the training; give it to "
-                f"'{trainer.info.name}', which it is trained on",
+                f"protocol.{name} is a setting of training; set it for '{trainer.info.name}', "
+                "which this task is trained on",
                 about=f"task '{task.name}'",
             )

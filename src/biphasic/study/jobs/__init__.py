@@ -1,1 +1,1 @@
-"""The jobs that compute: tokenise, train, fine-tune."""
+"""Jobs: tokenise a corpus, train, fine-tune."""

@@ -1,4 +1,4 @@
-"""The job that tokenises a corpus; a study's states are only identified afterwards."""
+"""The job that tokenises a corpus; the identities of a study's states depend on its result."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class CorpusJob(Config):
     id: str
     """`data-` and the name of the folder."""
     label: str
-    """What progress displays call it."""
+    """Label in progress displays."""
     store: Path
     """Content store."""
     folder: Path
-    """Where it is made."""
+    """Output folder."""
     corpus: CorpusConfig
-    """What it is made from."""
+    """Settings of the corpus."""
 
     @classmethod
     def of(cls, corpus: CorpusConfig, folder: Path, store: Path) -> CorpusJob:
-        """Return the job that makes a corpus in the folder that `locate_corpus` gives."""
+        """Return the job that builds a corpus in its folder from `locate_corpus`."""
         return cls(
             id=f"data-{folder.name}", label="the corpus", store=store, folder=folder, corpus=corpus
         )
@@ -50,7 +50,7 @@ class CorpusJob(Config):
         return is_built(self.folder)
 
     def check_needs(self) -> None:
-        """Need nothing."""
+        """Do nothing: the job has no dependencies."""
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
         """Build the corpus, or wait for the process that builds it.
@@ -59,11 +59,11 @@ class CorpusJob(Config):
             StoppedError: Stopped on request; finished shards are kept.
         """
 
-        def forward(told: BuildProgress) -> None:
-            total = told.total_tokens or told.tokens
-            report(Progress(told.tokens, total, rates(told)))
+        def forward(progress: BuildProgress) -> None:
+            total = progress.total_tokens or progress.tokens
+            report(Progress(progress.tokens, total, rates(progress)))
             if should_stop():
-                raise StoppedError("stopped; what is tokenised is kept")
+                raise StoppedError("stopped; finished shards are kept")
 
         build_missing_corpus(
             self.corpus, self.folder, self.store, say=_say_nothing, progress=forward

@@ -42,9 +42,9 @@ class TaskInput(Config):
     """A task that a job reads."""
 
     name: str
-    """As the study calls it."""
+    """Name in the study."""
     folder: Path
-    """Its examples."""
+    """Folder of its examples."""
     protocol: FinetuneProtocol
     """Constants of encoding, fine-tuning and scoring."""
 
@@ -53,7 +53,7 @@ class ScoredTask(TaskInput):
     """A task that is scored after each fine-tuning."""
 
     runs: tuple[GridRun, ...]
-    """Its results over the grid; all scored tasks have the same grid in the same order."""
+    """Its runs over the grid; all scored tasks have the same grid in the same order."""
 
 
 class FinetuneJob(Config):
@@ -63,7 +63,7 @@ class FinetuneJob(Config):
     id: str
     """Identity of the group."""
     label: str
-    """What progress displays call it."""
+    """Label in progress displays."""
     store: Path
     """Content store."""
     tokenizer: Path
@@ -71,17 +71,17 @@ class FinetuneJob(Config):
     encoder: Path
     """Folder of the model to start from."""
     state: str
-    """Its identity."""
+    """Identity of the model."""
     training: TaskInput
-    """What is trained on."""
+    """Task to train on."""
     evaluations: tuple[ScoredTask, ...]
-    """What is scored: most often the same task, or others that have no training split."""
+    """Tasks to score: usually the same task, or others without a training split."""
     keep: Path | None = None
     """Folder in which each part keeps its best model (`biphasic.study.jobs.keep`)."""
 
     @property
     def num_slots(self) -> int:
-        """One: a process fine-tunes alone."""
+        """One: fine-tuning uses one process."""
         return 1
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
@@ -107,32 +107,32 @@ class FinetuneJob(Config):
                         self._write(task, task.runs[index], result)
 
     def outputs(self) -> list[Path]:
-        """Return the folders that it writes; `finetune` keeps models in a leftover of its own."""
+        """Return the folders that it writes; models in a temporary folder are not listed."""
         results = [self._folder(run) for scored in self.evaluations for run in scored.runs]
         if self.keep is None or self.keep.parent.name.startswith(PARTIAL):
             return results
         return [*results, self.keep]
 
     def is_done(self) -> bool:
-        """Tell whether the store has all results."""
+        """Return whether the store has all results."""
         return all(self._is_done(run) for scored in self.evaluations for run in scored.runs)
 
     def check_needs(self) -> None:
-        """Check that the encoder is there.
+        """Check that the encoder exists.
 
         Raises:
-            StudyError: It is not; the message names the job that makes it.
+            StudyError: It does not exist; the message names the job that creates it.
         """
         if self.encoder == self.store / "states" / self.state:
             check_state(self.store, self.state)
 
     def refit(self, run: GridRun, report: Report, *, keep: Keep) -> None:
-        """Do one fine-tuning again, whether it has results or not; nothing is written.
+        """Repeat one fine-tuning without writing results.
 
         Args:
-            run: One of the first scored task.
-            report: Told how far it is.
-            keep: Given the model.
+            run: A run of the first scored task.
+            report: Progress callback.
+            keep: Receives the model.
         """
         scored = self.evaluations[0]
         point = (scored.runs.index(run), [scored])
@@ -140,7 +140,7 @@ class FinetuneJob(Config):
             pass
 
     def split(self, count: int) -> list[FinetuneJob]:
-        """Return jobs that do this one together, each a part of the grid; at most `count`."""
+        """Split the grid into at most `count` jobs."""
         num_points = len(self.evaluations[0].runs)
         count = min(count, num_points)
         if count == 1:
@@ -165,7 +165,7 @@ class FinetuneJob(Config):
     def _fit(
         self, points: list[tuple[int, list[ScoredTask]]], report: Report, *, keep: Keep | None
     ) -> Iterator[tuple[int, list[ScoredTask], tuple[FinetuneResult, ...]]]:
-        """Fine-tune once for each point of the grid, and score the tasks that go with it."""
+        """Fine-tune once for each point of the grid, and score its tasks."""
         from biphasic.model.checks.contract import check_contract  # noqa: PLC0415
         from biphasic.model.loading.build import load_encoder  # noqa: PLC0415
         from biphasic.tasks.finetune import finetune_group  # noqa: PLC0415
@@ -205,7 +205,7 @@ class FinetuneJob(Config):
         )
 
     def _encoder_of_tasks(self) -> Callable[[TaskInput], EncodedTask]:
-        """Return what gives a task as token sequences, each made once in a process."""
+        """Return a function that encodes a task; each task is encoded once per process."""
         is_of_corpus = self.tokenizer != self.encoder
         load = read_tokenizer if is_of_corpus else TextTokenizer.load
         content = load(self.tokenizer).sha256
@@ -216,7 +216,7 @@ class FinetuneJob(Config):
         return encode
 
     def _write(self, task: ScoredTask, run: GridRun, result: FinetuneResult) -> None:
-        """Write a result under the study's names."""
+        """Write a result with the study's task names."""
         from biphasic.tasks.results import write_result  # noqa: PLC0415
 
         remove_partials(self.store / "finetunes", run.id)
@@ -234,12 +234,12 @@ def _stopping(report: Report, should_stop: ShouldStop) -> Report:
     def forward(progress: Progress) -> None:
         report(progress)
         if should_stop():
-            raise StoppedError("stopped; what is finished is kept")
+            raise StoppedError("stopped; finished fine-tunings are kept")
 
     return forward
 
 
-# A worker keeps them between jobs; see `_open` in train.py for the keys.
+# Cached between jobs of a worker; see `_open` in train.py about the keys.
 @lru_cache(maxsize=8)
 def _encoded(task: Path, tokenizer: Path, _tokenizer_sha256: str, protocol: str) -> EncodedTask:
     from biphasic.tasks.finetune import encode_task  # noqa: PLC0415

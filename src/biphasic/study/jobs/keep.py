@@ -1,4 +1,4 @@
-"""Fine-tuned weights on disk for as long as a grid runs: those of the best run so far."""
+"""Fine-tuned weights on disk while a grid runs: those of the best run so far."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _REMEDY = "run again"
 
 @dataclass(frozen=True)
 class KeptModel:
-    """What one fine-tuning has left.
+    """A saved fine-tuned model.
 
     Attributes:
-        learning_rate: Which it was.
-        seed: Likewise.
-        steps: Optimizer steps that were taken.
+        learning_rate: Peak learning rate.
+        seed: Seed of the fine-tuning.
+        steps: Number of optimizer steps.
         metrics: By split, then by name.
         body: Tensors of the body by name.
         head: Tensors of the head by name.
@@ -40,19 +40,19 @@ class KeptModel:
 
 
 class BestModel:
-    """Keeps the model with the best validation score among those that it is offered.
+    """Keep the offered model with the best validation score.
 
-    Of equals it keeps that with the smaller rate, then that with the smaller seed: so the parts of
-    a grid, each with a folder of its own, hold the best of the whole grid among them. Where there
-    is no validation score nothing is trained, and all are the same.
+    Ties go to the smaller rate, then to the smaller seed, so the best model of a grid is among
+    those that its parts keep in their folders. Without a validation score nothing is trained and
+    all models are equal.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Keep models in a folder, which holds nothing else."""
+        """Keep models in a folder of nothing else."""
         self._folder = folder
 
     def offer(self, finetuned: TrainedModel) -> None:
-        """Keep a model if it is better than what is there; one that diverged never is."""
+        """Keep a model if it is better than the kept one; a diverged model never is."""
         result = finetuned.results[0]
         if result.scores is None:
             return
@@ -67,7 +67,7 @@ class BestModel:
         if is_complete(self._folder):
             if _rank(read_json(self._folder / MANIFEST)) <= _rank(offered):
                 return
-            # What is there goes first: two large models may not fit on the disk.
+            # Delete the kept model first: two large models may not fit on the disk.
             shutil.rmtree(self._folder)
         with complete_folder(self._folder, **offered) as partial:
             save_tensors(finetuned.weights, partial / _BODY)
@@ -79,15 +79,15 @@ def _rank(described: dict[str, Any]) -> tuple[float, float, int]:
 
 
 def find_kept(folder: Path, *, learning_rate: float, seed: int) -> KeptModel | None:
-    """Return a fine-tuning if one of the folders below `folder` has it."""
+    """Return a kept model below `folder` by its rate and seed, or None."""
     for path in sorted(folder.glob(f"*/{MANIFEST}")):
-        held = verify_folder(path.parent, remedy=_REMEDY)
-        if (held["learning_rate"], held["seed"]) == (learning_rate, seed):
+        manifest = verify_folder(path.parent, remedy=_REMEDY)
+        if (manifest["learning_rate"], manifest["seed"]) == (learning_rate, seed):
             return KeptModel(
                 learning_rate,
                 seed,
-                steps=held["steps"],
-                metrics=held["metrics"],
+                steps=manifest["steps"],
+                metrics=manifest["metrics"],
                 body=load_file(path.parent / _BODY),
                 head=load_file(path.parent / _HEAD),
             )

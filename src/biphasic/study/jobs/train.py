@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from biphasic.training.loop import StepReport
 
 RANK = "biphasic.study.jobs.rank"
-"""Module of the processes that train a job together."""
+"""Module of the ranks that train a job together."""
 
 
 class TrainJob(Config):
@@ -36,17 +36,17 @@ class TrainJob(Config):
     id: str
     """Identity of the state at its end."""
     label: str
-    """What progress displays call it."""
+    """Label in progress displays."""
     store: Path
     """Content store."""
     data: DataPaths
-    """Where the data are."""
+    """Paths of the data."""
     recipe: Recipe
     """A recipe that passes through the segment."""
     start: int
-    """Step it begins after."""
+    """Updates before it."""
     end: int
-    """Step it ends with."""
+    """Updates after it."""
     checkpoint_every: int
     """Updates between checkpoints."""
     heldout_every: int
@@ -58,11 +58,11 @@ class TrainJob(Config):
 
     @property
     def num_slots(self) -> int:
-        """Processes that train together, each on a slot of its own."""
+        """Number of processes that train together, each on one slot."""
         return self.compute.processes
 
     def run(self, report: Report, *, should_stop: ShouldStop = never) -> None:
-        """Train the segment, unless it is done; with several processes if `compute` says so.
+        """Train the segment unless it is done, with the number of processes in `compute`.
 
         Raises:
             LockHeldError: Another process is running it.
@@ -77,7 +77,7 @@ class TrainJob(Config):
 
                 run_ranks(
                     self,
-                    lambda **told: report(Progress(**told)),
+                    lambda **progress: report(Progress(**progress)),
                     worker=RANK,
                     should_stop=should_stop,
                 )
@@ -87,14 +87,14 @@ class TrainJob(Config):
         return [self.store / "states" / self.id, *([self.tensorboard] if self.tensorboard else [])]
 
     def is_done(self) -> bool:
-        """Tell whether the store has the state."""
+        """Return whether the store has the state."""
         return is_complete(self.store / "states" / self.id)
 
     def check_needs(self) -> None:
         """Check that the state this job continues from exists.
 
         Raises:
-            StudyError: It does not; the message names the job that creates it.
+            StudyError: It does not exist; the message names the job that creates it.
         """
         if self.start:
             data = _open(self.data.model_dump_json(), self.data.content())
@@ -146,14 +146,14 @@ def _describe_texts(data: TrainingData, store: Path) -> None:
 
 
 def check_state(store: Path, identity: str) -> None:
-    """Check that a state is there.
+    """Check that a state exists.
 
     Raises:
-        StudyError: It is not; the message names the job that makes it.
+        StudyError: It does not exist; the message names the job that creates it.
     """
     if not is_complete(store / "states" / identity):
         raise StudyError(
-            f"{store / 'states' / identity}: not there yet, and this job goes on from it; first: "
+            f"{store / 'states' / identity}: does not exist yet, and this job needs it; first run: "
             f"biphasic job run {identity}"
         )
 

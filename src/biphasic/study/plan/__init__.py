@@ -1,1 +1,1 @@
-"""From a study's settings to everything that it trains and scores, before anything runs."""
+"""Plans: everything that a study trains and scores, before it runs."""

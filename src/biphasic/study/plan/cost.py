@@ -1,8 +1,7 @@
-"""What training will cost, counted before it happens: tokens, operations, bytes.
+"""Cost estimates of planned training: steps, tokens, FLOPs and bytes.
 
-Counts are nominal. Every row is taken to be full, with one document in it, as the reference study
-counts tokens (rows times length); shorter documents cost the same matrix products and less
-attention.
+Counts are nominal. Every row counts as full and as one document, as in the reference study
+(tokens = rows times length). Shorter documents cost the same matrix products and less attention.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _BYTES_PER_WEIGHT = 4 * 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What some training takes.
+    """The cost of a part of training.
 
     Attributes:
         steps: Optimizer updates.
         tokens: Rows times their length.
-        flops: Of matrix products; None where the model's dimensions are not known here.
+        flops: Of matrix products; None if the model's dimensions are unknown.
     """
 
     steps: int = 0
@@ -57,7 +56,7 @@ class Cost:
 
 
 def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> Cost:
-    """Return what the updates from `start` to `end` of a recipe cost."""
+    """Return the cost of a recipe's updates from `start` to `end`."""
     shape = shape_of(recipe, vocab_size=vocab_size)
     total = Cost()
     for placed in recipe.placed_phases:
@@ -72,14 +71,14 @@ def training_cost(recipe: Recipe, *, start: int, end: int, vocab_size: int) -> C
 
 
 def segment_cost(segment: Segment, vocab_size: int) -> Cost:
-    """Return what training a segment costs."""
+    """Return the cost of training a segment."""
     return training_cost(
         segment.recipe, start=segment.start, end=segment.end, vocab_size=vocab_size
     )
 
 
 def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
-    """Return a model's matrices; None of a finished model that is not on this machine."""
+    """Return the matrices of a model; None for a pretrained model that is not on this machine."""
     if isinstance(recipe.model, PretrainedModel):
         return _local_shape(recipe.model.pretrained)
     architecture = recipe.architecture
@@ -87,7 +86,7 @@ def shape_of(recipe: Recipe, *, vocab_size: int) -> ModelShape | None:
 
 
 def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
-    """Return the size of a state on disk: weights and moments of AdamW; None where not known."""
+    """Return the size of a state on disk (weights and AdamW moments); None if unknown."""
     shape, architecture = shape_of(recipe, vocab_size=vocab_size), recipe.architecture
     if shape is None:
         return None
@@ -99,7 +98,7 @@ def state_bytes(recipe: Recipe, *, vocab_size: int) -> int | None:
 def body_parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
     """Count the parameters of a new model without its language-model head.
 
-    None where a finished model goes on.
+    None if the recipe begins with a pretrained model.
     """
     architecture = recipe.architecture
     if architecture is None:
@@ -110,7 +109,7 @@ def body_parameters(recipe: Recipe, *, vocab_size: int) -> int | None:
 
 
 def _vectors(architecture: Architecture) -> int:
-    """Count the weights of norms: two in each layer, and the last."""
+    """Count the weights of norms: two per layer, and the final one."""
     return architecture.hidden_size * (2 * architecture.num_layers + 1)
 
 
@@ -118,7 +117,7 @@ def _vectors(architecture: Architecture) -> int:
 def _local_shape(folder: str) -> ModelShape | None:
     if not Path(folder).is_dir():
         return None
-    # Slow to import: models of presets are counted without torch and transformers.
+    # Imported here: presets are counted without torch and transformers.
     from biphasic.model.loading.reading import read_config  # noqa: PLC0415
     from biphasic.model.matrices import config_shape  # noqa: PLC0415
 
@@ -126,28 +125,28 @@ def _local_shape(folder: str) -> ModelShape | None:
 
 
 def _row_flops(shape: ModelShape, placed: PlacedPhase, first: int, last: int) -> int:
-    """Count the operations of a row, over the steps `first` to `last` of a phase."""
+    """Count the FLOPs of one row over the steps `first` to `last` of a phase."""
     length = placed.batches.max_seqlen
     if is_steady(placed):
         return (last - first) * objective_flops(shape, placed.phase, length=length)
-    found: dict[str, int] = {}
+    flops: dict[str, int] = {}
     total = 0
     for step in range(first, last):
         objective = placed.objective(step)
         key = objective.model_dump_json()
-        if key not in found:
-            found[key] = objective_flops(shape, objective, length=length)
-        total += found[key]
+        if key not in flops:
+            flops[key] = objective_flops(shape, objective, length=length)
+        total += flops[key]
     return total
 
 
 def objective_flops(shape: ModelShape, objective: ObjectiveConfig, *, length: int) -> int:
-    """Count the operations of one row in an update, as `step_flops` does of real rows."""
+    """Count the FLOPs of one full row in an update; `step_flops` counts those of real rows."""
     if isinstance(objective, Mix):
         parts = zip(objective.shares, objective.objectives, strict=True)
         return round(sum(s * objective_flops(shape, o, length=length) for s, o in parts))
     if isinstance(objective, Alternate):
-        raise TypeError("whose turn it is depends on the step: ask `at` first")
+        raise TypeError("an alternation has no FLOPs of its own: call `at` with a step first")
     share = objective.mlm_probability if isinstance(objective, MaskingConfig) else 1.0
     return step_flops(
         shape,

@@ -1,4 +1,4 @@
-"""What one study plans that another does not, by arm and by state, and why."""
+"""Differences between the plans of two studies, by arm and by state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from biphasic.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class ArmDifference:
-    """An arm that both studies have and that ends with another state.
+    """An arm of both studies whose final states differ.
 
     Attributes:
         name: Of the arm.
-        shared_steps: Updates that are the same; None where not even the beginning is.
-        reasons: What differs in the update after them.
-        settings: What differs in the recipes as written.
+        shared_steps: Number of identical updates; None if the initial states differ.
+        reasons: Differences in the first update that is not shared.
+        settings: Differences in the recipes as written.
     """
 
     name: str
@@ -34,11 +34,11 @@ class ArmDifference:
 
 @dataclass(frozen=True)
 class SidePlan:
-    """What only one of the studies plans.
+    """The part of a plan that only one of the studies has.
 
     Attributes:
-        arms: Arms by name, whose state the other study has under no name.
-        states: States that are evaluated, by name.
+        arms: Names of the arms whose final state the other study does not have.
+        states: Names of intermediate states that are evaluated.
         steps: Optimizer updates.
         runs: Fine-tunings with their scores, by task.
     """
@@ -51,16 +51,16 @@ class SidePlan:
 
 @dataclass(frozen=True)
 class StudyDifference:
-    """How two plans differ.
+    """The differences between two plans.
 
     Attributes:
         first: What only the first study plans.
-        second: What only the second one does.
-        changed: Arms of one name that end with other states.
+        second: What only the second study plans.
+        changed: Arms with the same name whose final states differ.
         renamed: Names of the same state in the first study and in the second.
-        num_shared: States that both evaluate.
-        grid: What differs in the rates and seeds of fine-tuning.
-        tasks: What differs in the tasks that both have, by name.
+        num_shared: Number of states that both evaluate.
+        grid: Differences in the learning rates and seeds of fine-tuning.
+        tasks: Differences in the tasks that both have, by name.
     """
 
     first: SidePlan
@@ -94,11 +94,11 @@ def compare_studies(first: Preview, second: Preview) -> StudyDifference:
         for name, arm in ends[0].items()
         if name in ends[1] and arm.state != ends[1][name].state
     )
-    own = {each.name for each in changed}
+    changed_names = {difference.name for difference in changed}
     steps = _own_steps(first, second)
     return StudyDifference(
-        first=_only(first.plan, second.plan, changed=own, steps=steps[0]),
-        second=_only(second.plan, first.plan, changed=own, steps=steps[1]),
+        first=_only(first.plan, second.plan, changed=changed_names, steps=steps[0]),
+        second=_only(second.plan, first.plan, changed=changed_names, steps=steps[1]),
         changed=changed,
         renamed=tuple(
             (name, names[1][state])
@@ -106,13 +106,13 @@ def compare_studies(first: Preview, second: Preview) -> StudyDifference:
             if state in shared and names[1][state] != name
         ),
         num_shared=len(shared),
-        grid=tuple(_told(_grid(first.plan), _grid(second.plan), "")),
+        grid=tuple(_differences(_grid(first.plan), _grid(second.plan), "")),
         tasks=_changed_tasks(first.plan, second.plan),
     )
 
 
 def _grid(plan: Plan) -> dict[str, str]:
-    """Return the rates and seeds of all that is fine-tuned."""
+    """Return the learning rates and seeds of fine-tuning."""
     points = {point for group in plan.groups for point in group.grid if point[0]}
     rates, seeds = ({point[axis] for point in points} for axis in (0, 1))
     return {
@@ -122,50 +122,50 @@ def _grid(plan: Plan) -> dict[str, str]:
 
 
 def _changed_tasks(plan: Plan, other: Plan) -> dict[str, tuple[str, ...]]:
-    """Return what differs in each task that both plans have, if anything does."""
+    """Return the differences in each task that both plans have; equal tasks are left out."""
     others = {task.info.name: task for task in other.tasks}
-    found = {
-        task.info.name: tuple(_told(_task(task), _task(others[task.info.name]), ""))
+    differences = {
+        task.info.name: tuple(_differences(_task(task), _task(others[task.info.name]), ""))
         for task in plan.tasks
         if task.info.name in others
     }
-    return {name: reasons for name, reasons in found.items() if reasons}
+    return {name: reasons for name, reasons in differences.items() if reasons}
 
 
 def _task(task: PlannedTask) -> dict[str, Any]:
-    """Return what names the fine-tunings on a task, beside state, rate and seed."""
-    own = {"examples": task.info.sha256, "protocol": task.protocol.determinants()}
-    return own if task.trainer is None else {**own, "trained_on": _task(task.trainer)}
+    """Return what determines the fine-tunings on a task, besides state, rate and seed."""
+    settings = {"examples": task.info.sha256, "protocol": task.protocol.determinants()}
+    return settings if task.trainer is None else {**settings, "trained_on": _task(task.trainer)}
 
 
 def _names(plan: Plan) -> dict[str, str]:
-    """Return what evaluated states are called; of several names, the first."""
-    found: dict[str, str] = {}
+    """Return the first name of each evaluated state."""
+    names: dict[str, str] = {}
     for point in plan.points:
-        found.setdefault(point.state, point.name)
-    return found
+        names.setdefault(point.state, point.name)
+    return names
 
 
 def _only(plan: Plan, other: Plan, *, changed: set[str], steps: int) -> SidePlan:
     states = {point.state for point in other.points}
-    own = [point for point in plan.points if point.state not in states]
+    points = [point for point in plan.points if point.state not in states]
     runs: dict[str, int] = {}
-    there = {run.id for group in other.groups for run in group.all_runs}
+    other_runs = {run.id for group in other.groups for run in group.all_runs}
     for group in plan.groups:
-        for name, found in group.runs.items():
-            if count := sum(run.id not in there for run in found):
+        for name, task_runs in group.runs.items():
+            if count := sum(run.id not in other_runs for run in task_runs):
                 runs[name] = runs.get(name, 0) + count
-    ends = [point.arm.name for point in own if point.is_final]
+    ends = [point.arm.name for point in points if point.is_final]
     return SidePlan(
         arms=tuple(name for name in ends if name not in changed),
-        states=tuple(point.name for point in own if not point.is_final),
+        states=tuple(point.name for point in points if not point.is_final),
         steps=steps,
         runs=runs,
     )
 
 
 def _own_steps(first: Preview, second: Preview) -> tuple[int, int]:
-    """Return the updates that only one plan has, wherever the other one stops on the way."""
+    """Return the number of updates that only the first and only the second plan have."""
     tree = StateTree()
     ends = [
         [
@@ -188,24 +188,24 @@ def _own_steps(first: Preview, second: Preview) -> tuple[int, int]:
 def _part(
     name: str, one: Recipe, other: Recipe, fingerprint: DataFingerprint, others: DataFingerprint
 ) -> ArmDifference:
-    settings = tuple(_told(one.model_dump(mode="json"), other.model_dump(mode="json"), ""))
+    settings = tuple(_differences(one.model_dump(mode="json"), other.model_dump(mode="json"), ""))
     first, second = expand(one, fingerprint), expand(other, others)
     if first.root != second.root:
-        reasons = _told(_beginning(one, fingerprint), _beginning(other, others), "")
+        reasons = _differences(_beginning(one, fingerprint), _beginning(other, others), "")
         return ArmDifference(name, None, tuple(reasons), settings)
     shared = shared_steps(first, second)
     totals = (one.total_steps, other.total_steps)
     if shared == min(totals):
         return ArmDifference(name, shared, ("one of them ends there",), settings)
     specs = [
-        step_spec(recipe.phase_at(shared), shared, recipe, each).determinants()
-        for recipe, each in ((one, fingerprint), (other, others))
+        step_spec(recipe.phase_at(shared), shared, recipe, data).determinants()
+        for recipe, data in ((one, fingerprint), (other, others))
     ]
-    return ArmDifference(name, shared, tuple(_told(specs[0], specs[1], "")), settings)
+    return ArmDifference(name, shared, tuple(_differences(specs[0], specs[1], "")), settings)
 
 
 def shared_steps(one: Expansion, other: Expansion) -> int:
-    """Return how many updates two runs with the same beginning have in common."""
+    """Return how many updates two runs with the same initial state share."""
     shared = 0
     for (text, count), (text2, count2) in zip(one.stretches, other.stretches, strict=False):
         if text != text2:
@@ -218,9 +218,9 @@ def shared_steps(one: Expansion, other: Expansion) -> int:
 
 def _beginning(recipe: Recipe, fingerprint: DataFingerprint) -> dict[str, Any]:
     architecture = recipe.architecture
-    begins = fingerprint.pretrained if architecture is None else architecture.model_dump()
+    model = fingerprint.pretrained if architecture is None else architecture.model_dump()
     return {
-        "model": begins,
+        "model": model,
         "max_seqlen": recipe.max_seqlen,
         "init_seed": recipe.seeds.init_seed,
         "tokenizer": fingerprint.tokenizer_sha256[:12],
@@ -228,15 +228,16 @@ def _beginning(recipe: Recipe, fingerprint: DataFingerprint) -> dict[str, Any]:
     }
 
 
-def _told(one: Any, other: Any, where: str) -> Iterator[str]:
-    """Yield what differs, by the place of each setting."""
+def _differences(one: Any, other: Any, where: str) -> Iterator[str]:
+    """Yield each difference with the path of its setting."""
     if one == other:
         return
     if isinstance(one, list) and isinstance(other, list):
         one, other = (dict(enumerate(items)) for items in (one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in dict.fromkeys((*one, *other)):
-            yield from _told(one.get(key), other.get(key), f"{where}.{key}" if where else str(key))
+            path = f"{where}.{key}" if where else str(key)
+            yield from _differences(one.get(key), other.get(key), path)
         return
     yield f"{where}: {_shown(one)} -> {_shown(other)}"
 
@@ -249,43 +250,40 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def difference_lines(found: StudyDifference, first: str, second: str) -> Iterator[str]:
+def difference_lines(difference: StudyDifference, first: str, second: str) -> Iterator[str]:
     """Yield the lines that describe a difference.
 
     Args:
-        found: The difference.
-        first: What to call the first study.
-        second: What to call the second one.
+        difference: The difference.
+        first: Name to show for the first study.
+        second: Name to show for the second study.
     """
-    if found.is_empty:
-        yield "both plan the same"
-    for each in found.changed:
-        parted = (
-            "from the beginning"
-            if each.shared_steps is None
-            else f"after step {each.shared_steps:,}"
-        )
-        yield f"{each.name}: parts {parted}: {'; '.join(each.reasons)}"
-        if each.settings:
-            yield f"  set otherwise: {'; '.join(each.settings)}"
-    if found.grid:
-        yield f"fine-tuning: {'; '.join(found.grid)}"
-    for task, reasons in found.tasks.items():
+    if difference.is_empty:
+        yield "both studies plan the same"
+    for arm in difference.changed:
+        shared = arm.shared_steps
+        branch = "from the beginning" if shared is None else f"after step {shared:,}"
+        yield f"{arm.name}: differs {branch}: {'; '.join(arm.reasons)}"
+        if arm.settings:
+            yield f"  settings: {'; '.join(arm.settings)}"
+    if difference.grid:
+        yield f"fine-tuning: {'; '.join(difference.grid)}"
+    for task, reasons in difference.tasks.items():
         yield f"task {task}: {'; '.join(reasons)}"
-    for name, side in ((first, found.first), (second, found.second)):
+    for name, side in ((first, difference.first), (second, difference.second)):
         yield from _side_lines(name, side)
-    for old, new in found.renamed:
+    for old, new in difference.renamed:
         yield f"same state: {old} in {first}, {new} in {second}"
-    yield f"shared: {found.num_shared:,} evaluated states"
+    yield f"shared: {difference.num_shared:,} evaluated states"
 
 
 def _side_lines(name: str, side: SidePlan) -> Iterator[str]:
     if side.arms:
         yield f"only {name}: arms {', '.join(side.arms)}"
     if side.states:
-        yield f"only {name}: on the way {', '.join(side.states)}"
+        yield f"only {name}: intermediate states {', '.join(side.states)}"
     if side.steps:
         yield f"only {name}: {side.steps:,} steps of training"
     if side.runs:
-        told = ", ".join(f"{task} {count:,}" for task, count in side.runs.items())
-        yield f"only {name}: {sum(side.runs.values()):,} fine-tunings ({told})"
+        counts = ", ".join(f"{task} {count:,}" for task, count in side.runs.items())
+        yield f"only {name}: {sum(side.runs.values()):,} fine-tunings ({counts})"

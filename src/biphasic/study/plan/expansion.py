@@ -1,8 +1,8 @@
-"""A recipe's expansion at the price of what changes in it: stretches of equal updates.
+"""Expansion of a recipe into stretches of equal updates.
 
-`Lineage` defines what a state is named by, update by update. Nearly all updates of a run are equal
-to the one before; here each stretch of them is one text and a number. Plans of many arms compare
-and hash these texts (`tree.py`); tests hold both ways to give the same identities.
+`Lineage` defines the identity of a state, update by update. Nearly all updates of a run equal the
+one before, so this module describes each stretch of equal updates by one text and a count. Plans
+compare and hash these texts (`tree.py`). Tests check that both ways give the same identities.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TURNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """All that determines the states of a run.
+    """Everything that determines the states of a run.
 
     Attributes:
         root: Identity of the state before the first update.
-        stretches: Canonical JSON of an update, and how many equal ones follow each other; no two
+        stretches: Canonical JSON of an update, and the number of equal updates in a row; no two
             neighbours are equal.
     """
 
@@ -52,7 +52,7 @@ def expand(recipe: Recipe, fingerprint: DataFingerprint) -> Expansion:
 
 
 def is_steady(placed: PlacedPhase) -> bool:
-    """Tell whether a phase trains for the same objective at all of its steps."""
+    """Return whether a phase has the same objective at every step."""
     return placed.objective(placed.start) is placed.objective(placed.end - 1) is placed.phase
 
 
@@ -77,7 +77,7 @@ def _phase_stretches(
         objective = placed.objective(step)
         key = objective.model_dump_json()
         if key not in around:
-            if len(around) == _TURNS:  # an objective that drifts has a text for each step
+            if len(around) == _TURNS:  # a changing objective has a text for each step
                 around.clear()
             named = objective.determinants(recipe.seeds.mask_seed)
             around[key] = _around_rate(replace(spec, objective=named))
@@ -86,7 +86,7 @@ def _phase_stretches(
 
 
 def _around_rate(spec: StepSpec) -> tuple[str, str]:
-    """Return what stands before and after the learning rate in the canonical JSON of an update.
+    """Return the canonical JSON of an update before and after its learning rate.
 
     JSON writes numbers as `repr` does.
     """
@@ -98,7 +98,7 @@ def _around_rate(spec: StepSpec) -> tuple[str, str]:
 
 
 def _equal_rates(placed: PlacedPhase, first: int) -> Iterator[tuple[int, int]]:
-    """Yield steps of a phase, and for how many from there the learning rate is the same."""
+    """Yield steps of a phase, each with the number of steps at the same learning rate."""
     peak_from = placed.schedule_start + placed.schedule.warmup_steps
     peak_to = placed.schedule_end - placed.schedule.decay_steps
     step = first

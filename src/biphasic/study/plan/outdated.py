@@ -1,4 +1,4 @@
-"""States of another version of the program: said, and not used."""
+"""States that another version of biphasic computed: reported, not used."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from biphasic.study.plan.plan import Plan
 
 
 def outdated_arms(plan: Plan, store: Path) -> list[str]:
-    """Say which arms the store has a state of that this version would compute otherwise.
+    """Return a note for each arm whose final state only another version of biphasic computed.
 
-    The recipe and the data are the same, and so is the step; the identity is not, since versions
-    that compute other numbers name their states differently (`NUMERICS_VERSION`).
+    Recipe, data and step are the same, but the identity differs: it includes the version of the
+    numbers (`NUMERICS_VERSION`).
     """
     missing = [arm for arm in plan.arms if not is_complete(store / "states" / arm.state)]
     if not missing:
         return []
     others = _states_by_recipe(store, {segment.id for segment in plan.segments})
     return [
-        f"arm '{arm.config.name}': the store has it from another version of biphasic (state "
-        f"{others[key][:12]}); numbers have changed since, so it is trained again"
+        f"arm '{arm.config.name}': another version of biphasic trained it (state "
+        f"{others[key][:12]}); results differ between these versions, so it is trained again"
         for arm in missing
         if (key := _key(arm.lineage.recipe.model_dump(mode="json"), arm.lineage.recipe.total_steps,
                         arm.lineage.fingerprint.corpus_hash)) in others
@@ -29,7 +29,7 @@ def outdated_arms(plan: Plan, store: Path) -> list[str]:
 
 
 def _states_by_recipe(store: Path, planned: set[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for path in sorted((store / "states").glob("*/state.json")):
         name = path.parent.name
         if name in planned or not is_complete(path.parent):
@@ -38,9 +38,9 @@ def _states_by_recipe(store: Path, planned: set[str]) -> dict[str, str]:
             state = read_json(path)
             key = _key(state["recipe"], state["step"], state["ground"]["corpus_hash"])
         except (DataError, KeyError, TypeError):
-            continue  # of a version so old that it cannot be compared, or nothing of ours
-        found[key] = name
-    return found
+            continue  # of a version too old to compare, or of another program
+        names[key] = name
+    return names
 
 
 def _key(recipe: object, step: int, corpus_hash: str) -> str:

@@ -1,7 +1,7 @@
-"""From a study to jobs: segments to train and groups to fine-tune, named by identity.
+"""The plan of a study: segments to train and groups to fine-tune, named by identity.
 
-The states after each step of all arms form a tree by identity. A segment runs from one state that
-somebody needs to the next: the untrained model, a branching point, an arm's end.
+The states after each step of all arms form a tree by identity. A segment runs from one needed
+state to the next: the untrained model, a branching point, the end of an arm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FinetuneGroup:
         training: The task that is trained on.
         evaluations: The tasks that are scored afterwards.
         grid: Learning rates and seeds.
-        label: What progress displays call it.
+        label: Name in progress displays.
     """
 
     id: str
@@ -47,7 +47,7 @@ class FinetuneGroup:
 
     @cached_property
     def runs(self) -> Mapping[str, tuple[GridRun, ...]]:
-        """By name of each scored task, its runs: the same grid, in the same order."""
+        """The runs by name of the scored task; each task has the same grid in the same order."""
         return {
             task.info.name: grid_runs(run_determinants(self.state, task), self.grid)
             for task in self.evaluations
@@ -59,25 +59,25 @@ class FinetuneGroup:
         return tuple(run for runs in self.runs.values() for run in runs)
 
     def run_ids(self) -> Iterator[str]:
-        """Name the runs of all scored tasks, and keep nothing: plans have millions."""
+        """Yield the identities of all runs without storing them: plans have millions."""
         for task in self.evaluations:
             yield from grid_ids(run_determinants(self.state, task), self.grid)
 
     @property
     def num_runs(self) -> int:
-        """Their number, without naming them."""
+        """The number of runs, without computing their identities."""
         return len(self.grid) * len(self.evaluations)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a study needs, in an order in which it can be done.
+    """Everything that a study computes, in an order in which it can run.
 
     Attributes:
         arms: Ways to pretrain.
-        points: States that are evaluated: the arms' ends first, then the steps on the way.
-        segments: What is trained.
-        groups: What is fine-tuned.
+        points: States that are evaluated: the arms' ends first, then intermediate steps.
+        segments: Parts of pretraining.
+        groups: Fine-tunings.
         tasks: What states are scored on.
     """
 
@@ -88,7 +88,7 @@ class Plan:
     tasks: tuple[PlannedTask, ...]
 
     def path(self, state: str) -> list[str]:
-        """Return the segments that lead to a state, the last one first."""
+        """Return the segments that lead to a state, last first."""
         segments: list[str] = []
         current: str | None = state
         while current in self._parents:
@@ -97,7 +97,7 @@ class Plan:
         return segments
 
     def jobs_by_arm(self) -> dict[str, list[str]]:
-        """Return, by arm, the segments and groups that it needs; shared ones count for each."""
+        """Return the segments and groups of each arm; shared ones are listed for each arm."""
         groups: dict[str, list[str]] = {}
         for group in self.groups:
             groups.setdefault(group.state, []).append(group.id)
@@ -118,11 +118,11 @@ def plan_study(
     *,
     known: Set[str] = frozenset(),
 ) -> Plan:
-    """Expand a study on its data.
+    """Plan a study on its data.
 
     Args:
         config: The study.
-        fingerprint: Its text.
+        fingerprint: Data fingerprint of its text.
         tasks: What states are scored on.
         known: States in the store, of any study; training resumes from them.
 
@@ -147,7 +147,7 @@ def plan_study(
 
 
 def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]:
-    """Group tasks by what encoders are fine-tuned on: one training serves a whole group."""
+    """Group tasks by the task that encoders are fine-tuned on; a group shares one training."""
     groups: dict[str, list[PlannedTask]] = {}
     for task in tasks:
         groups.setdefault(digest(_training_determinants(task.training)), []).append(task)
@@ -155,10 +155,10 @@ def by_training(tasks: tuple[PlannedTask, ...]) -> list[tuple[PlannedTask, ...]]
 
 
 def check_tasks(tasks: tuple[PlannedTask, ...], tokenizer: TextTokenizer) -> None:
-    """Check that tasks can be encoded as their protocols say.
+    """Check that tasks can be encoded by their protocols.
 
     Raises:
-        ConfigError: Question answering has no room for contexts; names every such task.
+        ConfigError: Question answering has no room for contexts; the message lists every task.
     """
     refuse_lengths(((task.info.name, task.info.kind, task.protocol) for task in tasks), tokenizer)
 
@@ -169,15 +169,15 @@ def refuse_lengths(
     *,
     positions: int | None = None,
 ) -> None:
-    """Check that sequences are as long as tasks need, and no longer than the model reads.
+    """Check that `max_seqlen` is long enough for each task and within the model's positions.
 
     Args:
-        tasks: Name, kind (None where it is not known) and protocol of each.
+        tasks: Name, kind (None if unknown) and protocol of each task.
         tokenizer: The model's.
-        positions: Most tokens that the model reads; None without a limit.
+        positions: Maximum input of the model, in tokens; None for no limit.
 
     Raises:
-        ConfigError: Names every task that does not fit, and what to set.
+        ConfigError: The message lists every task that does not fit, and what to set.
     """
     problems: list[str] = []
     for name, kind, protocol in tasks:
@@ -196,7 +196,7 @@ def refuse_lengths(
 
 
 def _training_determinants(task: PlannedTask) -> dict[str, Any]:
-    """Return all that determines how encoders are fine-tuned on a task, rate and seed aside."""
+    """Return everything that determines fine-tuning on a task, except rate and seed."""
     return {**_task_determinants(task), "protocol": task.protocol.determinants()}
 
 
@@ -205,7 +205,7 @@ def _task_determinants(task: PlannedTask) -> dict[str, Any]:
 
 
 def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
-    """Return all that determines the scores of a state on a task, rate and seed aside."""
+    """Return everything that determines the scores of a state on a task, except rate and seed."""
     shared = {"finetuning_version": FINETUNING_VERSION, "state": state}
     is_zero_shot = task.info.kind == ZERO_SHOT
     if task.trainer is None and not is_zero_shot:
@@ -220,7 +220,7 @@ def run_determinants(state: str, task: PlannedTask) -> dict[str, Any]:
 
 
 def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tuple[GridRun, ...]:
-    """Name the fine-tuning at each learning rate and seed by all that determines it."""
+    """Return the fine-tuning at each learning rate and seed, with its identity."""
     return tuple(
         GridRun(id=identity, learning_rate=rate, seed=seed)
         for identity, (rate, seed) in zip(grid_ids(shared, grid), grid, strict=True)
@@ -228,7 +228,7 @@ def grid_runs(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> tupl
 
 
 def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Iterator[str]:
-    """Yield the identities alone."""
+    """Yield only the identities of the fine-tunings."""
     for rate, seed in grid:
         yield digest({**shared, "learning_rate": rate, "seed": seed})
 
@@ -236,18 +236,18 @@ def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Itera
 def plan_group(
     state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
 ) -> FinetuneGroup:
-    """Plan the fine-tunings of one state that serve tasks with the same training.
+    """Plan the fine-tunings of one state for tasks that share a training.
 
     Args:
         state: Identity of the state.
-        evaluations: Tasks that are scored after one training.
+        evaluations: Tasks that are scored after the training.
         finetuning: The grid.
-        name: What progress displays call the state.
+        name: Name of the state in progress displays.
     """
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
     if training.info.kind == ZERO_SHOT:
-        # Nothing is trained, so there is nothing to choose and nothing random.
+        # Nothing is trained: no rate to choose, nothing random.
         grid = [(0.0, ZERO_SHOT_SEED)]
     scored = " + ".join(task.info.name for task in evaluations)
     return FinetuneGroup(
@@ -263,7 +263,7 @@ def plan_group(
 def finetune_job(
     group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
 ) -> FinetuneJob:
-    """Return the job that does a group.
+    """Return the job of a group.
 
     Args:
         group: The fine-tunings.

@@ -1,9 +1,9 @@
-"""What a study stands on, as far as it is known before anything is made or fetched.
+"""Previews: plans of a study whose data may still be missing.
 
-Plans need hashes of corpora and tasks. What the store has is used; text and tasks that are still
-to be fetched or built are stood in for by a hash of how the study describes them, which says so.
-Sharing does not depend on it: arms that read the same text share the same stand-in. Nothing here
-asks the hub.
+Plans need hashes of corpora and tasks. A preview uses the data in the store. For data that are
+still to be fetched or built it uses a placeholder: a hash of their description in the study.
+Sharing does not depend on it, because arms with the same text get the same placeholder. Nothing
+here connects to the hub.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ GIVEN_VOCABULARY = 128_256
 
 @dataclass(frozen=True)
 class Preview:
-    """A plan, and what of it is still assumed.
+    """A plan and the assumptions that it makes.
 
     Attributes:
         plan: The plan.
-        fingerprint: What its identities stand on.
-        assumed: A sentence for each stand-in.
-        notes: A sentence for each setting without effect, and for each arm that the store has
-            from another version.
+        fingerprint: Data fingerprint, with placeholders for missing data.
+        assumed: A sentence for each placeholder.
+        notes: A sentence for each unused setting, and for each arm that another version of
+            biphasic trained.
     """
 
     plan: Plan
@@ -53,12 +53,12 @@ class Preview:
 
 
 def preview_study(config: StudyConfig, store: Path) -> Preview:
-    """Plan a study with the data that are there, and stand-ins for the others.
+    """Plan a study, with placeholders for data that can still be fetched or built.
 
     Raises:
         CheckpointError: The tokenizer of a corpus is damaged.
         ConfigError: A setting does not fit.
-        DataError: Data that only their owner can bring are missing; all of them are listed.
+        DataError: Local data are missing; the message lists all of them.
     """
     assumed: list[str] = []
     problems: list[str] = []
@@ -80,7 +80,7 @@ def preview_study(config: StudyConfig, store: Path) -> Preview:
 def task_resolver(
     config: StudyConfig, store: Path, *, say: Callable[[str], None] = lambda _: None
 ) -> TaskResolver:
-    """Return what finds the tasks of a study."""
+    """Return the resolver of a study's tasks."""
     return TaskResolver(
         store=store,
         libraries=config.corpus.libraries,
@@ -113,22 +113,22 @@ def _fingerprint(
 
 
 def _corpus_folder(corpus: CorpusConfig, store: Path) -> Path | None:
-    """Return the folder of a corpus that is there; None if it is still to be built.
+    """Return the folder of a finished corpus; None if it is still to be built.
 
     Raises:
-        DataError: There are no such files.
+        DataError: A file of the corpus does not exist.
     """
-    is_near = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
-    if is_near and all(_is_near(source, corpus) for source in corpus.sources):
+    is_local = corpus.tokenizer is None or Path(corpus.tokenizer).is_dir()
+    if is_local and all(_is_local(source, corpus) for source in corpus.sources):
         folder = locate_corpus(corpus, store)
         return folder if (folder / RECORD).is_file() else None
-    # Which commit the hub has now is not asked; what was built from it is used.
+    # The hub's newest commit is unknown here, so any corpus built from the dataset is used.
     built = [record.parent for record in (store / "data").glob(f"*/{RECORD}")]
     matching = [folder for folder in built if _is_built_from(corpus, folder)]
     return matching[0] if len(matching) == 1 else None
 
 
-def _is_near(source: SourceConfig, corpus: CorpusConfig) -> bool:
+def _is_local(source: SourceConfig, corpus: CorpusConfig) -> bool:
     return source.hub is None or find_copy(source.hub.dataset, corpus.hub_copies) is not None
 
 
@@ -136,25 +136,25 @@ def _is_built_from(corpus: CorpusConfig, folder: Path) -> bool:
     origin = read_record(folder)["origin"]
     settings = corpus.model_dump(include=set(origin.get("settings", {})))
     tables = [(s.hub.dataset, s.hub.config, s.hub.split) for s in corpus.sources if s.hub]
-    found = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
-    same_text = len(tables) == len(corpus.sources) and tables == found
+    built = [(s.get("dataset"), s.get("config"), s.get("split")) for s in origin.get("sources", [])]
+    same_text = len(tables) == len(corpus.sources) and tables == built
     return same_text and settings == origin.get("settings") and is_complete(folder / "train")
 
 
 def _tokenizer_to_be(corpus: CorpusConfig, assumed: list[str]) -> tuple[str, int]:
-    """Return the identity and the size of the vocabulary of a tokenizer that is not there."""
+    """Return the identity and the vocabulary size of a tokenizer without a finished corpus."""
     if corpus.tokenizer is None:
         size = corpus.vocab_size or DEFAULT_VOCAB_SIZE
         return digest({"stand-in": "tokenizer", "vocab_size": size}), size
     if Path(corpus.tokenizer).is_dir():
         loaded = TextTokenizer.load(Path(corpus.tokenizer))
         return loaded.sha256, loaded.vocab_size
-    assumed.append(f"tokenizer: {corpus.tokenizer}, taken to have {GIVEN_VOCABULARY:,} entries")
+    assumed.append(f"tokenizer: {corpus.tokenizer}, assumed to have {GIVEN_VOCABULARY:,} entries")
     return digest({"stand-in": "tokenizer", "name": corpus.tokenizer}), GIVEN_VOCABULARY
 
 
 def content_hash(folder: Path) -> str:
-    """Return the hash of the training text of a corpus that is there."""
+    """Return the hash of the training text of a finished corpus."""
     path = folder / "train" / DETAILS
     remedy = f"delete the folder {folder} and build the corpus again"
     try:
@@ -168,7 +168,7 @@ def _phase_corpora(recipes: Iterable[Recipe]) -> dict[str, str]:
     missing = sorted(str(folder) for folder in folders if not (folder / RECORD).is_file())
     if missing:
         raise DataError(
-            f"{', '.join(missing)}: no finished corpus here, though a phase reads one; make it "
+            f"{', '.join(missing)}: no finished corpus here, but a phase reads it; build it "
             "with 'biphasic corpus build'"
         )
     return {str(folder): content_hash(folder) for folder in sorted(folders)}
@@ -183,7 +183,7 @@ def _pretrained(recipes: Iterable[Recipe], assumed: list[str]) -> str | None:
     if not models:
         return None
     if len(models) > 1:
-        raise ConfigError("recipes that share their text must begin with the same finished model")
+        raise ConfigError("arms name different pretrained models; a study can use only one")
     [(text, model)] = models.items()
     if Path(model.pretrained).is_dir():
         try:

@@ -1,4 +1,4 @@
-"""What a plan comes to, in numbers: for people (`plan_text.py`) and as JSON."""
+"""Plan summaries: counts and costs, for `text.py` and as JSON."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from biphasic.study.plan.training import PlannedPoint, Segment
 
 FORMAT = "biphasic.plan/1"
 EXAMPLE_TOKENS = 256
-"""Tokens assumed of an example in fine-tuning, where nothing has been tokenised."""
+"""Assumed length of a fine-tuning example, in tokens."""
 RATE = 1e14
-"""FLOP/s assumed of a device: what a current accelerator keeps up in training, roughly."""
+"""Assumed speed of a device, in FLOP/s: roughly what a current accelerator sustains."""
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """A heading of the study's arms.
+    """A group of the study's arms.
 
     Attributes:
-        name: The heading; empty where arms have none.
-        num_arms: Arms below it.
-        alone: Cost of each trained by itself, together.
-        new: Cost of what no arm before them has trained.
+        name: The group; empty for arms without one.
+        num_arms: Number of its arms.
+        alone: Total cost if each arm were trained separately.
+        new: Cost of the training that they do not share with an earlier arm.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class Done:
-    """What the store has of a plan already."""
+    """The finished part of a plan."""
 
     states: int
     steps: int
@@ -59,27 +59,27 @@ class Done:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """A plan in numbers.
+    """Counts and costs of a plan.
 
     Attributes:
         name: Of the study.
-        groups: Its headings.
+        groups: Groups of its arms.
         num_final: States at the end of arms; equal arms share one.
         num_checkpoints: All states that are evaluated.
-        num_states: All states that are trained to, branching points included.
-        num_segments: Stretches of training.
+        num_states: All states that are saved, branching points included.
+        num_segments: Segments that train at least one step.
         alone: Cost of all arms without sharing.
-        shared: Cost with it.
+        shared: Cost with sharing.
         tasks: What encoders are scored on.
         num_trainings: Fine-tunings.
         num_evaluations: Scores of a fine-tuned encoder on a task.
-        finetuning_steps: Optimizer updates of all fine-tunings, at most.
-        finetuning_flops: Their operations, as far as they can be told.
-        state_bytes: Of all states on disk.
-        done: What is there already.
-        left: Cost of training what is not.
-        assumed: Stand-ins.
-        notes: What else should be known before it runs.
+        finetuning_steps: Upper bound of the optimizer updates of all fine-tunings.
+        finetuning_flops: Estimated FLOPs of all fine-tunings; None if unknown.
+        state_bytes: Size of all states on disk.
+        done: Finished work.
+        left: Cost of the missing states.
+        assumed: A sentence for each placeholder.
+        notes: Further remarks.
     """
 
     name: str
@@ -103,11 +103,11 @@ class PlanSummary:
 
     @property
     def num_reused(self) -> int:
-        """Evaluations that need no fine-tuning of their own."""
+        """Evaluations that reuse the fine-tuning of another task."""
         return self.num_evaluations - self.num_trainings
 
     def hours(self, flops: int | None, *, rate: float) -> float | None:
-        """Return the device-hours of some operations at a rate in FLOP/s."""
+        """Return the device-hours of a number of FLOPs at a rate in FLOP/s."""
         return None if flops is None else flops / rate / 3600
 
 
@@ -118,9 +118,9 @@ def summarise_plan(
 
     Args:
         name: Of the study.
-        preview: The plan, and what it stands on.
-        store: Where finished work is.
-        example_tokens: Tokens of an example in fine-tuning, on average.
+        preview: The plan.
+        store: Content store with finished work.
+        example_tokens: Mean length of a fine-tuning example, in tokens.
     """
     plan, vocab_size = preview.plan, preview.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
@@ -155,7 +155,7 @@ def summarise_plan(
 
 
 def summary_json(summary: PlanSummary, plan: Plan, *, rate: float) -> dict[str, Any]:
-    """Return a summary as JSON, with the states and segments themselves."""
+    """Return a summary as JSON, with a list of its states and segments."""
     hours = {
         "training": summary.hours(summary.shared.flops, rate=rate),
         "training_without_sharing": summary.hours(summary.alone.flops, rate=rate),
@@ -186,17 +186,17 @@ def _point_json(point: PlannedPoint) -> dict[str, Any]:
 
 
 def _groups(plan: Plan, costs: dict[str, Cost], vocab_size: int) -> tuple[GroupSummary, ...]:
-    headings = {arm.config.name: arm.config.group for arm in plan.arms}
-    found: dict[str, GroupSummary] = {}
+    group_names = {arm.config.name: arm.config.group for arm in plan.arms}
+    groups: dict[str, GroupSummary] = {}
     for arm in plan.arms:
         recipe, name = arm.lineage.recipe, arm.config.group
         cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
-        before = found.get(name, GroupSummary(name, 0, Cost(), Cost()))
-        found[name] = replace(before, num_arms=before.num_arms + 1, alone=before.alone + cost)
+        before = groups.get(name, GroupSummary(name, 0, Cost(), Cost()))
+        groups[name] = replace(before, num_arms=before.num_arms + 1, alone=before.alone + cost)
     for segment in plan.segments:
-        name = headings[segment.arm]
-        found[name] = replace(found[name], new=found[name].new + costs[segment.id])
-    return tuple(found.values())
+        name = group_names[segment.arm]
+        groups[name] = replace(groups[name], new=groups[name].new + costs[segment.id])
+    return tuple(groups.values())
 
 
 def _tasks(plan: Plan) -> tuple[TaskSummary, ...]:
@@ -219,11 +219,11 @@ def _trains(group: FinetuneGroup) -> bool:
 
 
 def _steps(group: FinetuneGroup) -> int:
-    """Return the updates of one fine-tuning; the most that the protocol allows where not known."""
+    """Return the updates of one fine-tuning; the protocol's maximum if the epoch is unknown."""
     if not _trains(group):
         return 0
-    protocol, known = group.training.protocol, group.training.epoch
-    return protocol.max_steps if known is None else protocol.num_steps(known)
+    protocol, epoch = group.training.protocol, group.training.epoch
+    return protocol.max_steps if epoch is None else protocol.num_steps(epoch)
 
 
 def _finetuning_flops(plan: Plan, vocab_size: int, example_tokens: int) -> int | None:
@@ -238,9 +238,9 @@ def _finetuning_flops(plan: Plan, vocab_size: int, example_tokens: int) -> int |
 
 
 def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
-    """Return, by evaluated state, the weights of its matrices, embeddings and head aside.
+    """Return the number of matrix weights of each evaluated state, without embeddings and head.
 
-    None stands for a finished model that is not on this machine.
+    None for a pretrained model that is not on this machine.
     """
     bodies: dict[str, int | None] = {}
     recipes = {arm.config.name: arm.lineage.recipe for arm in plan.arms}
@@ -251,12 +251,12 @@ def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
 
 
 def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> int | None:
-    """Count six operations for each weight and token; attention and scoring are left out.
+    """Count six FLOPs per weight and token; attention and scoring are not counted.
 
     Args:
         group: Fine-tunings of one state.
-        body: Weights that each token meets.
-        example_tokens: Tokens of an example, on average.
+        body: Matrix weights of the encoder; None if unknown.
+        example_tokens: Mean length of an example, in tokens.
     """
     if body is None:
         return None

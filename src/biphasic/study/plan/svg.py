@@ -1,4 +1,4 @@
-"""A plan as a picture (SVG): a line for each arm, coloured by objective, from where it is new."""
+"""Drawing of a plan (SVG): one lane per arm, coloured by objective, from its branching point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICKS = 8
 
 
 def plan_svg(plan: Plan, *, title: str) -> str:
-    """Return the picture of a plan, headed by a title."""
+    """Return the drawing of a plan, with a title."""
     names = [arm.config.name for arm in plan.arms]
     lanes = {name: _TOP + _LANE * (row + 0.5) for row, name in enumerate(names)}
     left = round(16 + _CHARACTER * max(map(len, names)), 1)
@@ -65,7 +65,7 @@ def plan_svg(plan: Plan, *, title: str) -> str:
 
 
 def _colours(plan: Plan) -> dict[str, str]:
-    """Return the colour of each objective, the one that it has in all figures."""
+    """Return the colour of each objective, the same as in all figures."""
     phases = (placed.phase for arm in plan.arms for placed in arm.lineage.recipe.placed_phases)
     objectives = sorted({phase.objective.upper() for phase in phases})
     styles = objective_styles(objectives)
@@ -79,7 +79,7 @@ def _key(colours: Mapping[str, str], left: float) -> Iterator[tuple[float, str, 
 
 
 def _stretches(plan: Plan) -> Iterator[tuple[str, str, int, int]]:
-    """Yield arm, objective, first and last step of each part of a segment with one objective."""
+    """Yield arm, objective, first and last step for each phase of each segment."""
     for segment in plan.segments:
         for placed in segment.recipe.placed_phases:
             first, end = max(segment.start, placed.start), min(segment.end, placed.end)

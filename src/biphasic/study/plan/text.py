@@ -1,4 +1,4 @@
-"""A plan in words and tables, for people."""
+"""Human-readable plans."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def plan_lines(
     """Yield the lines that describe a plan.
 
     Args:
-        summary: Its numbers.
+        summary: Its counts and costs.
         plan: The plan.
-        rate: Of a device, in FLOP/s.
-        example_tokens: Assumed of an example in fine-tuning.
-        most: Arms beyond this number are counted, not listed.
+        rate: Assumed speed of a device, in FLOP/s.
+        example_tokens: Assumed length of a fine-tuning example, in tokens.
+        most: Maximum number of arms to list.
     """
     yield f"{summary.name}: {_count(len(plan.arms), 'arm')}, {_final(summary)}"
     for note in summary.assumed:
@@ -40,15 +40,15 @@ def plan_lines(
 def _final(summary: PlanSummary) -> str:
     between = summary.num_checkpoints - summary.num_final
     return (
-        f"{_count(summary.num_final, 'final model')} + {between:,} on the way = "
+        f"{_count(summary.num_final, 'final model')} + {between:,} intermediate = "
         f"{_count(summary.num_checkpoints, 'checkpoint')} to evaluate"
     )
 
 
 def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
-    own: dict[str, int] = {}
+    new: dict[str, int] = {}
     for segment in plan.segments:
-        own[segment.arm] = own.get(segment.arm, 0) + segment.steps
+        new[segment.arm] = new.get(segment.arm, 0) + segment.steps
     stops: dict[str, list[int]] = {}
     for point in plan.points:
         if not point.is_final:
@@ -56,21 +56,21 @@ def _arm_lines(plan: Plan, most: int) -> Iterator[str]:
     width = max(len(arm.config.name) for arm in plan.arms)
     for arm in plan.arms[:most]:
         name, total = arm.config.name, arm.lineage.recipe.total_steps
-        shared = total - own.get(name, 0)
-        told = f"  {name:{width}}  {total:>8,} steps, {own.get(name, 0):>8,} of them new"
+        shared = total - new.get(name, 0)
+        line = f"  {name:{width}}  {total:>8,} steps, {new.get(name, 0):>8,} of them new"
         if shared:
-            told += f", after step {shared:,}"
+            line += f", after step {shared:,}"
         if name in stops:
-            told += f"; evaluated at {', '.join(map(short_number, stops[name]))} too"
+            line += f"; also evaluated at {', '.join(map(short_number, stops[name]))}"
         if placed := arm.lineage.recipe.placed_phases:
-            told += f"; peak {placed[0].schedule.peak:g}"
-        yield told
+            line += f"; peak {placed[0].schedule.peak:g}"
+        yield line
     if len(plan.arms) > most:
         yield f"  and {len(plan.arms) - most:,} more"
 
 
 def _unnamed(summary: PlanSummary) -> str:
-    """Return what stands for arms without a group."""
+    """Return the row title of arms without a group."""
     return "no group" if len(summary.groups) > 1 else "all"
 
 
@@ -84,7 +84,7 @@ def _training_lines(summary: PlanSummary) -> Iterator[str]:
         yield f"  {name:<{width}} {_cost(alone)}  {_cost(shared)}"
     saved = 1 - summary.shared.steps / summary.alone.steps if summary.alone.steps else 0
     yield (
-        f"  {_count(summary.num_segments, 'segment')} that lead to "
+        f"  {_count(summary.num_segments, 'segment')}, "
         f"{_count(summary.num_states, 'state')}; sharing saves {100 * saved:.0f} % of the steps"
     )
 
@@ -121,15 +121,14 @@ def _resource_lines(summary: PlanSummary, *, rate: float, example_tokens: int) -
     tokens = f"fine-tuning, at {example_tokens} tokens an example; scoring is not counted"
     rows = (
         (summary.shared.flops, "training"),
-        (summary.alone.flops, "training, were each arm alone"),
+        (summary.alone.flops, "training without sharing"),
         (summary.finetuning_flops, tokens),
     )
     for flops, what in rows:
         hours = summary.hours(flops, rate=rate)
         yield f"  {_NOT_KNOWN if hours is None else _hours(hours):>10}  {what}"
     size = summary.state_bytes
-    told = _NOT_KNOWN if size is None else _bytes(size)
-    yield f"Disk         {told} for the states"
+    yield f"Disk         {_NOT_KNOWN if size is None else _bytes(size)} for the states"
 
 
 def _done_lines(summary: PlanSummary) -> Iterator[str]:

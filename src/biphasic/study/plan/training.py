@@ -1,4 +1,4 @@
-"""What must be trained for a study's arms: each state once, from the one before it.
+"""Training plans: the segments that train each state of a study once.
 
 Trunks, branches and decays follow from identities alone (`tree.py`).
 """
@@ -25,10 +25,10 @@ class Segment:
     Attributes:
         id: Identity of the state at its end.
         recipe: One of the recipes that pass through it.
-        start: Step it begins after.
-        end: Step it ends with.
-        parent: Identity of the state it needs, or None where it begins with random weights.
-        label: What progress displays call it.
+        start: Updates before it.
+        end: Updates after it.
+        parent: Identity of the state it resumes from; None if it starts from the initial model.
+        label: Name in progress displays.
         arm: Name of the first arm that passes through it.
     """
 
@@ -42,13 +42,13 @@ class Segment:
 
     @property
     def steps(self) -> int:
-        """Its updates."""
+        """The number of its updates."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """An arm and the state that it ends with."""
+    """An arm and its final state."""
 
     config: ArmConfig
     lineage: Lineage
@@ -57,12 +57,12 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """A state that is evaluated: the end of an arm, or a step on its way.
+    """A state that is evaluated: the end of an arm, or an intermediate step.
 
     Attributes:
-        name: The arm's name at its end; with the step before that.
-        label: What reports call it.
-        family: Objectives until then.
+        name: The arm's name, with the step appended for intermediate states.
+        label: Name in reports.
+        family: Objectives up to this step.
         arm: The arm.
         step: Updates before it.
         state: Identity of the state.
@@ -83,11 +83,11 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is trained, and what of it is evaluated.
+    """The states that are trained and those that are evaluated.
 
     Attributes:
         arms: In the study's order.
-        points: The arms' ends in their order, then the steps on the way.
+        points: The arms' ends in their order, then intermediate steps.
         segments: In an order in which they can be trained.
     """
 
@@ -99,12 +99,12 @@ class TrainingPlan:
 def plan_training(
     config: StudyConfig, fingerprint: DataFingerprint, *, known: Set[str] = frozenset()
 ) -> TrainingPlan:
-    """Expand a study's arms on their data.
+    """Plan the training of a study's arms.
 
     Args:
         config: The study.
-        fingerprint: Its text.
-        known: States that are there already, whoever trained them.
+        fingerprint: Data fingerprint of its text.
+        known: States that the store has already.
 
     Raises:
         ConfigError: A schedule does not fit its run.
@@ -118,17 +118,17 @@ def plan_training(
     tree.name_states(known)
     arms: list[PlannedArm] = []
     ends: list[PlannedPoint] = []
-    on_the_way: list[PlannedPoint] = []
+    intermediate: list[PlannedPoint] = []
     segments: dict[str, Segment] = {}
-    for arm, lineage, own in zip(config.arms, lineages, nodes, strict=True):
+    for arm, lineage, by_step in zip(config.arms, lineages, nodes, strict=True):
         total = lineage.recipe.total_steps
-        arms.append(PlannedArm(arm, lineage, own[total].identity))
-        points = [_point(arm, lineage.recipe, step, node) for step, node in sorted(own.items())]
+        arms.append(PlannedArm(arm, lineage, by_step[total].identity))
+        points = [_point(arm, lineage.recipe, step, node) for step, node in sorted(by_step.items())]
         ends.append(points[-1])
-        on_the_way += points[:-1]
-        for segment in _segments(arm, lineage.recipe, own[total]):
+        intermediate += points[:-1]
+        for segment in _segments(arm, lineage.recipe, by_step[total]):
             segments.setdefault(segment.id, segment)
-    return TrainingPlan(tuple(arms), (*ends, *on_the_way), tuple(segments.values()))
+    return TrainingPlan(tuple(arms), (*ends, *intermediate), tuple(segments.values()))
 
 
 def _point(arm: ArmConfig, recipe: Recipe, step: int, node: Node) -> PlannedPoint:
@@ -147,7 +147,7 @@ def _point(arm: ArmConfig, recipe: Recipe, step: int, node: Node) -> PlannedPoin
 
 
 def _segments(arm: ArmConfig, recipe: Recipe, end: Node) -> list[Segment]:
-    """Return the segments that lead to an arm's end; of an untrained one it is the beginning."""
+    """Return the segments that lead to an arm's end; an untrained arm has one of no steps."""
     path = end.path()
     pairs = list(pairwise(path)) or [(end, end)]
     return [_segment(arm, recipe, before, node) for before, node in pairs]

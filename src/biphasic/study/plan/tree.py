@@ -1,8 +1,8 @@
-"""The states of many runs as one tree: runs part where their expansions do, and nowhere else.
+"""The states of many runs as one tree, which branches where their expansions differ.
 
-Only stops are nodes: where a run ends, where somebody wants to evaluate it, and where runs part.
-The edge to a node is what must be trained to get there from the node before, so each update that
-two runs share is compared once and hashed once, and no sharing needs to be declared.
+Only these states are nodes: the end of a run, a state to evaluate, and a branching point. The
+edge to a node has the updates that lead there from its parent. Updates that runs share are
+compared and hashed once, and sharing needs no declaration.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Stretch = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state that somebody needs.
+    """A state that the plan needs.
 
     Attributes:
         step: Updates before it.
-        parent: The node before; None for the beginning of a run.
+        parent: The previous node; None for the initial state of a run.
         identity: Of the state; empty until `StateTree.name_states`.
         edge: The updates from the parent.
-        children: The nodes after it, by the first update that leads to each.
+        children: The next nodes, by the first update of their edge.
         nearest: Step and identity of the last known state between the parent and this node.
     """
 
@@ -37,7 +37,7 @@ class Node:
     nearest: tuple[int, str] | None = None
 
     def path(self) -> list[Node]:
-        """Return the nodes from the beginning of the run to this one."""
+        """Return the nodes from the initial state to this one."""
         nodes: list[Node] = [self]
         while nodes[-1].parent is not None:
             nodes.append(nodes[-1].parent)
@@ -45,18 +45,18 @@ class Node:
 
 
 class StateTree:
-    """Runs, laid on each other as far as they agree."""
+    """Runs, merged as far as their updates agree."""
 
     def __init__(self) -> None:
-        """Begin without runs."""
+        """Create an empty tree."""
         self._roots: dict[str, Node] = {}
 
     def add(self, expansion: Expansion, steps: Iterable[int] = ()) -> dict[int, Node]:
-        """Lay a run on the others; return its nodes at `steps` and at its end, by step.
+        """Add a run; return its nodes at `steps` and at its end, by step.
 
         Args:
             expansion: Of the run.
-            steps: Where it is to be stopped before its end.
+            steps: Intermediate steps that become nodes.
         """
         root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
         total = sum(count for _, count in expansion.stretches)
@@ -67,10 +67,10 @@ class StateTree:
         return {step: nodes[step] for step in stops}
 
     def name_states(self, known: Set[str] = frozenset()) -> None:
-        """Hash what leads to each node, as `Lineage.identities` does.
+        """Compute the identity of each node, as `Lineage.identities` does.
 
         Args:
-            known: Identities of states; those that are passed on the way are noted.
+            known: Identities of states in the store; each node notes the nearest one on its edge.
         """
         waiting = list(self._roots.values())
         while waiting:
@@ -83,7 +83,7 @@ class StateTree:
 
 
 def _cut(stretches: Iterable[Stretch], stops: Iterable[int]) -> Iterator[list[Stretch]]:
-    """Cut an expansion at steps; the last of them is its end."""
+    """Cut an expansion at the given steps, of which the last is its end."""
     source, step = iter(stretches), 0
     text, left = "", 0
     for stop in stops:
@@ -98,7 +98,7 @@ def _cut(stretches: Iterable[Stretch], stops: Iterable[int]) -> Iterator[list[St
 
 
 def _extend(node: Node, part: list[Stretch]) -> Node:
-    """Go from a node along a part of an expansion; return the node at its end."""
+    """Follow a part of an expansion from a node, adding nodes; return the node at its end."""
     while part:
         child = node.children.get(part[0][0])
         if child is None:
@@ -115,7 +115,7 @@ def _attach(node: Node, part: list[Stretch]) -> Node:
 
 
 def _split(parent: Node, child: Node, matched: list[Stretch], rest: list[Stretch]) -> Node:
-    """Put a node on the edge to another one: after `matched`, before `rest`."""
+    """Insert a node on the edge to `child`: after `matched`, before `rest`."""
     middle = _attach(parent, matched)
     child.parent, child.edge = middle, rest
     middle.children[rest[0][0]] = child
@@ -125,7 +125,7 @@ def _split(parent: Node, child: Node, matched: list[Stretch], rest: list[Stretch
 def _match(
     edge: list[Stretch], part: list[Stretch]
 ) -> tuple[list[Stretch], list[Stretch], list[Stretch]]:
-    """Return what an edge and a part have in common, what the part has more, and the edge."""
+    """Return the common beginning of an edge and a part, and the rest of the part and the edge."""
     for index, ((text, count), (other, others)) in enumerate(zip(edge, part, strict=False)):
         if text != other:
             return edge[:index], part[index:], edge[index:]
@@ -142,7 +142,7 @@ def _match(
 def _chain(
     parent: Node, stretches: Iterable[Stretch], known: Set[str]
 ) -> tuple[str, tuple[int, str] | None]:
-    """Return the identity at the end of an edge, and the last known state before that."""
+    """Return the identity at the end of an edge, and the last known state on it."""
     current, step = parent.identity.encode(), parent.step
     nearest: tuple[int, str] | None = None
     for text, count in stretches:

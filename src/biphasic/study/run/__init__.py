@@ -1,1 +1,1 @@
-"""A study run from its plan to its report."""
+"""Running a study, from its plan to its report."""

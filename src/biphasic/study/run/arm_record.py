@@ -65,7 +65,7 @@ def _phase_record(placed: PlacedPhase, end: int) -> PhaseRecord:
 
 
 def _mask_rate(placed: PlacedPhase, step: int) -> float | None:
-    """Return the share of tokens that a step masks; None where the objective does not mask."""
+    """Return the share of tokens that a step masks; None if the objective does not mask."""
     objective = placed.objective(step)
     return objective.mlm_probability if isinstance(objective, MaskingConfig) else None
 
@@ -78,7 +78,7 @@ def _continuation(recipe: Recipe, begun: list[PlacedPhase], step: int) -> tuple[
     """
     for before, placed in zip(reversed(begun[:-1]), reversed(begun[1:]), strict=True):
         if placed.schedule_start == placed.start and before.schedule.decay_steps:
-            objectives = family_of([each.phase for each in begun[: placed.index]])
+            objectives = family_of([earlier.phase for earlier in begun[: placed.index]])
             return objectives, step - placed.start
     if isinstance(recipe.model, PretrainedModel):
         return model_name(recipe.model), step

@@ -64,17 +64,17 @@ def retry_jobs(folder: Path, runner: Owner, jobs: Sequence[str]) -> tuple[Failed
     if not failures:
         raise StudyError(f"{folder.name}: {runner} has no failed jobs; nothing to retry")
     chosen = tuple(dict.fromkeys(_find(job, failures) for job in jobs)) or failures
-    write_request(folder, Request(kind="retry", jobs=tuple(each.id for each in chosen)))
+    write_request(folder, Request(kind="retry", jobs=tuple(job.id for job in chosen)))
     return chosen
 
 
 def _find(text: str, failures: Sequence[FailedJob]) -> FailedJob:
-    found = [each for each in failures if each.label == text or (text and each.id.startswith(text))]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(f"'{text}' matches {len(found)} jobs; give a longer prefix")
-    labels = [each.label for each in failures]
+    matching = [job for job in failures if job.label == text or (text and job.id.startswith(text))]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise ConfigError(f"'{text}' matches {len(matching)} jobs; give a longer prefix")
+    labels = [job.label for job in failures]
     raise ConfigError(f"'{text}' is not a failed job{nearest(text, labels)}")
 
 

@@ -80,11 +80,11 @@ def missing_work(
 
 def _arms_by_job(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return, by job, the arms that need it; an arm repeats if it needs a job repeatedly."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    users: defaultdict[str, list[str]] = defaultdict(list)
     for arm, jobs in plan.jobs_by_arm().items():
         for job in jobs:
-            found[job].append(arm)
-    return {job: tuple(arms) for job, arms in found.items()}
+            users[job].append(arm)
+    return {job: tuple(arms) for job, arms in users.items()}
 
 
 def _has_results(group: FinetuneGroup, store: Path) -> bool:

@@ -64,7 +64,7 @@ class Monitor:
         self._waiting = dependents(self._items.values())
         self._lock = threading.Lock()
         self._running: dict[str, _Running] = {}
-        self._aside: dict[str, FailedJob] = {}
+        self._failed: dict[str, FailedJob] = {}
         self._tries: Counter[str] = Counter()
         self._done: set[str] = set()
         self._device_seconds = 0.0
@@ -111,7 +111,7 @@ class Monitor:
         self._stop(item)
         self._display.ended(item, error, elsewhere=elsewhere)
         if error is not None:
-            self._set_aside(item, error)
+            self._record_failure(item, error)
             return
         self._done.add(item.id)
         for arm in item.arms:
@@ -127,7 +127,7 @@ class Monitor:
 
     def revived(self, item: WorkItem) -> None:
         """Record that a failed job will be retried."""
-        del self._aside[item.id]
+        del self._failed[item.id]
         self._tries.pop(item.id, None)
         self._display.revived(item)
 
@@ -143,10 +143,10 @@ class Monitor:
         if running is not None:
             self._device_seconds += (time.monotonic() - running.began) * item.num_slots
 
-    def _set_aside(self, item: WorkItem, error: BaseException) -> None:
+    def _record_failure(self, item: WorkItem, error: BaseException) -> None:
         log = error.log if isinstance(error, JobFailedError) else None
         first, *_ = str(error).splitlines() or [type(error).__name__]
-        self._aside[item.id] = FailedJob(
+        self._failed[item.id] = FailedJob(
             id=item.id,
             label=item.label,
             error=first,
@@ -164,7 +164,7 @@ class Monitor:
             self._is_unseen = True
 
     def _record(self, *, is_over: bool) -> ProgressRecord:
-        blocked = {each for one in self._aside for each in with_dependents(one, self._waiting)}
+        blocked = {job for one in self._failed for job in with_dependents(one, self._waiting)}
         with self._lock:
             running = tuple(map(_running_job, self._running.values()))
         left = self._display.pace.seconds_left()
@@ -176,13 +176,13 @@ class Monitor:
             counts=JobCounts(
                 done=self._num_before + len(self._done),
                 running=len(running),
-                waiting=len(self._items) - len(self._done) - len(running) - len(self._aside)
+                waiting=len(self._items) - len(self._done) - len(running) - len(self._failed)
                 - len(blocked),
-                failed=len(self._aside),
+                failed=len(self._failed),
                 blocked=len(blocked),
             ),
             running=running,
-            failures=tuple(self._aside.values()),
+            failures=tuple(self._failed.values()),
             by_arm=dict(self._by_arm),
             device_seconds_spent=self._device_seconds + self._seconds_running(),
             device_seconds_left=None if left is None else left[0],
@@ -192,7 +192,7 @@ class Monitor:
     def _seconds_running(self) -> float:
         now = time.monotonic()
         with self._lock:
-            return sum((now - each.began) * each.item.num_slots for each in self._running.values())
+            return sum((now - job.began) * job.item.num_slots for job in self._running.values())
 
 
 def _running_job(running: _Running) -> RunningJob:

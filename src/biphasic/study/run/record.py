@@ -24,7 +24,9 @@ def study_record(
     Reading the hardware requires torch, and an up-to-date report is not rewritten.
     """
     runs = {
-        (group.state, name): found for group in plan.groups for name, found in group.runs.items()
+        (group.state, name): task_runs
+        for group in plan.groups
+        for name, task_runs in group.runs.items()
     }
     planned = {segment.id: segment for segment in plan.segments}
     return StudyRecord(

@@ -25,7 +25,7 @@ def write_study_report(study: PreparedStudy) -> Path:
         study.config, plan, study.data, origin=study.paths.origin(), store=store
     ).model_dump(mode="json", exclude_unset=True)
     made_from = digest({"study": record, "missing": Finished.of(store).missing(plan)})
-    if _says(folder, made_from):
+    if _is_current(folder, made_from):
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
     write_json(folder / STUDY, record)
@@ -49,7 +49,7 @@ def refresh_edited_report(study: PreparedStudy) -> None:
         write_study_report(study)
 
 
-def _says(folder: Path, made_from: str) -> bool:
+def _is_current(folder: Path, made_from: str) -> bool:
     """Return whether a study has an intact report made from this digest."""
     try:
         note = read_json(folder / "report" / NOTE)

@@ -62,7 +62,7 @@ class StudyOutcome:
         report: The report, `report.html`.
         num_executed: Jobs run by this process.
         failures: One line per failed job, and per job that was skipped because it needs one.
-        set_aside: The failed jobs.
+        failed: The failed jobs.
         is_stopped: Whether the study was cancelled.
     """
 
@@ -70,7 +70,7 @@ class StudyOutcome:
     report: Path
     num_executed: int
     failures: tuple[str, ...]
-    set_aside: tuple[Failure, ...] = ()
+    failed: tuple[Failure, ...] = ()
     is_stopped: bool = False
 
 
@@ -108,7 +108,7 @@ def execute_study(
         report,
         num_executed=outcome.num_executed,
         failures=(*map(str, outcome.failures), *not_tried),
-        set_aside=outcome.failures,
+        failed=outcome.failures,
         is_stopped=outcome.is_stopped,
     )
 
@@ -135,7 +135,7 @@ def _run(
     slots = resources.slots()
     monitor = Monitor(items, study.folder, plan=study.plan, num_slots=len(slots), console=console)
     with (
-        monitor as told,
+        monitor,
         LocalExecutor(
             study.store,
             slots,
@@ -143,13 +143,13 @@ def _run(
             worker=WORKER,
             num_threads=resources.num_threads,
             log_folder=study.folder / "logs",
-            watch=told.progress,
-        ) as engine,
+            watch=monitor.progress,
+        ) as executor,
     ):
         return Scheduler(
             items,
-            engine,
+            executor,
             policy=resources.policy,
-            watcher=told,
+            watcher=monitor,
             read_requests=lambda: read_requests(study.folder),
         ).run()

@@ -1,1 +1,1 @@
-"""What a study file says: arms, axes, names, settings."""
+"""Study files: arms, axes, names, settings."""

@@ -1,4 +1,4 @@
-"""Arms: ways to pretrain, each with what it changes of the recipe that all share."""
+"""Arms: ways to pretrain, each with its changes to the shared recipe."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class RecipeConfig(Config):
-    """What all arms of a study share; see `Recipe`."""
+    """The settings that all arms of a study share; see `Recipe`."""
 
     model: PresetName | Architecture | PretrainedModel = "nano"
-    """A preset's name, dimensions, or a finished model."""
+    """A preset's name, dimensions, or a pretrained model."""
     max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Capacity of a row, and longest sequence of the model, in tokens."""
     rows_per_step: PositiveInt = 8
     """Rows of the global batch."""
     learning_rate: LearningRateConfig
-    """Schedule over all phases together, until one begins a schedule of its own."""
+    """Schedule over all phases, up to the first phase that has its own schedule."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW's constants."""
     precision: Precision = "bf16"
-    """Of the computation; weights are kept in fp32 either way."""
+    """Precision of the computation; weights are always fp32."""
     seeds: Seeds = Seeds()
-    """One per stream."""
+    """One seed per random stream."""
 
     def changed(self, changes: Mapping[str, Any]) -> RecipeConfig:
-        """Return the settings with some replaced; groups of settings are changed one by one.
+        """Return the settings with changes; nested settings are merged, not replaced.
 
         Raises:
             ConfigError: A setting does not exist or has a wrong value.
@@ -57,7 +57,7 @@ class RecipeConfig(Config):
         return parse_config(RecipeConfig, merge_settings(raw, changes), where="recipe")
 
     def anchored(self, folder: Path) -> RecipeConfig:
-        """Return the settings with a relative path of the model read from a folder."""
+        """Return the settings with a relative model path resolved against a folder."""
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
@@ -69,13 +69,13 @@ class ArmConfig(Config):
     name: Name
     """Short name, used in files."""
     label: str = ""
-    """What reports call it; the name when not given."""
+    """Name in reports; defaults to `name`."""
     group: str = ""
-    """Heading under which plans count it."""
+    """Group in which plans count it."""
     recipe: dict[str, Any] = Field(default_factory=dict)
     """Settings of `recipe` that differ for this arm."""
     phases: tuple[Phase, ...] = ()
-    """Objectives in order; none is the untrained encoder, the floor of every comparison."""
+    """Phases in order. Without phases the arm is the untrained encoder, a baseline."""
 
     @property
     def family(self) -> str:
@@ -83,7 +83,7 @@ class ArmConfig(Config):
         return family_of(self.phases)
 
     def recipe_from(self, shared: RecipeConfig, *, where: str = "") -> Recipe:
-        """Return the arm's recipe; `where` begins messages in place of the arm's name.
+        """Return the arm's recipe; error messages begin with `where` or else the arm's name.
 
         Raises:
             ConfigError: A setting does not exist or has a wrong value.
@@ -96,50 +96,50 @@ class ArmConfig(Config):
         return Recipe(phases=self.phases, **values)
 
     def anchored(self, folder: Path) -> ArmConfig:
-        """Return the arm with relative paths read from a folder: the study file's."""
+        """Return the arm with relative paths resolved against the study file's folder."""
         update: dict[str, Any] = {"phases": anchored_phases(self.phases, folder)}
         model = self.recipe.get("model")
         if isinstance(model, Mapping) and "pretrained" in model:
-            finished = parse_config(PretrainedModel, model, where=f"arm '{self.name}': model")
-            settings = finished.anchored(folder).model_dump(exclude_unset=True)
+            pretrained = parse_config(PretrainedModel, model, where=f"arm '{self.name}': model")
+            settings = pretrained.anchored(folder).model_dump(exclude_unset=True)
             update["recipe"] = {**self.recipe, "model": settings}
         return self.model_copy(update=update)
 
 
 class EvaluationPoints(Config):
-    """Steps on the way of some arms at which they are evaluated as well."""
+    """Intermediate steps of some arms at which they are also evaluated."""
 
     arms: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Names of arms; `*` stands for anything."""
+    """Names of arms; `*` matches any characters."""
     steps: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    """Optimizer steps before each evaluation; the end of an arm is evaluated anyway."""
+    """Optimizer steps before each evaluation; the end of an arm is always evaluated."""
 
     def meant(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the arms that are meant.
+        """Return the names that match.
 
         Raises:
-            ConfigError: There is no arm of a name.
+            ConfigError: A pattern matches no arm.
         """
-        found: list[str] = []
+        matching: list[str] = []
         for pattern in self.arms:
-            matching = [name for name in names if fnmatchcase(name, pattern)]
-            if not matching:
+            of_pattern = [name for name in names if fnmatchcase(name, pattern)]
+            if not of_pattern:
                 raise ConfigError(f"evaluation_points: no arm '{pattern}'{nearest(pattern, names)}")
-            found += matching
-        return found
+            matching += of_pattern
+        return matching
 
 
 def family_of(phases: Sequence[Phase]) -> str:
-    """Return objectives in order, without repeats in a row; `none` without phases."""
+    """Return objectives in order, without consecutive repeats; `none` without phases."""
     names = [phase.objective.upper() for phase in phases]
     kept = [name for index, name in enumerate(names) if index == 0 or names[index - 1] != name]
     return "+".join(kept) or "none"
 
 
 def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay settings on others: groups are merged, all else is replaced.
+    """Merge changes into settings: mappings are merged, other values replaced.
 
-    What chooses a model replaces the other choice: dimensions and a finished one are no group.
+    `model` is always replaced, because dimensions and a pretrained model are alternatives.
     """
     merged = dict(base)
     for key, value in changes.items():

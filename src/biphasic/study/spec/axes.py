@@ -1,8 +1,8 @@
-"""Arms as study files write them, with axes to multiply, and the single arms that they stand for.
+"""Expansion of arms with axes and budgets into single arms.
 
-An axis is the place of a setting in the arm (`recipe.model`, `phases.1.mlm_probability`) with its
-values; several axes give every combination. `steps` of an arm is a budget: phases take their
-steps or their share of it, one may take what is left, and a phase without steps is dropped.
+An axis is the path of a setting in the arm (`recipe.model`, `phases.1.mlm_probability`) with its
+values; several axes give every combination. `steps` of an arm is a budget: phases have their
+steps or a share of it, one may take the rest, and a phase without steps is dropped.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _UNNAMED = "arm"
 _KEYS = ("axes", "steps")
 _PHASE_KEYS = ("share",)
 MOST_ARMS = 10_000
-"""Ten times what is planned in a minute; more is a mistake, or several studies."""
+"""Ten times as many arms as can be planned in a minute; more is probably a mistake."""
 
 
 class _Budget(Config):
-    """What only a template has."""
+    """Settings that only an arm with axes or a budget has."""
 
     steps: PositiveInt | None = None
     axes: dict[str, list[Any]] = Field(default_factory=dict)
 
 
 def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
-    """Return single arms with names, of arms as a study file has them.
+    """Expand the arms of a study file into single arms with names.
 
     Args:
-        arms: As written.
-        recipe: What all arms share, as written.
+        arms: Arms as written.
+        recipe: Shared recipe as written.
 
     Raises:
-        ConfigError: An axis has no values or no place, a budget does not add up, two arms would
-            have one name, or there are too many; the message names the arm by its number in the
-            file.
+        ConfigError: An axis has no values or an invalid path, a budget does not add up, two arms
+            would have the same name, or there are too many arms. The message gives the arm's
+            number in the file.
     """
     _refuse_many(len(arms), "arms")
     if not any(_is_template(arm) for arm in arms):
@@ -61,7 +61,7 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
             where = f"arms.{index}{_described(point)}"
             single = _spend(raw, where)
             if repr(single) in singles:
-                continue  # settings of phases without steps multiply nothing
+                continue  # a setting of a phase without steps makes no other arm
             singles.add(repr(single))
             name = single.get("name") or _name(single, shared, where)
             expanded.append(_checked({**single, "name": name}, where))
@@ -72,7 +72,9 @@ def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
 
 def _refuse_many(count: int, where: str) -> None:
     if count > MOST_ARMS:
-        raise ConfigError(f"{where}: {count:,} arms; a study has at most {MOST_ARMS:,}, divide it")
+        raise ConfigError(
+            f"{where}: {count:,} arms, but a study has at most {MOST_ARMS:,}; split the study"
+        )
 
 
 def _is_template(arm: Any) -> bool:
@@ -89,7 +91,7 @@ def _has_shares(arm: Mapping[str, Any]) -> bool:
 
 
 def _shared(recipe: Any) -> RecipeConfig | None:
-    """Return what all arms share; None where it is wrong, which is told elsewhere."""
+    """Return the shared recipe; None if it is invalid, which is reported elsewhere."""
     try:
         return parse_config(RecipeConfig, recipe, where="recipe")
     except ConfigError:
@@ -97,7 +99,7 @@ def _shared(recipe: Any) -> RecipeConfig | None:
 
 
 def _checked(arm: Any, where: str) -> Any:
-    """Check an arm under the number that it has in the file."""
+    """Check an arm; error messages begin with `where`, its number in the file."""
     if isinstance(arm, Mapping):
         parse_config(ArmConfig, arm, where=where)
     return arm
@@ -106,12 +108,12 @@ def _checked(arm: Any, where: str) -> Any:
 def _multiply(
     arm: Mapping[str, Any], where: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield each combination of the axes' values, and the arm with these values in place."""
+    """Yield each combination of the axes' values, and the arm with these values."""
     budget = {key: arm[key] for key in _KEYS if key in arm}
     axes = parse_config(_Budget, budget, where=where).axes
     if axes and ("name" in arm or "label" in arm):
         raise ConfigError(
-            f"{where}: arms with axes are named by rule; leave 'name' and 'label' out"
+            f"{where}: arms with axes get their names automatically; remove 'name' and 'label'"
         )
     for path, values in axes.items():
         if not values:
@@ -121,7 +123,7 @@ def _multiply(
         plain = [value for value in values if isinstance(value, Hashable)]
         groups = [value for value in values if not isinstance(value, Hashable)]
         if len(set(plain)) < len(plain) or any(groups.count(group) > 1 for group in groups):
-            raise ConfigError(f"{where}: axes: '{path}' has a value twice")
+            raise ConfigError(f"{where}: axes: '{path}' lists a value twice")
     for values in itertools.product(*axes.values()):
         raw: dict[str, Any] = {k: copy.deepcopy(v) for k, v in arm.items() if k != "axes"}
         point = dict(zip(axes, values, strict=True))
@@ -135,7 +137,7 @@ def _put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
     first, known = [*parents, last][0], {*ArmConfig.model_fields, "steps"} - {"name", "label"}
     if first not in known:
         hint = nearest(first, known)
-        raise ConfigError(f"{where}: axes: no setting '{path}' of an arm{hint}")
+        raise ConfigError(f"{where}: axes: an arm has no setting '{path}'{hint}")
     node: Any = raw
     for parent in parents:
         if isinstance(node, list):
@@ -153,13 +155,15 @@ def _put(raw: dict[str, Any], path: str, value: Any, where: str) -> None:
 def _place(items: list[Any], name: str, path: str, where: str) -> int:
     position = position_in(items, name)
     if position is None:
-        raise ConfigError(f"{where}: axes: '{path}': there are {len(items)} to choose from, from 0")
+        raise ConfigError(
+            f"{where}: axes: '{path}': the list has {len(items)} entries, counted from 0"
+        )
     return position
 
 
 def _described(point: Mapping[str, Any]) -> str:
-    told = ", ".join(f"{path} = {value}" for path, value in point.items())
-    return f" ({told})" if told else ""
+    settings = ", ".join(f"{path} = {value}" for path, value in point.items())
+    return f" ({settings})" if settings else ""
 
 
 def _spend(raw: dict[str, Any], where: str) -> dict[str, Any]:
@@ -168,21 +172,21 @@ def _spend(raw: dict[str, Any], where: str) -> dict[str, Any]:
     phases = raw.get("phases", [])
     if budget is None:
         if _has_shares(raw):
-            raise ConfigError(f"{where}: 'share' needs 'steps' beside 'phases', to be a share of")
+            raise ConfigError(f"{where}: 'share' requires 'steps' next to 'phases'")
         return raw
     budget = parse_config(_Budget, {"steps": budget}, where=where).steps or 0
     if not isinstance(phases, list) or not all(isinstance(phase, Mapping) for phase in phases):
         raise ConfigError(f"{where}: phases: expected a list of phases")
     steps = [_own_steps(phase, budget, f"{where}: phases.{n}") for n, phase in enumerate(phases)]
-    left = budget - sum(own or 0 for own in steps)
+    left = budget - sum(number or 0 for number in steps)
     if left < 0 or (left and None not in steps) or steps.count(None) > 1:
         raise ConfigError(
-            f"{where}: the phases take {budget - left:,} of {budget:,} steps; give all of them "
-            "steps or shares that add up, or leave one without either, which takes the rest"
+            f"{where}: the phases take {budget - left:,} of {budget:,} steps; give steps or shares "
+            "that add up, or omit both in one phase, which then takes the rest"
         )
     spent = [
-        {**{k: v for k, v in phase.items() if k not in _PHASE_KEYS}, "steps": own}
-        for phase, own in zip(phases, (left if s is None else s for s in steps), strict=True)
+        {**{k: v for k, v in phase.items() if k not in _PHASE_KEYS}, "steps": number}
+        for phase, number in zip(phases, (left if s is None else s for s in steps), strict=True)
     ]
     return {**raw, "phases": [phase for phase in spent if phase["steps"]]}
 
@@ -195,11 +199,11 @@ def _own_steps(phase: Mapping[str, Any], budget: int, where: str) -> int | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < math.inf or ("steps" in phase and value != int(value)):
-        raise ConfigError(f"{where}: expected a number of steps, or a share of them (got {value})")
+        raise ConfigError(f"{where}: expected a number of steps or a share (got {value})")
     if "steps" in phase:
         return int(value)
     if value > 1:
-        raise ConfigError(f"{where}.share: {value} is more than all of the steps")
+        raise ConfigError(f"{where}.share: expected at most 1 (got {value})")
     return round(value * budget)
 
 
@@ -215,6 +219,5 @@ def _refuse_same_names(arms: list[Any]) -> None:
     counts.pop(_UNNAMED, None)
     if repeated := sorted(str(name) for name, count in counts.items() if count > 1):
         raise ConfigError(
-            f"arms: {', '.join(repeated)} given more than once; where a name does not tell arms "
-            "apart, give one of them a 'name'"
+            f"arms: several arms are named {', '.join(repeated)}; give one of them another 'name'"
         )

@@ -1,8 +1,7 @@
-"""Study files: read, with what they include and what is set on the command line.
+"""Loading of study files, with includes and overrides.
 
-A file that says `include: base.yaml` (or a list) is laid on the files that it names: groups of
-settings are merged, lists and values replaced. Paths within any of them begin at the file that is
-read first.
+A file with `include: base.yaml` (or a list) is merged into the files that it names: mappings are
+merged, lists and values replaced. Paths in all of them are relative to the first file.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _FORMAT = "biphasic.config/1"
 def load_study(
     path: Path | str, overrides: Iterable[str] = (), *, text: str | None = None
 ) -> StudyConfig:
-    """Read a study file; its relative paths begin where it lies.
+    """Load a study file; relative paths are resolved against its folder.
 
     Args:
         path: YAML file.
-        overrides: Settings on top of the file's, as `a.b=value`.
-        text: Read instead of the file, where it is not written yet.
+        overrides: Settings that replace those of the file, as `a.b=value`.
+        text: Content to parse instead of reading the file.
 
     Raises:
-        ConfigError: It is wrong; the message names the setting.
+        ConfigError: The file is invalid; the message names the setting.
     """
     path = Path(path)
     with reading(path, ConfigError):  # a chain of files can be too long for Python's stack
@@ -45,8 +44,8 @@ def load_study(
 
 
 def save_resolved(config: StudyConfig, folder: Path) -> None:
-    """Write a study as it is run, includes and overrides applied, into its folder."""
-    # What was not set stays unset: a task's own needs go before defaults, and after settings.
+    """Save the settings of a study, with includes and overrides applied, in its folder."""
+    # Unset values stay unset: the needs of a task override defaults, but not settings.
     study = config.model_dump(mode="json", exclude_unset=True)
     record = {"format": _FORMAT, "study": study}
     path = folder / RESOLVED
@@ -62,15 +61,15 @@ def _is_other(path: Path, record: dict[str, Any]) -> bool:
 
 
 def load_resolved(folder: Path) -> StudyConfig:
-    """Read a study as it was run.
+    """Load the saved settings of a study.
 
     Raises:
-        StudyError: There is none in the folder, or another version of the program wrote it.
+        StudyError: The folder has none, or another version of biphasic wrote them.
     """
     path = folder / RESOLVED
     if not path.is_file():
         raise StudyError(f"{folder}: no study was run here (no {RESOLVED})")
-    raw = read_json_object(path, remedy="'biphasic study run' with its study file writes it anew")
+    raw = read_json_object(path, remedy="'biphasic study run' with its study file rewrites it")
     if raw.get("format") != _FORMAT or "study" not in raw:
         raise StudyError(f"{path}: not a study of this version; run its study file again")
     try:
@@ -86,30 +85,30 @@ def _read(
     known: dict[Path, dict[str, Any]],
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a file's settings on top of those it includes; each file is read once.
+    """Return a file's settings merged into those it includes; each file is read once.
 
     Args:
         path: The file.
         chain: The files that include it, resolved.
-        known: What was read before, by resolved path.
-        text: Read instead of the file.
+        known: Settings read before, by resolved path.
+        text: Content to parse instead of reading the file.
     """
     place = path.resolve()
     if place in chain:
-        told = " -> ".join(str(each) for each in (*chain, place))
-        raise ConfigError(f"{path}: includes itself: {told}")
+        cycle = " -> ".join(map(str, (*chain, place)))
+        raise ConfigError(f"{path}: includes itself: {cycle}")
     if place in known:
         return known[place]
-    own = load_settings(path, text=text)
-    named = own.pop(INCLUDE, [])
-    names = [named] if isinstance(named, str) else named
+    settings = load_settings(path, text=text)
+    included_names = settings.pop(INCLUDE, [])
+    names = [included_names] if isinstance(included_names, str) else included_names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{path}: include: expected the name of a file, or a list of names")
+        raise ConfigError(f"{path}: include: expected a file name or a list of file names")
     merged: dict[str, Any] = {}
     for name in names:
         if not (path.parent / name).is_file():
             raise ConfigError(f"{path}: include: {path.parent / name}: no such file")
         included = _read(path.parent / name, chain=(*chain, place), known=known)
         merged = merge_settings(merged, included)
-    known[place] = merge_settings(merged, own)
+    known[place] = merge_settings(merged, settings)
     return known[place]

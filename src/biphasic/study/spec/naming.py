@@ -1,8 +1,7 @@
-"""Names of arms by rule: `610m-clm-10k-mlm40-42k`.
+"""Automatic names of arms: `610m-clm-10k-mlm40-42k`.
 
-A name says with which model an arm begins, then each objective and the step that it ends with.
-`dec42k` marks a step with which a schedule has decayed and another one begins. What else differs
-from the study's recipe comes last.
+A name has the model, then each objective with the step at its end, then other differences from
+the study's recipe. `dec42k` marks a step at which a schedule has decayed and another one begins.
 """
 
 from __future__ import annotations
@@ -26,38 +25,38 @@ def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
 
     Args:
         recipe: Of the arm.
-        shared: What all arms of the study have; what differs from it is named.
+        shared: Shared recipe of the study; the name has the differences from it.
     """
     parts = [model_name(recipe.model)]
-    placed = recipe.placed_phases
-    for index, each in enumerate(placed):
-        following = placed[index + 1 :][:1]
-        begins_anew = any(other.schedule_start == other.start for other in following)
-        mark = "dec" if begins_anew and each.schedule.decay_steps else ""
-        parts += [_phase_name(each), f"{mark}{short_number(each.end)}"]
-    if not placed:
+    phases = recipe.placed_phases
+    for index, placed in enumerate(phases):
+        following = phases[index + 1 :][:1]
+        is_last = any(other.schedule_start == other.start for other in following)
+        mark = "dec" if is_last and placed.schedule.decay_steps else ""
+        parts += [_phase_name(placed), f"{mark}{short_number(placed.end)}"]
+    if not phases:
         parts.append("untrained")
     return _plain("-".join([*parts, *_differences(recipe, shared)]))
 
 
 def recipe_name(recipe: Recipe) -> str:
-    """Return the name of a recipe by its model and phases alone."""
+    """Return the name of a recipe, from its model and phases only."""
     shared = {key: getattr(recipe, key) for key in RecipeConfig.model_fields}
     return arm_name(recipe, RecipeConfig(**shared))
 
 
 def point_name(arm: str, step: int) -> str:
-    """Return the name of an arm at a step on its way, written out: `610m-clm-42k-1000`."""
+    """Return the name of an arm at an intermediate step: `610m-clm-42k-1000`."""
     return f"{arm}-{step}"
 
 
 def short_number(steps: int) -> str:
-    """Write whole thousands as `42k`, all else in digits."""
+    """Write whole thousands as `42k`, other numbers in digits."""
     return f"{steps // 1000}k" if steps and steps % 1000 == 0 else str(steps)
 
 
 def model_name(model: str | Architecture | PretrainedModel) -> str:
-    """Return what names call a model: a preset, layers times width, or a finished model."""
+    """Return the name of a model: its preset, layers times width, or the pretrained model."""
     if isinstance(model, str):
         return model
     if isinstance(model, PretrainedModel):
@@ -135,5 +134,5 @@ def _percent(share: float) -> str:
 
 
 def _plain(name: str) -> str:
-    """Leave letters, digits, dots, dashes and underlines, as file names need them."""
+    """Replace everything but letters, digits, dots, dashes and underscores, for file names."""
     return re.sub(r"[^a-z0-9._-]+", "_", name.lower()).strip("_")

@@ -1,6 +1,6 @@
-"""Settings in full, as `--print-config` shows them: defaults filled in, nothing done.
+"""Settings with all defaults, as `--print-config` prints them.
 
-The YAML can be read again. What a file of its kind does not hold stands below as a comment.
+The YAML can be loaded again. Settings that do not belong in such a file are printed as comments.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
 _PER_MODEL = """\
-finetuning.protocol.max_seqlen is not set: inputs may be as long as the model's. What a task's own
-description asks for goes before finetuning.protocol."""
+finetuning.protocol.max_seqlen is not set, so it is the model's maximum. Settings in a task's
+description override finetuning.protocol."""
 
 
 def recipe_text(recipe: Recipe, *, corpus: CorpusConfig, compute: ComputeConfig) -> str:
-    """Return a recipe file, with the text and how steps are computed as a comment."""
-    beside = {"corpus": _plain(corpus), "compute": _plain(compute)}
-    return _yaml(_plain(recipe)) + _comment(_yaml(beside))
+    """Return a recipe file, with the corpus and `compute` as comments."""
+    others = {"corpus": _plain(corpus), "compute": _plain(compute)}
+    return _yaml(_plain(recipe)) + _comment(_yaml(others))
 
 
 def study_text(config: StudyConfig) -> str:
-    """Return a study file: includes, axes and overrides applied."""
+    """Return a study file with includes, axes and overrides applied."""
     content = _plain(config)
     content["finetuning"] = _finetuning(config.finetuning)
     return _yaml(content) + _finetuning_comment(config.finetuning)
@@ -44,18 +44,18 @@ def evaluation_text(
     is_paper: bool,
     convention: Convention,
 ) -> str:
-    """Return what an evaluation does, as the keys of a study file.
+    """Return the settings of an evaluation, as in a study file.
 
     Args:
         tasks: The tasks.
-        learning_rates: Peak rates; the default ones when None.
-        seeds: Seeds; the default ones when None.
-        protocol: Constants that were set by hand; they hold for every task.
-        is_paper: Whether all others are those of the reference study's public code.
+        learning_rates: Peak rates; the defaults when None.
+        seeds: Seeds; the defaults when None.
+        protocol: Constants set by the user; they apply to every task.
+        is_paper: Whether the other constants are those of the reference study's public code.
         convention: How intervals are computed.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is invalid.
     """
     raw: dict[str, Any] = {"learning_rates": learning_rates, "seeds": seeds}
     raw = {name: value for name, value in raw.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The JSON schema of study files, for editors: what may be written, where, and what it means."""
+"""The JSON schema of study files, for editors."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ TITLE = "Study file of biphasic"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _AXES = {
     "type": "object",
-    "description": "Settings to multiply: where each lies in the arm, such as `recipe.model` or "
-    "`phases.1.mlm_probability`, and its values.",
+    "description": "Settings to vary, by their path in the arm such as `recipe.model` or "
+    "`phases.1.mlm_probability`. There is one arm for each combination of the values.",
     "additionalProperties": {"type": "array", "minItems": 1},
 }
 _STEPS = {
     "type": "integer",
     "exclusiveMinimum": 0,
-    "description": "Optimizer steps of all phases together. Phases take theirs or a share; one "
-    "may leave both out and takes the rest.",
+    "description": "Optimizer steps of all phases together. Phases have `steps` or a `share`; one "
+    "may omit both and takes the rest.",
 }
 _SHARE = {
     "type": "number",
     "minimum": 0,
     "maximum": 1,
-    "description": "Share of the arm's `steps`, instead of a number of them.",
+    "description": "Share of the arm's `steps`, instead of a number of steps.",
 }
 _INCLUDED = {
-    "description": "Study files that this one is laid on: groups of settings are merged, lists and "
-    "values replaced.",
+    "description": "Study files that this one extends: mappings are merged, lists and values "
+    "replaced.",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
 }
 
 
 def study_schema() -> dict[str, Any]:
-    """Return the schema of what a study file may hold; axes and budgets of arms included."""
+    """Return the schema of study files, including axes and budgets of arms."""
     schema = copy.deepcopy(StudyConfig.model_json_schema())
     schema = {"$schema": _DIALECT, **schema, "title": TITLE}
     definitions = schema["$defs"]
@@ -54,7 +54,7 @@ def study_schema() -> dict[str, Any]:
         definitions, "FinetuneProtocol", task["properties"]["protocol"]
     )
     _accept_texts(definitions)
-    # What a file includes may bring anything that is required.
+    # Included files may have any required setting.
     schema["properties"][INCLUDE] = _INCLUDED
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": [INCLUDE]}]
     return schema
@@ -70,19 +70,19 @@ def _text(model: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _make_optional(model: dict[str, Any], name: str) -> None:
-    required = [each for each in model.get("required", []) if each != name]
+    required = [other for other in model.get("required", []) if other != name]
     model.pop("required", None)
     if required:
         model["required"] = required
 
 
 def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of which every setting may be left out, for a field that changes some."""
+    """Return the schema of a record without required settings, for a field with changes."""
     changed = copy.deepcopy(definitions[name])
     changed.pop("required", None)
     rate = changed["properties"].get("learning_rate")
     if rate is not None:
-        # Of a schedule, too, single settings may be changed.
+        # Single settings of a schedule may be changed, too.
         schedule = copy.deepcopy(definitions["LearningRateConfig"])
         schedule.pop("required", None)
         changed["properties"]["learning_rate"] = schedule
@@ -90,6 +90,6 @@ def _partial(definitions: dict[str, Any], name: str, field: dict[str, Any]) -> d
 
 
 def _accept_texts(definitions: dict[str, Any]) -> None:
-    """Let a plain string stand for a source of text, as `SourceConfig` does."""
+    """Accept a string as a text source, as `SourceConfig` does."""
     record = definitions.pop("SourceConfig")
     definitions["SourceConfig"] = {"anyOf": [{"type": "string"}, record]}

@@ -32,41 +32,41 @@ from biphasic.training.timeline import check_phases
 
 PAPER = "paper"
 RESERVED = ("store", "logs")
-"""Folders of a root that are no studies."""
+"""Names of folders in a root that are not studies."""
 
 
 class TaskConfig(Config):
-    """One task, and where its protocol departs from the study's."""
+    """One task, with its changes to the study's protocol."""
 
     name: Annotated[str, Field(min_length=1)]
-    """What the study calls it."""
+    """Name in the study."""
     source: str = ""
-    """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`; the
-    name itself when not given. Relative paths begin at the study file."""
+    """A built-in task, a published dataset, a task folder, a task file (YAML), or `KIND:PATH`;
+    defaults to `name`. Relative paths are relative to the study file."""
     revision: str | None = None
-    """Revision of a published dataset on the hub; the newest when not given."""
+    """Revision of a published dataset on the hub; defaults to the newest."""
     copies: Path | None = None
     """Folder with local copies of hub datasets, as `OWNER/NAME`; used instead of the hub."""
     metric: str | None = None
-    """The metric that decides; the task's own when not given."""
+    """The main metric; defaults to the task's."""
     protocol: dict[str, Any] = Field(default_factory=dict)
     """Settings of `finetuning.protocol` that differ for this task."""
 
     @model_validator(mode="after")
     def _known_task(self) -> TaskConfig:
         if self.name == PRETRAINING:
-            raise ValueError(f"'{PRETRAINING}' is what results call held-out losses; rename it")
+            raise ValueError(f"'{PRETRAINING}' is reserved for held-out losses; rename the task")
         known = [*BUILTIN_TASKS, *PUBLISHED]
         if not self.source and self.name not in known:
             raise ValueError(
-                f"unknown task '{self.name}'{nearest(self.name, known)}; a task of your own needs "
-                "a 'source', such as 'sc:folder'"
+                f"unknown task '{self.name}'{nearest(self.name, known)}; a custom task needs a "
+                "'source', such as 'sc:folder'"
             )
         return self
 
     @property
     def origin(self) -> str:
-        """Where its examples come from."""
+        """The source of its examples."""
         return self.source or self.name
 
 
@@ -81,11 +81,11 @@ class FinetuningConfig(Config):
         2e-4,
         5e-4,
     )
-    """Peak rates; the best on validation is chosen for each seed."""
+    """Peak rates; the best on validation is selected for each seed."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0, 1, 2, 3, 4)
     """Seeds of heads and batch order."""
     protocol: FinetuneProtocol | Literal["paper"] = FinetuneProtocol()
-    """All other constants, or `paper`: as the reference study's public code has them."""
+    """All other constants, or `paper` for those of the reference study's public code."""
 
     @model_validator(mode="after")
     def _no_repeats(self) -> FinetuningConfig:
@@ -95,7 +95,7 @@ class FinetuningConfig(Config):
 
     @property
     def is_paper(self) -> bool:
-        """Tell whether the reference study's own protocol is asked for; see docs/protocol.md."""
+        """Whether the protocol is the reference study's; see docs/protocol.md."""
         return self.protocol == PAPER
 
 
@@ -103,34 +103,34 @@ class StudyConfig(Config):
     """A controlled comparison: arms times tasks times learning rates times seeds."""
 
     name: Name
-    """Names the study's folder."""
+    """Name of the study and its folder."""
     title: str
-    """Heads the report."""
+    """Title of the report."""
     description: str = ""
     """A paragraph for the report."""
     corpus: CorpusConfig = CorpusConfig()
     """Text to pretrain on."""
     recipe: RecipeConfig
-    """What all arms share."""
+    """Settings that all arms share."""
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=1)]
     """Ways to pretrain."""
     tuned_rates: tuple[TunedRate, ...] = ()
-    """Peak rates by model and first objective, in place of the recipe's; `biphasic study tune`
+    """Peak rates by model and first objective, which replace the recipe's; `biphasic study tune`
     writes them."""
     evaluation_points: tuple[EvaluationPoints, ...] = ()
-    """Where arms are evaluated beside their end."""
+    """Intermediate steps at which arms are evaluated, in addition to their end."""
     tasks: tuple[TaskConfig, ...] = ()
-    """What encoders are judged by."""
+    """Tasks that encoders are scored on."""
     finetuning: FinetuningConfig = FinetuningConfig()
     """The grid per arm and task."""
     convention: Convention = "standard"
     """How intervals are computed: `standard` (Student t) or `paper` (1.96 standard errors)."""
     checkpoint_every: NonNegativeInt = 200
-    """Updates between checkpoints of a run in progress; 0 for none."""
+    """Updates between checkpoints of a run; 0 for none."""
     heldout_every: NonNegativeInt = 100
     """Updates between held-out evaluations; 0 for the last only."""
     compute: ComputeConfig = ComputeConfig()
-    """How steps of pretraining are computed; it changes no result beyond rounding."""
+    """How pretraining steps are computed; results change by rounding only."""
 
     @model_validator(mode="before")
     @classmethod
@@ -148,7 +148,7 @@ class StudyConfig(Config):
         refuse_repeats("tasks", [task.name for task in self.tasks])
         refuse_repeated_rates(self.tuned_rates)
         if self.name in RESERVED:
-            raise ValueError(f"name: '{self.name}' is a folder that studies share; choose another")
+            raise ValueError(f"name: '{self.name}' is reserved; choose another name")
         try:
             for arm in self.arms:
                 self._check_schedule(arm)
@@ -160,7 +160,7 @@ class StudyConfig(Config):
         return self
 
     def _check_schedule(self, arm: ArmConfig) -> None:
-        # Here, so that it is known before any data are made.
+        # Checked here, before any data are built.
         recipe = self.recipe_of(arm)
         try:
             check_phases(recipe.placed_phases)
@@ -173,52 +173,52 @@ class StudyConfig(Config):
         for name, steps in self.points_by_arm().items():
             if steps[-1] > ends[name]:
                 raise ConfigError(
-                    f"evaluation_points: arm '{name}' ends with step {ends[name]:,}; it cannot be "
-                    f"evaluated at {steps[-1]:,}"
+                    f"evaluation_points: arm '{name}' ends with step {ends[name]:,}, so it cannot "
+                    f"be evaluated at {steps[-1]:,}"
                 )
 
     def unused_rates(self) -> list[str]:
-        """Say which tuned rates no arm takes: an override may have changed models or phases."""
+        """Return a note for each tuned rate that no arm uses, perhaps because of an override."""
         recipes = [self.recipe_of(arm) for arm in self.arms if why_not_tuned(arm) is None]
         return [
-            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm that takes the shared "
-            "peak begins with its model and phase"
+            f"tuned_rates.{index} (peak {rate.peak:g}) is not used: no arm with the shared peak "
+            "begins with its model and phase"
             for index, rate in enumerate(self.tuned_rates)
             if not any(rate.fits(recipe) for recipe in recipes)
         ]
 
     def points_by_arm(self) -> dict[str, list[int]]:
-        """Return the steps on the way at which arms are evaluated, ascending, by arm.
+        """Return the intermediate steps at which arms are evaluated, ascending, by arm.
 
         Raises:
-            ConfigError: There is no arm of a name.
+            ConfigError: A pattern matches no arm.
         """
         names = [arm.name for arm in self.arms]
-        found: dict[str, set[int]] = {}
+        steps: dict[str, set[int]] = {}
         for points in self.evaluation_points:
             for name in points.meant(names):
-                found.setdefault(name, set()).update(points.steps)
-        return {name: sorted(steps) for name, steps in found.items()}
+                steps.setdefault(name, set()).update(points.steps)
+        return {name: sorted(of_arm) for name, of_arm in steps.items()}
 
     def recipe_of(self, arm: ArmConfig) -> Recipe:
-        """Return an arm's recipe, at its tuned rate where there is one."""
+        """Return an arm's recipe, with its tuned rate if it has one."""
         return with_tuned_rate(arm.recipe_from(self.recipe), arm, self.tuned_rates)
 
     @property
     def longest_input(self) -> int:
-        """Longest sequence that the models of all arms can read, in tokens."""
+        """Longest input that the models of all arms accept, in tokens."""
         lengths = [arm.recipe.get("max_seqlen", self.recipe.max_seqlen) for arm in self.arms]
         return min(int(length) for length in lengths)
 
     def protocol_of(
         self, task: TaskConfig, needed: Mapping[str, Any] | None = None
     ) -> FinetuneProtocol:
-        """Return a task's protocol; inputs may be as long as the model's, unless limited.
+        """Return a task's protocol; `max_seqlen` defaults to the model's maximum.
 
         Args:
             task: One of the study's tasks.
-            needed: What the task's own description asks for. It goes before what all tasks share,
-                and what the study sets for this task goes before both.
+            needed: Settings in the task's description. They override those that all tasks share;
+                the study's settings for this task override both.
 
         Raises:
             ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
@@ -239,7 +239,7 @@ class StudyConfig(Config):
         return protocol
 
     def anchored(self, folder: Path) -> StudyConfig:
-        """Return the study with relative paths read from a folder: the study file's."""
+        """Return the study with relative paths resolved against the study file's folder."""
         tasks = tuple(
             task.model_copy(
                 update={
@@ -268,13 +268,13 @@ def merge_protocol(
     *,
     longest: int,
 ) -> FinetuneProtocol:
-    """Return one task's protocol: what all share, what the task needs, what was set for it.
+    """Return one task's protocol; later arguments override earlier ones.
 
     Args:
-        shared: Of all tasks of a study.
-        needed: What the task's description asks for.
-        own: What was set for this task by hand.
-        longest: Longest input of the model, in tokens: the limit unless another one is set.
+        shared: Protocol of all tasks of a study.
+        needed: Settings in the task's description.
+        own: Settings of the user for this task.
+        longest: Longest input of the model, in tokens: the default of `max_seqlen`.
 
     Raises:
         ConfigError: A setting does not exist or has a wrong value.
@@ -282,13 +282,13 @@ def merge_protocol(
     if isinstance(shared, str):
         base = {"max_seqlen": longest, **FinetuneProtocol.paper(max_positions=longest)}
     else:
-        # Defaults are left out: what the task needs must not lose against them.
+        # Without defaults, which must not override the needs of the task.
         base = {"max_seqlen": longest, **shared.model_dump(include=shared.model_fields_set)}
     return parse_config(FinetuneProtocol, {**base, **(needed or {}), **own}, where="protocol")
 
 
 def anchor_source(source: str, folder: Path) -> str:
-    """Return a task's source with a relative path read from a folder; names stay as they are."""
+    """Return a task's source with a relative path resolved against a folder."""
     kind, path = split_source(source)
     is_name = path in PUBLISHED if kind in {None, ZERO_SHOT} else False
     if not path or is_name or (kind is None and path in BUILTIN_TASKS):
@@ -298,10 +298,10 @@ def anchor_source(source: str, folder: Path) -> str:
 
 
 def deciding_metric(task: TaskConfig, info: TaskInfo, *, is_paper: bool) -> str:
-    """Return the metric that decides a task.
+    """Return the main metric of a task.
 
-    By the reference study's protocol the score of token classification is the mean of token F1
-    over sentences, unless somebody chose another: a study for the task, or its own description.
+    With the reference study's protocol, token classification is scored by the mean of token F1
+    over sentences, unless the study or the task's description sets another metric.
 
     Raises:
         ConfigError: The task has no such metric.

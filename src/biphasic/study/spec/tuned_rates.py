@@ -1,8 +1,8 @@
-"""Peak rates of a study by model and first objective, as `biphasic study tune` writes them.
+"""Tuned peak rates of a study, by model and first objective; `biphasic study tune` writes them.
 
-A study's `recipe` has one peak for all arms, and the best one depends on what is trained. A tuned
-rate replaces it in the arms that begin with a model and an objective. Names of arms do not tell
-it: they stand for what was compared. Identities follow from the rate itself, as ever.
+A study's `recipe` has one peak rate for all arms, but the best rate depends on model and
+objective. A tuned rate replaces it in all arms that begin with its model and objective. It does
+not change the names of arms.
 """
 
 from __future__ import annotations
@@ -35,38 +35,37 @@ Model = PresetName | Architecture | PretrainedModel
 
 
 class TunedRate(Config):
-    """The peak rate of the arms that begin with a model and an objective."""
+    """The peak rate of arms that begin with a given model and objective."""
 
     model: Model
     """As in `recipe`."""
     phase: FirstObjective
-    """What the arms' first phase trains for, without settings that every phase has."""
+    """Objective of the first phase, with its settings."""
     peak: PositiveFloat
-    """Of the schedule that begins with the first phase; it lasts until a phase has one of its
-    own."""
+    """Peak rate of the first schedule, which ends where a phase has its own schedule."""
 
     def fits(self, recipe: Recipe) -> bool:
-        """Tell whether a recipe begins with this model and this objective."""
+        """Return whether a recipe begins with this model and objective."""
         return self.model == recipe.model and self.phase.model_dump() == first_objective(recipe)
 
     def anchored(self, folder: Path) -> TunedRate:
-        """Return the rate with a relative path of its model read from a folder."""
+        """Return the rate with a relative model path resolved against a folder."""
         if not isinstance(self.model, PretrainedModel):
             return self
         return self.model_copy(update={"model": self.model.anchored(folder)})
 
 
 def first_objective(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of the objective that a recipe begins with; it must have a phase."""
+    """Return the settings of a recipe's first objective; the recipe must have a phase."""
     return recipe.phases[0].model_dump(exclude=set(PhaseConfig.model_fields))
 
 
 def why_not_tuned(arm: ArmConfig) -> str | None:
-    """Say why an arm has no tuned rate; None where it can have one."""
+    """Return why an arm cannot have a tuned rate; None if it can."""
     if not arm.phases:
         return "it is not trained"
     if arm.phases[0].learning_rate is not None:
-        return "its first phase has a learning_rate of its own"
+        return "its first phase sets learning_rate itself"
     schedule = arm.recipe.get("learning_rate")
     if isinstance(schedule, Mapping) and "peak" in schedule:
         return "it sets recipe.learning_rate.peak itself"
@@ -74,12 +73,12 @@ def why_not_tuned(arm: ArmConfig) -> str | None:
 
 
 def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) -> Recipe:
-    """Return an arm's recipe at its tuned rate, where there is one.
+    """Return an arm's recipe with its tuned rate, if it has one.
 
-    What an arm sets itself goes first: its own peak, and the schedules of its phases.
+    An arm's own peak and the schedules of its phases override tuned rates.
 
     Args:
-        recipe: Of the arm, at the peak that all arms share.
+        recipe: Recipe of the arm, with the shared peak.
         arm: The arm.
         rates: All tuned rates of the study.
     """
@@ -93,15 +92,15 @@ def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) 
 
 
 def refuse_repeated_rates(rates: Sequence[TunedRate]) -> None:
-    """Refuse two rates for the same arms.
+    """Check that no two rates have the same model and phase.
 
     Raises:
-        ValueError: There are.
+        ValueError: Two rates do.
     """
     keys = [(rate.model, rate.phase.model_dump()) for rate in rates]
     for index, key in enumerate(keys):
         if key in keys[:index]:
             raise ValueError(
-                f"tuned_rates: {keys.index(key)} and {index} are for the same model and phase; "
+                f"tuned_rates: {keys.index(key)} and {index} have the same model and phase; "
                 "keep one of them"
             )

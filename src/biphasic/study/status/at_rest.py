@@ -43,8 +43,8 @@ def status_at_rest(config: StudyConfig, folder: Path, notes: Sequence[str]) -> S
     finished = Finished.of(store)
     done = finished.jobs(plan)
     last = read_progress(folder)
-    failures = tuple(each for each in (last.failures if last else ()) if _is_left(each, plan, done))
-    counts = _counts(plan, done, [each.id for each in failures])
+    failures = tuple(job for job in (last.failures if last else ()) if _is_left(job, plan, done))
+    counts = _counts(plan, done, [job.id for job in failures])
     notes = [*notes, *_damage(done, plan, folder, store)]
     spent, left = device_time(plan, store, finished, vocab_size=preview.fingerprint.vocab_size)
     return StudyStatus(
@@ -67,8 +67,8 @@ def _damage(done: Set[str], plan: Plan, folder: Path, store: Path) -> Iterator[s
         yield f"{problem}; run the study again to rewrite its report"
     results = {name for group in plan.groups if group.id in done for name in group.run_ids()}
     names = {"states": done - {group.id for group in plan.groups}, "finetunes": results}
-    places = [store / kind / name for kind, found in names.items() for name in sorted(found)]
-    damaged = [told for place in places if (told := _look(place))]
+    places = [store / kind / name for kind, of_kind in names.items() for name in sorted(of_kind)]
+    damaged = [problem for place in places if (problem := _look(place))]
     yield from damaged[:_MOST_DAMAGED]
     if len(damaged) > _MOST_DAMAGED:
         yield f"{len(damaged) - _MOST_DAMAGED:,} more are damaged; 'study verify' lists them"
@@ -92,7 +92,7 @@ def _is_left(failure: FailedJob, plan: Plan, done: Set[str]) -> bool:
 
 def _counts(plan: Plan, done: Set[str], failed: list[str]) -> JobCounts:
     waiting = _waiting(plan)
-    blocked = {each for one in failed for each in with_dependents(one, waiting)} - {*done, *failed}
+    blocked = {job for one in failed for job in with_dependents(one, waiting)} - {*done, *failed}
     total = len(waiting)
     return JobCounts(
         done=len(done),

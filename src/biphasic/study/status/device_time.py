@@ -76,14 +76,14 @@ def _finetuning(plan: Plan, store: Path, vocab_size: int, finished: Finished) ->
     bodies = body_weights(plan, vocab_size)
     for group in plan.groups:
         amount = float(group_flops(group, bodies[group.state], EXAMPLE_TOKENS) or len(group.grid))
-        each = amount / len(group.grid)
+        per_training = amount / len(group.grid)
         for names in _trainings(group):
             if finished.results.issuperset(names):
                 # Each result includes the shared training; scoring is short in comparison.
                 kind.seconds += max(_result_seconds(store, name) for name in names)
-                kind.done += each
+                kind.done += per_training
             else:
-                kind.left += each
+                kind.left += per_training
     return kind
 
 

@@ -55,12 +55,12 @@ def _phase(status: StudyStatus) -> str:
 
 def _counts(counts: JobCounts) -> str:
     total = counts.done + counts.running + counts.waiting + counts.failed + counts.blocked
-    told = [f"{counts.done:,} done", f"{counts.running:,} running", f"{counts.waiting:,} waiting"]
+    parts = [f"{counts.done:,} done", f"{counts.running:,} running", f"{counts.waiting:,} waiting"]
     if counts.failed:
-        told.append(f"{counts.failed:,} failed")
+        parts.append(f"{counts.failed:,} failed")
     if counts.blocked:
-        told.append(f"{counts.blocked:,} need a failed job")
-    return f"{', '.join(told)}, of {total:,} jobs"
+        parts.append(f"{counts.blocked:,} need a failed job")
+    return f"{', '.join(parts)}, of {total:,} jobs"
 
 
 def _running(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]:
@@ -68,8 +68,8 @@ def _running(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]:
     for job in jobs:
         steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
         for_seconds = (now - datetime.fromisoformat(job.started)).total_seconds()
-        told = f"  {job.label:{width}}  {steps:>13}  {_duration(max(for_seconds, 0.0)):>8}"
-        yield f"{told}  {job.text}".rstrip()
+        line = f"  {job.label:{width}}  {steps:>13}  {_duration(max(for_seconds, 0.0)):>8}"
+        yield f"{line}  {job.text}".rstrip()
 
 
 def _arms(status: StudyStatus) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _arms(status: StudyStatus) -> Iterator[str]:
         return
     width = max(len(name) for name in status.by_arm)
     # Unfinished arms first.
-    order = sorted(status.by_arm.items(), key=lambda each: each[1].done >= each[1].total)
+    order = sorted(status.by_arm.items(), key=lambda entry: entry[1].done >= entry[1].total)
     for name, arm in order[:_MOST_ARMS]:
         filled = _BAR * arm.done // arm.total if arm.total else _BAR
         bar = "#" * filled + "." * (_BAR - filled)
@@ -90,11 +90,11 @@ def _arms(status: StudyStatus) -> Iterator[str]:
 
 def _time(status: StudyStatus) -> str:
     spent = status.device_seconds_spent
-    told = "not known" if spent is None else _hours(spent)
-    told += " spent" + (" in this run" if status.phase == "running" else "")
+    text = "not known" if spent is None else _hours(spent)
+    text += " spent" + (" in this run" if status.phase == "running" else "")
     left = status.device_seconds_left
-    told += ", unknown left" if left is None else f", about {_hours(left)} left"
-    return told if status.eta is None else f"{told}; end expected at {_clock(status.eta)}"
+    text += ", unknown left" if left is None else f", about {_hours(left)} left"
+    return text if status.eta is None else f"{text}; end expected at {_clock(status.eta)}"
 
 
 def _hours(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""The search for the peak learning rates of a study."""
+"""Tuning: the search for the peak learning rates of a study."""

@@ -1,4 +1,4 @@
-"""Which peak rate is chosen, and which rates are tried next."""
+"""The choice of the best peak rate and of the next rate to try."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from biphasic.analysis.tune_record import FLAT_NATS, TrialRecord
 from biphasic.errors import ConfigError
 
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Rates that are tried by default, as factors on the file's own."""
+"""Default rates to try, as factors of the study's rate."""
 MOST_RUNGS = 3
-"""Rates that are tried beyond a list whose edge is the best."""
-_DIGITS = 12  # of rates beyond a list, which are products
+"""Maximum number of rates to try beyond the list when its lowest or highest rate is the best."""
+_DIGITS = 12  # of rates beyond the list, which are products
 
 Edge = Literal["", "lowest", "highest"]
 
 
 def default_rates(peak: float) -> tuple[float, ...]:
-    """Return the rates to try around the peak that a file has."""
+    """Return the rates to try around a study's peak rate."""
     return tuple(factor * peak for factor in LADDER)
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Read rates as people list them: `5e-4,1e-3,2e-3`.
+    """Parse a list of rates such as `5e-4,1e-3,2e-3`.
 
     Raises:
-        ConfigError: One is no positive number, or is there twice.
+        ConfigError: A rate is not a positive number, or is listed twice.
     """
     try:
         rates = tuple(sorted(float(part) for part in text.split(",")))
@@ -35,14 +35,14 @@ def parse_rates(text: str) -> tuple[float, ...]:
     if not rates or not all(0 < rate < float("inf") for rate in rates):
         raise ConfigError(f"--rates: expected positive numbers such as 5e-4,1e-3 (got '{text}')")
     if len(set(rates)) < len(rates):
-        raise ConfigError(f"--rates: a rate is given twice ({text})")
+        raise ConfigError(f"--rates: lists a rate twice ({text})")
     return rates
 
 
 def best(trials: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial with the lowest loss, of equal ones that with the lower rate."""
+    """Return the trial with the lowest loss; ties go to the lower rate."""
     finished = [(trial.loss, trial.peak, trial) for trial in trials if trial.loss is not None]
-    return min(finished, key=lambda each: each[:2])[2] if finished else None
+    return min(finished, key=lambda entry: entry[:2])[2] if finished else None
 
 
 def as_good(trials: Sequence[TrialRecord]) -> tuple[float, ...]:
@@ -58,10 +58,9 @@ def as_good(trials: Sequence[TrialRecord]) -> tuple[float, ...]:
 
 
 def edge_of(trials: Sequence[TrialRecord]) -> Edge:
-    """Tell whether the best rate is the lowest or the highest of all that were tried.
+    """Return whether the best rate is the lowest or the highest of all rates tried.
 
-    A lost run beyond the best one bounds it as a worse one does. Where all runs were lost, what
-    is sought lies below them.
+    A diverged trial counts as a worse one. If all trials diverged, the best rate is lower.
     """
     chosen = best(trials)
     rates = sorted(trial.peak for trial in trials)
@@ -71,9 +70,9 @@ def edge_of(trials: Sequence[TrialRecord]) -> Edge:
 
 
 def next_rate(trials: Sequence[TrialRecord]) -> float | None:
-    """Return the rate to try next: one rung beyond the best one, or None where it lies inside.
+    """Return the next rate to try beyond the best one; None if the best one is not at an edge.
 
-    Rungs are as far apart as the two rates at that edge.
+    It extends the list by the ratio of the two rates at that edge.
     """
     edge = edge_of(trials)
     if not edge:

@@ -1,8 +1,8 @@
-"""Writes tuned rates into a study file, and leaves every other line as people wrote it.
+"""Writing tuned rates into a study file without changing its other lines.
 
-YAML libraries lose comments and layout when they write. So the file stays text: only the block of
-`tuned_rates` is replaced or added, where a parser finds its place, and the result is read again
-and compared before it takes the old file's place.
+YAML libraries lose comments and layout. This module edits text instead: it replaces or adds only
+the block of `tuned_rates`, at the place that a parser finds, and loads the result before writing
+it to check that nothing else changed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _MARK = "# Chosen by `biphasic study tune`"
 def write_tuned(
     file: Path, target: Path, config: StudyConfig, rates: Sequence[TunedRate], *, curve: Path
 ) -> list[str]:
-    """Write a study file with tuned rates; return what changed, as the lines of a diff.
+    """Write a study file with tuned rates; return the changes as the lines of a diff.
 
     Args:
         file: The study file.
-        target: Where to write: the file itself, or another one.
-        config: What the file says now.
-        rates: What it is to say of peak rates.
-        curve: Where the curves lie.
+        target: File to write: the study file or another one.
+        config: Current settings of the file.
+        rates: New tuned rates.
+        curve: Path of the loss curves, for the comment.
 
     Raises:
-        ConfigError: The result would not be the same study at these rates; nothing is written.
+        ConfigError: The result would be another study; nothing is written.
     """
     with file.open(encoding="utf-8", newline="") as stream:
         before = stream.read()
@@ -63,18 +63,18 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
     """Return the text of a study file with tuned rates in it.
 
     Args:
-        text: Of the file.
-        rates: All of them; those that the file has are replaced.
-        curve: Where the curves lie, for the comment.
+        text: Text of the file.
+        rates: All tuned rates; they replace those of the file.
+        curve: Path of the loss curves, for the comment.
 
     Raises:
-        ConfigError: The file is not laid out in lines, one setting below the other.
+        ConfigError: The file is not in block style, with one setting per line.
     """
     places = _places(text)
     if not places:
-        told = ", ".join(map(_entry, rates))
+        entries = ", ".join(map(_entry, rates))
         raise ConfigError(
-            f"no setting begins a line of its own here; add this yourself: {KEY}: [{told}]"
+            f"cannot edit a file without one setting per line; add this line: {KEY}: [{entries}]"
         )
     newline = "\r\n" if "\r\n" in text else "\n"
     first, _ = next(iter(places.values()))
@@ -91,9 +91,9 @@ def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
 
 
 def _places(text: str) -> dict[str, tuple[int, int]]:
-    """Return where each setting of the file begins and where its text ends; none if not in lines.
+    """Return the first and last index of each top-level setting; empty for a flow-style file.
 
-    Ends of nested blocks are no text: a parser notices them only when the next setting begins.
+    The ends of nested blocks are not used: a parser reports them only at the next setting.
     """
     places: dict[str, tuple[int, int]] = {}
     depth, key, is_value = 0, "", False
@@ -117,29 +117,29 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 
 
 def _line_end(text: str, index: int) -> int:
-    """Return where the line of a place ends, before what ends it."""
+    """Return the end of the line at an index, without the line break."""
     end = text.find("\n", index)
     end = len(text) if end < 0 else end
     return end - (text[end - 1 : end] == "\r")
 
 
 def _without_mark(text: str, start: int) -> int:
-    """Return the beginning of the comment of ours that stands above a line, if there is one."""
+    """Return the start of a line, or of the line before it if that is our comment."""
     above = text.rfind("\n", 0, max(start - 1, 0)) + 1
     return above if start and text[above:start].strip().startswith(_MARK) else start
 
 
 def _check(text: str, target: Path, expected: StudyConfig) -> None:
-    """Read the text from where it will lie, and refuse it where it is another study."""
+    """Check that the new text, loaded from its target, is the expected study."""
     if load_study(target, text=text) != expected:
         raise ConfigError(
-            f"{target}: would be another study, so it was not written; paths in a study file "
-            "begin where it lies: write beside it, or leave --out away"
+            f"{target}: not written, because it would be another study: paths in a study file are "
+            "relative to its folder; choose a file in the same folder, or omit --out"
         )
 
 
 def _as_written(rate: TunedRate, folder: Path) -> TunedRate:
-    """Return a rate with the folder of its model as seen from a folder, where that reads back."""
+    """Return a rate with its model path made relative to a folder, if that loads the same."""
     if not isinstance(rate.model, PretrainedModel):
         return rate
     model = rate.model
@@ -165,21 +165,21 @@ def _entry(rate: TunedRate) -> str:
 
 
 def _written(objective: ObjectiveConfig) -> dict[str, Any]:
-    """Return the settings of an objective as people write them: its name, the rate, the rest."""
+    """Return the settings of an objective in readable order: its name, the rate, the rest."""
     settings: dict[str, Any] = {"objective": objective.objective}
     rate = getattr(objective, "mlm_probability", None)
     if rate is not None:
-        settings["mlm_probability"] = rate  # written out, default or not
+        settings["mlm_probability"] = rate  # even if it is the default
     settings |= objective.model_dump(mode="json", exclude_defaults=True)
     if parts := getattr(objective, "objectives", ()):
-        settings["objectives"] = [_written(each) for each in parts]
+        settings["objectives"] = [_written(part) for part in parts]
     return settings
 
 
 def _flow(value: Any) -> str:
-    """Write a value on one line, as study files write settings."""
+    """Format a value on one line, as YAML in flow style."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, float):
@@ -190,9 +190,9 @@ def _flow(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """Write a number as YAML reads it: exponents need a dot before them and a sign."""
+    """Format a number for YAML, which requires a dot and a sign with exponents."""
     if 1e-2 <= abs(value) < 1e4:
         return repr(value)
-    digits = next(each for each in range(1, 18) if float(f"{value:.{each}e}") == value)
+    digits = next(count for count in range(1, 18) if float(f"{value:.{count}e}") == value)
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent):+d}"

@@ -1,4 +1,4 @@
-"""`biphasic study tune`: short trials over peak rates, and the best of them for each beginning."""
+"""`biphasic study tune`: short trials at several peak rates, and the choice of the best rates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from biphasic.study.tune.trials import (
 from biphasic.training.state import read_state_record
 
 DEFAULT_SHARE = 0.1
-"""Of the longest budget: the reference study tuned on a tenth of its data."""
+"""Share of the longest budget: the reference study tuned on a tenth of its data."""
 _LOST = "lost.json"
 
 Rates = Mapping[str, Sequence[float]]
@@ -48,14 +48,14 @@ Rates = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class TuneOutcome:
-    """What a call to `tune_study` did.
+    """The outcome of `tune_study`.
 
     Attributes:
-        record: What was tried, measured and chosen.
-        folder: The folder of the trials, with the curves.
+        record: The trials, their losses and the chosen rates.
+        folder: The folder of the trials, with the loss curves.
         num_executed: Jobs that ran.
-        rates: What the study file says now.
-        difference: How it changed, as the lines of a diff; none where it said so already.
+        rates: Tuned rates of the study file.
+        difference: Changes of the study file, as the lines of a diff.
     """
 
     record: TuneRecord
@@ -82,18 +82,19 @@ def tune_study(
     Args:
         file: Study file.
         root: Folder for studies and for the store that they share.
-        rates: Peak rates to try; around the file's own when None.
-        share: Of the longest budget, for each trial.
-        extend: Go on beyond the list where its edge is the best.
-        out: Another file to write to.
-        num_workers: Jobs at once; as many as cores allow when None.
+        rates: Peak rates to try; rates around the study's own when None.
+        share: Length of a trial, as a share of the longest budget.
+        extend: Try rates beyond the list while its lowest or highest rate is the best.
+        out: File to write instead of the study file.
+        num_workers: Parallel jobs; as many as cores allow when None.
         num_threads: Threads per job.
-        console: Where progress is shown; standard error when None.
+        console: Console for progress; standard error when None.
 
     Raises:
         ConfigError: The study cannot be tuned as written.
-        StudyError: Trials failed, or all of a beginning were lost; the file stays as it is.
-        StoppedError: Somebody cancelled the trials; the next call goes on.
+        StudyError: Trials failed, or all trials of a model and objective diverged. The file is not
+            changed.
+        StoppedError: The trials were cancelled; the next call resumes them.
         CheckpointError: The record of a trial is damaged.
     """
     file = Path(file)
@@ -101,8 +102,8 @@ def tune_study(
     trials = _Trials(
         tuning, Path(root).resolve(), num_workers, num_threads, console or Console(stderr=True)
     )
-    found = trials.try_rates(first_rates(tuning, rates), extend=extend)
-    record = _record(tuning, found)
+    by_beginning = trials.try_rates(first_rates(tuning, rates), extend=extend)
+    record = _record(tuning, by_beginning)
     _write_curves(trials.folder, record)
     _refuse_all_lost(record, trials.folder)
     chosen = tuple(
@@ -117,10 +118,10 @@ def tune_study(
 
 
 def first_rates(tuning: Tuning, rates: Sequence[float] | None) -> dict[str, tuple[float, ...]]:
-    """Return the rates to begin with, by beginning: those given, or a ladder around its own."""
+    """Return the first rates to try, by beginning: `rates`, or rates around its own."""
     return {
-        each.name: tuple(sorted(rates or default_rates(each.recipe.learning_rate.peak)))
-        for each in tuning.beginnings
+        beginning.name: tuple(sorted(rates or default_rates(beginning.recipe.learning_rate.peak)))
+        for beginning in tuning.beginnings
     }
 
 
@@ -147,25 +148,25 @@ class _Trials:
     def try_rates(
         self, rates: Mapping[str, Sequence[float]], *, extend: bool
     ) -> dict[str, list[TrialRecord]]:
-        """Train the trials at some rates, and beyond them where that is called for."""
+        """Train the trials at the given rates, and beyond them if an edge is the best."""
         rates = dict(rates)
-        found = self._try(rates)
+        trials = self._try(rates)
         for _ in range(MOST_RUNGS if extend else 0):
-            more = {name: rate for name, trials in found.items() if (rate := next_rate(trials))}
+            more = {name: rate for name, tried in trials.items() if (rate := next_rate(tried))}
             if not more:
                 break
             for name, rate in more.items():
                 rates[name] = sorted([*rates[name], rate])
-            found = self._try(rates)
+            trials = self._try(rates)
         self._train(rates, is_last=True)
-        return found
+        return trials
 
     def _try(self, rates: Rates) -> dict[str, list[TrialRecord]]:
         self._train(rates)
         return self._measure(rates)
 
     def _train(self, rates: Rates, *, is_last: bool = False) -> None:
-        """Run what is missing of some trials; at last all, so that their report is current."""
+        """Run the missing trials; the last call runs the whole study to update its report."""
         config, lost = trial_study(self.tuning, rates), self._lost()
         arms = _ends(preview_study(config, self.store))
         kept = [arm for arm in config.arms if arms[arm.name].state not in lost]
@@ -183,20 +184,22 @@ class _Trials:
         self.num_executed += outcome.num_executed
         self.last = names
         if outcome.is_stopped:
-            raise StoppedError(f"{config.name}: stopped; run again to go on")
-        if outcome.set_aside:
-            self._note_lost(config, outcome.set_aside)
+            raise StoppedError(f"{config.name}: stopped; run the command again to resume")
+        if outcome.failed:
+            self._note_lost(config, outcome.failed)
 
     def _note_lost(self, config: StudyConfig, failures: Sequence[Failure]) -> None:
-        """Record which trials diverged; they are not trained again.
+        """Record which trials diverged; they are not retried.
 
         Raises:
-            StudyError: Something else failed.
+            StudyError: A trial failed for another reason.
         """
         reasons = {failure.id: failure.divergence for failure in failures}
         if not all(reasons.values()):
-            told = "; ".join(map(str, failures))
-            raise StudyError(f"trials failed, so nothing was chosen; run again to go on: {told}")
+            errors = "; ".join(map(str, failures))
+            raise StudyError(
+                f"trials failed, so no rate was chosen; run the command again to retry: {errors}"
+            )
         preview, lost = preview_study(config, self.store), self._lost()
         for arm in preview.plan.arms:
             for identity in preview.plan.path(arm.state):
@@ -208,19 +211,21 @@ class _Trials:
         path = self.folder / _LOST
         if not path.is_file():
             return {}
-        remedy = "delete it and run again, which trains the lost trials once more"
+        remedy = "delete it and run again to retry the trials that diverged"
         return read_json_object(path, remedy=remedy)
 
     def _is_done(self, arm: PlannedArm) -> bool:
         return is_complete(self.store / "states" / arm.state)
 
     def _measure(self, rates: Rates) -> dict[str, list[TrialRecord]]:
-        """Return by beginning what became of its trials, by ascending rate."""
+        """Return the trials of each beginning, by ascending rate."""
         ends = _ends(preview_study(trial_study(self.tuning, rates), self.store))
         lost = self._lost()
         return {
-            each.name: [self._trial(each, rate, ends, lost) for rate in rates[each.name]]
-            for each in self.tuning.beginnings
+            beginning.name: [
+                self._trial(beginning, rate, ends, lost) for rate in rates[beginning.name]
+            ]
+            for beginning in self.tuning.beginnings
         }
 
     def _trial(
@@ -234,13 +239,13 @@ class _Trials:
         state = ends[name].state
         if not self._is_done(ends[name]):
             if state not in lost:
-                raise StudyError(f"trial '{name}' has not been trained; run again to go on")
+                raise StudyError(f"trial '{name}' is not trained; run the command again to resume")
             return TrialRecord(arm=name, peak=rate, loss=None, state=state, lost=lost[state])
         folder = self.store / "states" / state
         heldout = read_state_record(folder).heldout
         if missing := sorted(beginning.weights.keys() - heldout.keys()):
             raise StudyError(f"{folder}: no held-out loss of {', '.join(missing)}")
-        loss = sum(weight * heldout[each] for each, weight in beginning.weights.items())
+        loss = sum(weight * heldout[name] for name, weight in beginning.weights.items())
         return TrialRecord(arm=name, peak=rate, loss=loss, heldout=heldout, state=state)
 
 
@@ -248,7 +253,7 @@ def _ends(preview: Preview) -> dict[str, PlannedArm]:
     return {arm.config.name: arm for arm in preview.plan.arms}
 
 
-def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
+def _record(tuning: Tuning, trials: Mapping[str, Sequence[TrialRecord]]) -> TuneRecord:
     warmup, decay = trial_schedule(tuning, tuning.beginnings[0].recipe)
     return TuneRecord(
         format=FORMAT,
@@ -258,7 +263,7 @@ def _record(tuning: Tuning, found: Mapping[str, Sequence[TrialRecord]]) -> TuneR
         steps=tuning.steps,
         warmup_steps=warmup,
         decay_steps=decay,
-        curves=tuple(_curve(each, found[each.name]) for each in tuning.beginnings),
+        curves=tuple(_curve(start, trials[start.name]) for start in tuning.beginnings),
         untuned=dict(tuning.untuned),
         later_schedules=tuning.later_schedules,
     )
@@ -288,6 +293,6 @@ def _refuse_all_lost(record: TuneRecord, folder: Path) -> None:
     lost = [curve.name for curve in record.curves if curve.choice is None]
     if lost:
         raise StudyError(
-            f"every trial of {', '.join(lost)} was lost, so nothing was chosen and the study file "
-            f"stays as it is; give lower --rates (curves: {folder / 'curve.csv'})"
+            f"every trial of {', '.join(lost)} diverged, so no rate was chosen and the study file "
+            f"is unchanged; give lower --rates (losses: {folder / 'curve.csv'})"
         )

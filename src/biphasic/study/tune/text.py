@@ -1,4 +1,4 @@
-"""What is to be tuned and what was chosen, in lines for people."""
+"""Human-readable plans and results of tuning."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from biphasic.study.tune.trials import Beginning, Tuning, trial_schedule, trial_
 
 
 def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
-    """Yield the lines that say what would be trained.
+    """Yield the lines that describe the trials to run.
 
     Args:
-        tuning: What is tuned.
-        rates: By beginning, the rates to begin with.
-        store: Where finished trials are.
+        tuning: The study to tune.
+        rates: First rates to try, by beginning.
+        store: Content store with finished trials.
     """
     config = trial_study(tuning, rates)
     preview = preview_study(config, store)
@@ -31,14 +31,14 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
     for note in summary.assumed:
         yield f"  assumed  {note}"
     for beginning in tuning.beginnings:
-        told = ", ".join(f"{rate:g}" for rate in rates[beginning.name])
-        yield f"  {beginning.name}: {told}; judged by held-out {beginning.measure}"
+        tried = ", ".join(f"{rate:g}" for rate in rates[beginning.name])
+        yield f"  {beginning.name}: {tried}; compared by held-out {beginning.measure}"
         yield f"    for {_arms(beginning)}"
         if others := differing_arms(beginning):
             first = beginning.arms[0].name
             yield (
-                f"    trials have the settings of '{first}'; {_names(others)} differ in more "
-                "than rate, schedule and seeds"
+                f"    trials have the settings of '{first}'; other settings than rate, schedule "
+                f"and seeds differ in {_names(others)}"
             )
     yield from untuned_lines(tuning.untuned, tuning.later_schedules)
     cost = summary.shared
@@ -48,7 +48,7 @@ def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path
 
 
 def result_lines(record: TuneRecord) -> Iterator[str]:
-    """Yield the lines that say what was tried and chosen."""
+    """Yield the lines that describe the trials and the chosen rates."""
     yield (
         f"{record.study}: trials of {record.steps:,} steps ({100 * record.share:g} % of "
         f"{record.budget:,}), held-out losses in nats per token"
@@ -57,44 +57,43 @@ def result_lines(record: TuneRecord) -> Iterator[str]:
         yield f"  {curve.name}, by {curve.measure}"
         for trial in curve.trials:
             mark = "  <- chosen" if trial.peak == curve.choice else ""
-            loss = f"{trial.loss:.4f}" if trial.loss is not None else f"lost: {trial.lost}"
+            loss = f"{trial.loss:.4f}" if trial.loss is not None else f"diverged: {trial.lost}"
             yield f"    {trial.peak:<10.4g} {loss}{mark}"
         yield from (f"    {remark}" for remark in remarks(curve))
     yield from untuned_lines(record.untuned, record.later_schedules)
 
 
 def remarks(curve: CurveRecord) -> Iterator[str]:
-    """Yield what to know of a choice."""
+    """Yield remarks about a chosen rate."""
     if curve.equals:
         rates = ", ".join(f"{rate:.4g}" for rate in curve.equals)
-        yield f"flat: {rates} within {FLAT_NATS:g} nats of it, so the choice hardly matters here"
+        yield f"flat: {rates} within {FLAT_NATS:g} nats of it, so these rates are about as good"
     if curve.edge:
         beyond = "lower" if curve.edge == "lowest" else "higher"
         yield (
-            f"the choice is the {curve.edge} rate that was tried: the best may lie {beyond}; "
-            f"list {beyond} --rates"
+            f"the chosen rate is the {curve.edge} one tried, so the best may be {beyond}; "
+            f"try {beyond} --rates"
         )
 
 
 def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[str]:
-    """Yield the lines that say which rates stay, and why.
+    """Yield the lines that list the rates that are not tuned, with reasons.
 
     Args:
-        untuned: Arms that keep their rates, and why.
-        later: Tuned arms with a later phase that has a schedule of its own.
+        untuned: Arms that keep their rates, with the reason.
+        later: Tuned arms with a later phase that has its own schedule.
     """
     by_reason: dict[str, list[str]] = {}
     for name, reason in untuned.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        yield f"  left as it is: {_names(names)} ({reason})"
+        yield f"  not tuned: {_names(names)} ({reason})"
     if later:
-        told = _names(later)
-        yield f"  left as they are: later phases with a learning_rate of their own, in {told}"
+        yield f"  not tuned: later phases that set learning_rate themselves, in {_names(later)}"
 
 
 def differing_arms(beginning: Beginning) -> list[str]:
-    """Return the arms whose recipe differs from the trials' in what may move the best rate."""
+    """Return the arms whose recipe differs from the trials' in other settings than the schedule."""
     first = beginning.arms[0].recipe
     return [arm.name for arm in beginning.arms if _matters(arm.recipe) != _matters(first)]
 
@@ -108,5 +107,5 @@ def _arms(beginning: Beginning) -> str:
 
 
 def _names(names: Sequence[str], most: int = 4) -> str:
-    told = ", ".join(names[:most])
-    return told if len(names) <= most else f"{told} and {len(names) - most} more"
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

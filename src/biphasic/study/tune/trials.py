@@ -1,6 +1,6 @@
-"""The trials that `biphasic study tune` trains: one for each model, first objective and rate.
+"""The trials of `biphasic study tune`: one for each model, first objective and rate.
 
-They are the arms of a study without tasks, so that they run, stop and go on as any others do.
+They are the arms of a study without tasks, so they run, stop and resume like other arms.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NO_MEASURE = "held-out losses are of CLM and MLM, and its first objective is ne
 
 @dataclass(frozen=True)
 class Beginning:
-    """A model and a first objective, with the arms that begin so.
+    """A model and a first objective, with the arms that begin with both.
 
     Attributes:
-        name: Short, such as `nano-mlm40`.
-        weights: What trials are judged by: the weight of each held-out loss, by objective.
-        arms: The arms, in the study's order; the first one's settings are the trials'.
-        recipe: Of that arm, at the rate that all arms share.
+        name: Short name such as `nano-mlm40`.
+        weights: Weight of each held-out loss in the comparison of trials, by objective.
+        arms: The arms, in the study's order; trials have the settings of the first.
+        recipe: Recipe of the first arm, at the shared rate.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Beginning:
 
     @property
     def measure(self) -> str:
-        """What trials are judged by, for people."""
+        """Human-readable description of the loss that trials are compared by."""
         names = {"clm": "CLM", "mlm": f"MLM at {100 * HELDOUT_MLM_PROBABILITY:g} %"}
         parts = [
-            names[each] if weight == 1 else f"{weight:.3g} x {names[each]}"
-            for each, weight in self.weights.items()
+            names[objective] if weight == 1 else f"{weight:.3g} x {names[objective]}"
+            for objective, weight in self.weights.items()
         ]
         return " + ".join(parts)
 
     def tuned(self, peak: float) -> TunedRate:
-        """Return the study's entry for a rate."""
+        """Return the entry of the study file for a rate."""
         return TunedRate.model_validate(
             {"model": self.recipe.model, "phase": first_objective(self.recipe), "peak": peak}
         )
@@ -70,14 +70,14 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is to be tuned, and on how much.
+    """The plan of a tuning.
 
     Attributes:
         config: The study.
-        share: Of the longest budget.
-        budget: Steps of the longest schedule that a tuned rate is for.
-        beginnings: What has a rate of its own.
-        untuned: Arms that keep their rate, and why.
+        share: Length of a trial, as a share of the longest budget.
+        budget: Steps of the longest schedule to tune.
+        beginnings: Models and objectives that get a rate.
+        untuned: Arms that keep their rate, with the reason.
     """
 
     config: StudyConfig
@@ -98,7 +98,7 @@ class Tuning:
 
     @property
     def later_schedules(self) -> tuple[str, ...]:
-        """Tuned arms with a later phase that has a schedule of its own, which stays as it is."""
+        """Tuned arms with a later phase that has its own schedule, which is not tuned."""
         return tuple(
             arm.name
             for beginning in self.beginnings
@@ -108,27 +108,27 @@ class Tuning:
 
 
 def plan_tuning(config: StudyConfig, share: float) -> Tuning:
-    """Find what of a study has a rate of its own.
+    """Plan the tuning of a study.
 
     Args:
         config: The study.
-        share: Of the longest budget, in (0, 1].
+        share: Length of a trial, as a share of the longest budget, in (0, 1].
 
     Raises:
-        ConfigError: The share is none, or no arm can be tuned.
+        ConfigError: The share is invalid, or no arm can be tuned.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"--share: expected a share in (0, 1] of the budget (got {share:g})")
     if len(config.name) > _LONGEST_NAME:
         raise ConfigError(
-            f"study '{config.name}': its trials are the study NAME{_SUFFIX}, and names have at "
-            f"most 80 characters; shorten this one to {_LONGEST_NAME}"
+            f"study '{config.name}': the study of its trials is named NAME{_SUFFIX}, and names "
+            f"have at most 80 characters; shorten this one to {_LONGEST_NAME}"
         )
     untuned: dict[str, str] = {}
-    found: list[tuple[Recipe, Mapping[str, float], list[ArmConfig]]] = []
+    groups: list[tuple[Recipe, Mapping[str, float], list[ArmConfig]]] = []
     budget = 0
     for arm in config.arms:
-        # At the shared rate: entries of an earlier tuning must not change what is compared.
+        # At the shared rate: rates of an earlier tuning must not affect the grouping.
         recipe = arm.recipe_from(config.recipe)
         reason = why_not_tuned(arm)
         weights = {} if reason or not recipe.phases else heldout_weights(recipe.phases[0])
@@ -136,28 +136,28 @@ def plan_tuning(config: StudyConfig, share: float) -> Tuning:
             untuned[arm.name] = reason or _NO_MEASURE
             continue
         budget = max(budget, recipe.placed_phases[0].schedule_end)
-        for known, _, arms in found:
+        for known, _, arms in groups:
             if _begins_as(known, recipe):
                 arms.append(arm)
                 break
         else:
-            found.append((recipe, weights, [arm]))
-    if not found:
-        told = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
-        raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({told})")
-    names = _names([recipe for recipe, _, _ in found])
+            groups.append((recipe, weights, [arm]))
+    if not groups:
+        reasons = "; ".join(f"'{name}': {reason}" for name, reason in untuned.items())
+        raise ConfigError(f"study '{config.name}': no arm has a rate to tune ({reasons})")
+    names = _names([recipe for recipe, _, _ in groups])
     beginnings = tuple(
         Beginning(name, weights, tuple(arms), recipe)
-        for name, (recipe, weights, arms) in zip(names, found, strict=True)
+        for name, (recipe, weights, arms) in zip(names, groups, strict=True)
     )
     return Tuning(config, share, budget, beginnings, untuned)
 
 
 def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
-    """Return with which weights the held-out losses stand for an objective; empty for none.
+    """Return the weights of the held-out losses that measure an objective; empty if none does.
 
-    MLM at any rate is judged at the one rate that held-out losses have. Mixtures weigh their
-    objectives by their rows, alternations by their turns.
+    MLM at any rate is measured at the masking rate of held-out losses. Mixtures weight their
+    objectives by rows, alternations by turns.
     """
     if isinstance(objective, Clm | Mlm):
         return {objective.objective: 1.0}
@@ -165,15 +165,15 @@ def heldout_weights(objective: ObjectiveConfig) -> dict[str, float]:
         parts = list(zip(objective.shares, objective.objectives, strict=True))
     elif isinstance(objective, Alternate):
         turns = objective.objectives
-        parts = [(1 / len(turns), each) for each in turns]
+        parts = [(1 / len(turns), turn) for turn in turns]
     else:
         return {}
     weights: dict[str, float] = {}
-    for share, each in parts:
-        own = heldout_weights(each)
-        if not own:
+    for share, part in parts:
+        part_weights = heldout_weights(part)
+        if not part_weights:
             return {}
-        for name, weight in own.items():
+        for name, weight in part_weights.items():
             weights[name] = weights.get(name, 0.0) + share * weight
     return {name: weights[name] for name in sorted(weights)}
 
@@ -185,24 +185,21 @@ def _begins_as(one: Recipe, other: Recipe) -> bool:
 def _names(recipes: Sequence[Recipe]) -> list[str]:
     names: list[str] = []
     for recipe in recipes:
-        # Without the step, model and objective alone are named.
+        # The name has only model and objective, not the step.
         plain = recipe.model_copy(update={"phases": (bare_phase(recipe.phases[0], 1),)})
         name = recipe_name(plain).removesuffix("-1")[:50]
         candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
-        names.append(next(each for each in candidates if each not in names))
+        names.append(next(candidate for candidate in candidates if candidate not in names))
     return names
 
 
 def bare_phase(phase: Phase, steps: int) -> Phase:
-    """Return a phase of another length, without a schedule of its own."""
+    """Return a phase with another length and without its own schedule."""
     return phase.model_copy(update={"steps": steps, "learning_rate": None})
 
 
 def trial_schedule(tuning: Tuning, recipe: Recipe) -> tuple[int, int]:
-    """Return warm-up and decay of a trial in steps: the study's, shortened as the trial is.
-
-    A trial is a run in miniature: it warms up and decays over the same parts of itself.
-    """
+    """Return the warm-up and decay steps of a trial, scaled down from the study's schedule."""
     schedule = recipe.learning_rate
     factor = tuning.steps / tuning.budget
     return round(factor * schedule.warmup_steps), round(factor * schedule.decay_steps)
@@ -212,11 +209,11 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
     """Return the study whose arms are the trials.
 
     Args:
-        tuning: What is tuned.
-        rates: By name of each beginning, its peak rates.
+        tuning: The plan of the tuning.
+        rates: Peak rates, by name of the beginning.
 
     Raises:
-        ConfigError: A trial is too short for what it trains.
+        ConfigError: A trial is too short for its schedule or phase.
     """
     config = tuning.config
     arms = [
@@ -239,12 +236,12 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         return parse_config(StudyConfig, raw, where="tune")
     except ConfigError as error:
         raise ConfigError(
-            f"{error} (trials have {tuning.steps:,} steps; a larger --share makes them longer)"
+            f"{error} (trials have {tuning.steps:,} steps; give a larger --share)"
         ) from None
 
 
 def trial_name(beginning: Beginning, rate: float) -> str:
-    """Return the name of the arm that trains a beginning at a rate."""
+    """Return the name of the trial of a beginning at a rate."""
     return f"{beginning.name}-lr{rate:.6g}"
 
 

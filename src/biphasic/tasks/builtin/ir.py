@@ -32,8 +32,8 @@ def summary_examples(parsed: Sequence[ParsedDocument]) -> Iterator[Example]:
 
 def blank_own_name(text: str, *, name: str) -> str:
     """Blank the last part of a qualified name wherever it occurs as a word."""
-    own = re.escape(name.rpartition(".")[2])
-    return re.sub(rf"(?<!\w)(?:\w+\.)*{own}(?!\w)", BLANK, text, flags=re.IGNORECASE)
+    last_part = re.escape(name.rpartition(".")[2])
+    return re.sub(rf"(?<!\w)(?:\w+\.)*{last_part}(?!\w)", BLANK, text, flags=re.IGNORECASE)
 
 
 def _rest(sections: Sections) -> str:

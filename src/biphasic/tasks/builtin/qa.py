@@ -94,9 +94,9 @@ def _example(item: ParsedDocument, context: Rendered, *, kind: str, target: Para
         "answers": {"text": [answer], "answer_start": [start]},
     }
     # Types and defaults recur everywhere; a description must be new.
-    said = answer if kind in {"description", "returns"} else context.text
+    source = answer if kind in {"description", "returns"} else context.text
     entry = f"{target.name} {target.type} {target.description}"
-    evidence = (context.text, said if kind == "returns" else entry, said)
+    evidence = (context.text, source if kind == "returns" else entry, source)
     return Example(document.id, document.split, record, evidence, (context.text,))
 
 

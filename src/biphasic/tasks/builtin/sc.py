@@ -62,12 +62,12 @@ def library_examples(parsed: Sequence[ParsedDocument], labels: Sequence[str]) ->
 
 def blank_names(text: str, *, name: str) -> str:
     """Blank libraries, their aliases, identifiers, and the parts of the qualified name."""
-    own = {part.lower().strip("_") for part in name.split(".")}
+    parts = {part.lower().strip("_") for part in name.split(".")}
 
     def blank(match: re.Match[str]) -> str:
         word = match[0]
         lower = word.lower()
-        is_name = lower in own or lower in _LIBRARY_NAMES or lower in _TELLTALES
+        is_name = lower in parts or lower in _LIBRARY_NAMES or lower in _TELLTALES
         return BLANK if is_name or lower == STANDARD_LIBRARY or _IDENTIFIER.search(word) else word
 
     return _BLANKS.sub(BLANK, _WORD.sub(blank, text))

@@ -1,1 +1,1 @@
-"""Tasks from the user's own data, in the field's formats."""
+"""Custom tasks, from the user's data in common formats."""

@@ -101,8 +101,8 @@ def check_same_texts(splits: Mapping[str, Sequence[Row]]) -> None:
     for split, (first, *_) in splits.items():
         if ("text_a" in first.value) != ("text_a" in train.value):
             units = ("pairs of texts", "single texts")
-            found, learnt = units if "text_a" in first.value else reversed(units)
-            raise first.error(f"the {split} split has {found}, but {train.path} has {learnt}")
+            tested, learnt = units if "text_a" in first.value else reversed(units)
+            raise first.error(f"the {split} split has {tested}, but {train.path} has {learnt}")
 
 
 def _choose(
@@ -153,13 +153,13 @@ def _usual(
     options: Sequence[tuple[str, ...]], there: Collection[str], *, path: Path
 ) -> tuple[str, ...]:
     """Return the only option whose columns all exist."""
-    found = [names for names in options if all(name in there for name in names)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        wanted = ", ".join(" and ".join(names) for names in options)
-        raise DataError(f"{path}:1: no column of the usual names ({wanted}); {_available(there)}")
-    fitting = " or ".join(" and ".join(names) for names in found)
+    complete = [names for names in options if all(name in there for name in names)]
+    if len(complete) == 1:
+        return complete[0]
+    if not complete:
+        usual = ", ".join(" and ".join(names) for names in options)
+        raise DataError(f"{path}:1: no column of the usual names ({usual}); {_available(there)}")
+    fitting = " or ".join(" and ".join(names) for names in complete)
     raise DataError(f"{path}:1: columns {fitting} all match; choose in a task file (columns)")
 
 

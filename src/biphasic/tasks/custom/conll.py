@@ -96,8 +96,8 @@ def _is_comment(columns: list[str], width: int) -> bool:
 
 
 def _sentence_id(text: str) -> str:
-    found = _SENTENCE_ID.fullmatch(text)
-    return found[1].strip() if found else ""
+    match = _SENTENCE_ID.fullmatch(text)
+    return match[1].strip() if match else ""
 
 
 def _is_counted(sentence: _Sentence) -> bool:

@@ -28,11 +28,11 @@ def read_squad(path: Path) -> Iterator[Row]:
 
 def _items(path: Path, parent: Any, key: str, *, place: str) -> Iterator[tuple[dict, str]]:
     """Yield the objects of a list, and their positions."""
-    found = parent.get(key) if isinstance(parent, dict) else None
+    items = parent.get(key) if isinstance(parent, dict) else None
     where = f"{path}: {place}" if place else str(path)
-    if not isinstance(found, list):
+    if not isinstance(items, list):
         raise DataError(f"{where}: not in SQuAD's format: no list '{key}'")
-    for index, item in enumerate(found):
+    for index, item in enumerate(items):
         at = f"{place}.{key}[{index}]" if place else f"{key}[{index}]"
         if not isinstance(item, dict):
             raise DataError(f"{path}: {at}: expected a JSON object")

@@ -161,6 +161,8 @@ def _other_unit(context: str, text: str, start: int) -> str:
     for unit, (encoding, width) in units.items():
         whole, part = context.encode(encoding), text.encode(encoding)
         if whole[start * width :].startswith(part):
-            found = len(whole[: start * width].decode(encoding))
-            return f"; it is if counted in {unit}, and answer_start counts characters ({found})"
+            characters = len(whole[: start * width].decode(encoding))
+            return (
+                f"; it is if counted in {unit}, and answer_start counts characters ({characters})"
+            )
     return ""

@@ -134,16 +134,16 @@ def read_description(
     path = folder / DESCRIPTION
     raw = read_json(path) if path.is_file() else {}
     if not isinstance(raw, dict):
-        raise DataError(f"{path}: expected one JSON object")
-    found = raw.get("kind", kind)
-    if found is None:
+        raise DataError(f"{path}: expected a JSON object")
+    named_kind = raw.get("kind", kind)
+    if named_kind is None:
         raise DataError(f"{folder}: no {DESCRIPTION}; set the kind of the task: {', '.join(KINDS)}")
-    if kind is not None and kind != found:
-        raise DataError(f"{path}: the task is of kind '{found}', not '{kind}'")
+    if kind is not None and kind != named_kind:
+        raise DataError(f"{path}: the task is of kind '{named_kind}', not '{kind}'")
     chosen = name or raw.get("name", folder.resolve().name)
     try:
         description = parse_config(
-            TaskDescription, {**raw, "kind": found, "name": chosen}, where=str(path)
+            TaskDescription, {**raw, "kind": named_kind, "name": chosen}, where=str(path)
         )
         parse_config(FinetuneProtocol, description.protocol, where=f"{path}: protocol")
     except ConfigError as error:

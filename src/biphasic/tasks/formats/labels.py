@@ -44,8 +44,8 @@ def check_labels(labels: Sequence[str], *, where: str) -> None:
         DataError: There are fewer than two labels, or one is repeated.
     """
     if len(set(labels)) != len(labels) or len(labels) < 2:
-        found = ", ".join(map(repr, labels)) or "none"
-        raise DataError(f"{where}: expected at least two different label names, found {found}")
+        names = ", ".join(map(repr, labels)) or "none"
+        raise DataError(f"{where}: expected at least two different label names, found {names}")
 
 
 def check_tag_set(labels: Sequence[str], *, where: str) -> None:

@@ -118,8 +118,8 @@ def _decode(line: bytes, *, path: Path, number: int) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"byte 0x{line[error.start]:02x} after {error.start} others"
-        raise DataError(f"{path}:{number}: not UTF-8 ({found}); save the file as UTF-8") from None
+        place = f"byte 0x{line[error.start]:02x} after {error.start} others"
+        raise DataError(f"{path}:{number}: not UTF-8 ({place}); save the file as UTF-8") from None
     if "\0" in text:
         raise DataError(f"{path}:{number}: a NUL byte; the file is damaged, or not UTF-8")
     return text

@@ -114,7 +114,9 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
         "entities_true": Entities(list(tags), IOB2),
         "entities_pred": Entities(list(predicted), IOB2),
     }
-    wanted, given = ([set(sentence) for sentence in found.entities] for found in entities.values())
+    expected, given = (
+        [set(sentence) for sentence in found.entities] for found in entities.values()
+    )
 
     def score(average: str | None) -> Any:
         return precision_recall_fscore_support(
@@ -126,7 +128,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             **entities,
         )
 
-    names = sorted({entity.tag for sentence in (*wanted, *given) for entity in sentence})
+    names = sorted({entity.tag for sentence in (*expected, *given) for entity in sentence})
     table = np.transpose(score(None)).tolist() if names else []
     return EntityScores(
         f1=float(score("micro")[2]),
@@ -134,9 +136,9 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
             name: {"precision": precision, "recall": recall, "f1": f1, "support": int(support)}
             for name, (precision, recall, f1, support) in zip(names, table, strict=True)
         },
-        expected=np.array([len(sentence) for sentence in wanted]),
+        expected=np.array([len(sentence) for sentence in expected]),
         predicted=np.array([len(sentence) for sentence in given]),
-        right=np.array([len(both[0] & both[1]) for both in zip(wanted, given, strict=True)]),
+        right=np.array([len(both[0] & both[1]) for both in zip(expected, given, strict=True)]),
     )
 
 

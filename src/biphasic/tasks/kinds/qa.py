@@ -118,15 +118,15 @@ def best_spans(
     max_answer_tokens: int,
 ) -> list[Span]:
     """Find each question's best span over all of its windows."""
-    found: list[Span] = [Span()] * len(windows)
+    best: list[Span] = [Span()] * len(windows)
     for indices, hidden, spans in encoder.batches([window.sequence for window in windows]):
         logits = head(hidden).cpu().numpy()
         for index, (start, end) in zip(indices, spans.tolist(), strict=True):
-            found[index] = best_span(
+            best[index] = best_span(
                 logits[start:end], windows[index], max_answer_tokens=max_answer_tokens
             )
     answers = [Span()] * num_questions
-    for window, span in zip(windows, found, strict=True):
+    for window, span in zip(windows, best, strict=True):
         answers[window.question] = answers[window.question].merge(span)
     return answers
 

@@ -101,8 +101,8 @@ class EncodedTagging:
     ) -> list[NDArray[np.int64]]:
         """Return the predicted tags of each sentence; a lost word has none and counts as wrong."""
         predicted = [np.empty(0, dtype=np.int64)] * len(sentences.tags)
-        found = word_logits(encoder, head, sentences.sequences, sentences.positions)
-        for index, logits in found:
+        by_sentence = word_logits(encoder, head, sentences.sequences, sentences.positions)
+        for index, logits in by_sentence:
             predicted[index] = best_tags(logits, sentences.positions[index])
         return predicted
 

@@ -72,7 +72,7 @@ def read_retrieval(
         source: The tables.
         opener: Opens them.
         is_zero_shot: Omit the training pairs.
-        paper: As in the study, draw the halves of NQ anew and keep every training pair.
+        paper: As in the study, split NQ in halves again and keep every training pair.
 
     Raises:
         DataError: A column, a judged query or a judged document is missing.

@@ -45,10 +45,10 @@ def read_questions(source: QuestionSource, opener: Opener) -> Content:
 
 
 def _rows(table: DatasetTable, opened: HubTable, numbers: Iterable[int]) -> Iterator[Row]:
-    found = dataset_of(opened).column_names
-    question, context = (find_column(table, found, *names) for names in (_QUESTION, _CONTEXT))
-    columns = [question, context, find_column(table, found, "answers")]
-    read_answers = _answers_by_entity if "entity_spans" in found else _answers_by_position
+    existing = dataset_of(opened).column_names
+    question, context = (find_column(table, existing, *names) for names in (_QUESTION, _CONTEXT))
+    columns = [question, context, find_column(table, existing, "answers")]
+    read_answers = _answers_by_entity if "entity_spans" in existing else _answers_by_position
     rows = opened.read(columns, optional=("id", "entity_spans"))
     for number, row in zip(numbers, rows):  # noqa: B905 - the numbers of a whole table are endless
         answers = read_answers(row)

@@ -173,13 +173,13 @@ def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> s
     Raises:
         DataError: The table has none of them.
     """
-    found = list(names)
+    existing = list(names)
     for spelling in spellings:
-        if spelling in found:
+        if spelling in existing:
             return spelling
-    wanted = " or ".join(f"'{spelling}'" for spelling in spellings)
+    expected = " or ".join(f"'{spelling}'" for spelling in spellings)
     raise DataError(
-        f"{table}: no column {wanted}; found {', '.join(found) or 'none'}; "
+        f"{table}: no column {expected}; found {', '.join(existing) or 'none'}; "
         f"pin a revision that has it, or give a local copy (docs/protocol.md)"
     )
 

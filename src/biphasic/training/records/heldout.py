@@ -60,7 +60,10 @@ class HeldoutLoss:
             Clm(objective="clm"),
             Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
         )
-        return {each.objective: self._mean_loss(model, each, rows_per_pass) for each in objectives}
+        return {
+            objective.objective: self._mean_loss(model, objective, rows_per_pass)
+            for objective in objectives
+        }
 
     def _mean_loss(
         self, model: PreTrainedModel, objective: ObjectiveConfig, rows_per_pass: int | None

@@ -58,7 +58,7 @@ class Pass:
 
     def pinned(self) -> Pass:
         """Return a copy in pinned memory, which CUDA reads asynchronously."""
-        return replace(self, **{name: each.pin_memory() for name, each in self._tensors()})
+        return replace(self, **{name: tensor.pin_memory() for name, tensor in self._tensors()})
 
     def to(self, device: torch.device) -> Pass:
         """Return the pass on a device; the copy is queued in order with the computation.
@@ -67,7 +67,7 @@ class Pass:
         stream needs synchronization; copying token ids takes microseconds.
         """
         return replace(
-            self, **{name: each.to(device, non_blocking=True) for name, each in self._tensors()}
+            self, **{name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors()}
         )
 
     def _tensors(self) -> list[tuple[str, Tensor]]:

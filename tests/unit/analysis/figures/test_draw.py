@@ -216,7 +216,7 @@ def test_ordered_colours_get_darker_step_by_step():
     assert chosen == [RAMP[0], RAMP[2], RAMP[4]]
 
 
-def test_a_grey_print_still_tells_lines_apart():
+def test_lines_are_distinguishable_in_grey():
     """Two objectives with the same scores: their marks differ once colours are gone."""
     styles = objective_styles(())
     points = tuple(Point(float(x), 50.0 + x, 49.5 + x, 50.5 + x) for x in range(3))
@@ -255,7 +255,7 @@ def test_figures_of_records_have_no_text_on_another(tmp_path):
         assert all(0 <= box.x0 <= box.x1 <= figure.bbox.width for _, box in boxes), chart.name
 
 
-def test_a_line_that_leaves_at_the_top_says_where_it_ends(tmp_path):
+def test_a_line_beyond_the_upper_limit_has_its_end_in_its_label(tmp_path):
     records = load_study(*FakeStudy(steps=40).write(tmp_path))
     chart = study_losses(records).split()[0]
     figure = draw_chart(chart, ALONE)

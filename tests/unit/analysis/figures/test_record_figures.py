@@ -72,7 +72,7 @@ def test_every_arm_has_its_range_over_seeds_in_the_report(records):
     assert point.mean == pytest.approx(sum(scores) / 5)
 
 
-def test_many_arms_are_told_apart_by_objective_alone(tmp_path):
+def test_many_arms_are_distinguished_by_objective_only(tmp_path):
     arms = tuple(
         (f"a{i}", f"A {i}", family, ((family.lower(), 1.0),), 0.01 * i)
         for i, family in enumerate(["MLM", "CLM"] * 4)
@@ -144,7 +144,7 @@ def test_lines_of_a_panel_are_means_over_as_many_steps(records):
 def test_without_continued_training_the_figure_is_left_out(records):
     found = {each.name: each for each in record_figures(records)}
     assert isinstance(found["learning-rate"], Chart)
-    assert "after its end" in found["continued-losses"].reason
+    assert "no finished model was continued" in found["continued-losses"].reason
     bare = continued(records, "mlm")
     arms = tuple(replace(arm, training={}, heldout={}) for arm in bare.arms)
     assert "logged" in continued_losses(replace(bare, arms=arms)).reason

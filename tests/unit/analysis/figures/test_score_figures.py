@@ -171,13 +171,13 @@ def test_figure_10_puts_models_where_their_flops_are():
     [
         (scores_by_size, lambda m: m.size == "small", "two model sizes"),
         (scores_by_size, lambda m: (m.size, m.objective) in {("small", "MLM"), ("large", "CLM")},
-         "trained at two sizes"),
+         "at two model sizes"),
         (scores_by_mask_rate, lambda m: m.mask_rate != 0.2, "two masking rates"),
-        (scores_by_step, lambda m: m.is_final, "two steps or more"),
+        (scores_by_step, lambda m: m.is_final, "two intermediate steps or more"),
         (scores_by_clm_share, lambda m: m.objective != "CLM+MLM", "CLM then MLM"),
         (mask_rate_sensitivity, lambda m: not m.name.endswith("200-200-at-20"),
          "both at two masking rates"),
-        (continued_at_one_budget, lambda m: not m.continued_steps, "trained on after its end"),
+        (continued_at_one_budget, lambda m: not m.continued_steps, "no finished model"),
         (continued_at_one_budget, lambda m: m.start != "CLM", "two starting models"),
         (continued_by_budget, lambda m: m.continued_steps != 50, "two different numbers"),
         (scores_by_flops, lambda m: m.name == "small-clm", "FLOPs"),
@@ -204,15 +204,15 @@ def test_a_score_without_interval_has_no_bar():
     assert drawn(chart, "words-sc", "CLM")[0.0] == (61.0, None)
 
 
-def test_models_of_like_factors_are_points_of_their_own_and_said_to_be():
+def test_models_with_equal_factors_are_separate_points():
     twin = model("twin", "small", 400, 0)
     scores = grid_scores([*grid_models(), twin])
     chart = scores_by_size(scores)
     [series] = [s for s in chart.panels[0].series if s.label == "CLM"]
     at_small = sorted(point.model for point in series.points if point.x == 0.0)
     assert at_small == ["small-clm", "twin"]
-    assert "points of their own" in chart.caption
-    assert "points of their own" not in scores_by_size(grid_scores()).caption
+    assert "several models share a position" in chart.caption
+    assert "several models share a position" not in scores_by_size(grid_scores()).caption
 
 
 def test_every_dataset_can_have_its_panel():
@@ -221,7 +221,7 @@ def test_every_dataset_can_have_its_panel():
     assert not any("Average" in panel.key for chart in charts for panel in chart.panels)
 
 
-def test_a_mixed_average_stands_for_nothing():
+def test_a_mixed_average_replaces_no_datasets():
     datasets = (
         DatasetInfo("a", "QA", "f1"), DatasetInfo("b", "QA", "exact_match"),
         DatasetInfo("QA Average", "QA", "mixed", is_average=True),
@@ -263,7 +263,7 @@ def own_study(**changes) -> Scores:
     return Scores("Mine", "standard", models, paper.datasets, cells)
 
 
-def test_the_papers_values_stand_behind_ones_own():
+def test_the_papers_values_are_in_the_background():
     charts = {c.name: c for c in score_figures(own_study(), reference=paper_scores())}
     chart = charts["size"]
     mine = drawn(chart, "SC Average", "MLM")

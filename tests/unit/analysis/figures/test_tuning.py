@@ -46,7 +46,7 @@ RECORD = TuneRecord(
 )
 
 
-def test_rows_hold_every_trunk_and_read_back_exactly():
+def test_rows_have_every_trial_and_round_trip_exactly():
     rows = list(csv.DictReader(io.StringIO(curve_csv(RECORD))))
     assert [(row["name"], float(row["peak"]), row["loss"]) for row in rows[:3]] == [
         ("nano-clm", 1e-3, "6.1"),
@@ -63,7 +63,7 @@ def texts(svg: str) -> str:
     return " ".join(re.findall(r"<!-- (.*?) -->", svg))
 
 
-def test_the_figure_shows_choices_lost_trunks_and_what_lies_beyond_the_edge():
+def test_the_figure_shows_choices_diverged_trials_and_rates_beyond_the_edge():
     drawn = draw_curves(RECORD)
     assert sorted(drawn) == ["png", "svg"]
     assert drawn["png"].startswith(b"\x89PNG")
@@ -73,7 +73,7 @@ def test_the_figure_shows_choices_lost_trunks_and_what_lies_beyond_the_edge():
     assert "Held-out MLM at 40 %" in told
     assert "nano-clm: 0.002" in told
     assert "micro-clm: none" in told
-    assert told.count("lost") == 3
+    assert told.count("diverged") == 3
     assert "31" in told.split()
 
 

@@ -71,10 +71,10 @@ def synthetic_document(library: str, module: int, split: Split) -> Document:
     """A documented function whose words are its own."""
     name = f"{library}.m{split}{module}.compute"
     source = random.Random(name)  # noqa: S311
-    own = vocabulary(f"{library[0]}{split[:2]}{'ghijklmnopqr'[module]}")
+    custom = vocabulary(f"{library[0]}{split[:2]}{'ghijklmnopqr'[module]}")
 
     def say(count: int) -> str:
-        return " ".join(source.choice(own) for _ in range(count))
+        return " ".join(source.choice(custom) for _ in range(count))
 
     body = (
         f"Compute {say(7)}. Then {say(9)}.\n\n"
@@ -216,10 +216,10 @@ class TestLeaks:
         return LeakFilter(parse_documents(documents))
 
     def test_select_refuses_them(self) -> None:
-        leaking, own = self.example("a", "test", self.LONG), self.example("b", "test", "Own.")
+        leaking, custom = self.example("a", "test", self.LONG), self.example("b", "test", "Own.")
         limits: dict[Split, int] = dict.fromkeys(SPLITS, 2)
-        chosen = self.filter((self.LONG, "train")).select([leaking, own], limits=limits)
-        assert chosen["test"] == [own]
+        chosen = self.filter((self.LONG, "train")).select([leaking, custom], limits=limits)
+        assert chosen["test"] == [custom]
 
     def test_short_passages_are_compared_whole(self) -> None:
         leak_filter = self.filter(("Long first sentence. Return the mean.", "train"))

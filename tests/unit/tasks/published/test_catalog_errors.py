@@ -48,11 +48,11 @@ def tagged(tmp_path: Path, columns: dict[str, Any], row: dict[str, Any]) -> None
     replace_dataset(folder, columns, row, ("train", "validation", "test"))
 
 
-def test_an_unknown_name_is_told_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
     assert refused("sst-2", tmp_path) == "no published dataset 'sst-2' (did you mean 'sst2'?)"
 
 
-def test_a_missing_column_is_told_with_those_there(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
     tagged(tmp_path, {"tokens": List(TEXT), "entities": List(TEXT)}, {"tokens": [], "entities": []})
     message = refused("ontonotes5", tmp_path)
     assert message.startswith("hgissbkh/ontonotes5 (train): no column 'tags'")
@@ -78,7 +78,7 @@ def test_other_label_names_are_refused(tmp_path: Path) -> None:
         ({"tokens": ["a", "b"], "tags": [0]}, r"(train), row 0: 2 words, 1 tags"),
     ],
 )
-def test_rows_that_cannot_be_used_are_told_by_number(
+def test_unusable_rows_are_reported_by_number(
     tmp_path: Path, row: dict[str, Any], expected: str
 ) -> None:
     tagged(tmp_path, {"tokens": List(TEXT), "tags": List(Value("int32"))}, row)
@@ -165,7 +165,7 @@ def test_mldr_needs_ids_of_passages(tmp_path: Path) -> None:
     assert "a positive passage has no 'docid'" in refused("mldr", tmp_path)
 
 
-def test_a_dataset_that_needs_code_is_told_so(tmp_path: Path) -> None:
+def test_a_dataset_that_needs_code_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "hgissbkh/ontonotes5"
     folder.mkdir(parents=True)
     (folder / "ontonotes5.py").write_text("import datasets\n")

@@ -152,7 +152,7 @@ def _predicted(row):
     return [(entity["type"], entity["start"], entity["end"]) for entity in row["entities"]]
 
 
-def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
+def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make):
     texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
     sequence, token = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
     kinds = {"sc": sequence, "ml": sequence, "sr": sequence, "tc": token}
@@ -174,7 +174,7 @@ def test_a_stranger_gets_the_same_from_a_padded_batch(one_thread, make):
             np.testing.assert_allclose(mine, np.array(logits)[: len(mine)], rtol=2e-6, atol=2e-6)
 
 
-def test_a_multi_label_model_says_so(one_thread, make):
+def test_a_multi_label_model_declares_its_problem_type(one_thread, make):
     made = make("eurobert", "ml")
     config = json.loads((made.folder / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"
@@ -254,8 +254,8 @@ def test_weights_of_an_earlier_run_are_made_again_bit_by_bit(one_thread, make, t
         root=made.folder.parent / "root",
         console=Console(file=told, width=400),
     )
-    assert "2 runs, 2 of them done before" in told.getvalue()
-    assert "it is done once more" in told.getvalue()
+    assert "2 runs, 2 of them finished" in told.getvalue()
+    assert "repeating it" in told.getvalue()
     assert "other scores" not in told.getvalue()
     assert again.record == made.record
     first, second = (load_file(x.folder / "model.safetensors") for x in (made, again))
@@ -284,7 +284,7 @@ def test_the_same_again_is_done(make, monkeypatch):
     model = made.folder.parent / "eurobert"
     found = finetune(model, task_of(made), made.folder, protocol=PROTOCOL, **again)
     assert found == made
-    assert "made before from the same" in again["console"].file.getvalue()
+    assert "already made from the same" in again["console"].file.getvalue()
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
     with pytest.raises(ConfigError, match="made from another model, text or settings"):
         finetune(model, task_of(made), made.folder, protocol=PROTOCOL, seeds=[1], **again)

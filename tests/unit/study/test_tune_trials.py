@@ -83,7 +83,7 @@ def test_objectives_of_several_parts_are_judged_by_the_losses_of_their_parts():
     assert turns == pytest.approx({"clm": 0.5 + 0.25 / 4, "mlm": 0.25 + 0.75 / 4})
 
 
-def test_trunks_are_runs_in_miniature():
+def test_trials_are_runs_in_miniature():
     tuning = plan_tuning(MIXED, 0.1)
     # The longest schedule that a rate is for has 200 steps: the 900 have one of their own.
     assert (tuning.budget, tuning.steps) == (200, 20)
@@ -104,7 +104,7 @@ def test_trunks_are_runs_in_miniature():
         assert len(recipe.phases) == 1
 
 
-def test_earlier_choices_change_no_trunk():
+def test_earlier_choices_change_no_trial():
     rate = {"model": "pico", "phase": CLM, "peak": 7e-3}
     arms = [arm("clm", CLM | FULL)]
     plain, tuned = (study(*arms, tuned_rates=rates) for rates in ([], [rate]))
@@ -113,7 +113,7 @@ def test_earlier_choices_change_no_trunk():
     assert studies[0] == studies[1]
 
 
-def test_models_and_objectives_that_share_a_name_are_kept_apart():
+def test_models_and_objectives_with_one_name_get_distinct_names():
     masks = [
         {"replacement": {"mask": 0.9, "keep": 0.1}},
         {"replacement": {"mask": 0.8, "keep": 0.2}},
@@ -132,7 +132,7 @@ def test_a_share_is_a_share(share):
 def test_a_study_without_a_rate_to_tune_is_refused():
     config = study(arm("untrained"), arm("own", CLM | FULL | {"learning_rate": OWN}))
     with pytest.raises(
-        ConfigError, match=r"no arm has a rate to tune .*'own': its first phase has"
+        ConfigError, match=r"no arm has a rate to tune .*'own': its first phase sets"
     ):
         plan_tuning(config, 0.1)
 
@@ -143,10 +143,10 @@ def test_a_name_without_room_is_refused():
         plan_tuning(config, 0.1)
 
 
-def test_trunks_too_short_for_their_objective_are_refused_with_the_remedy():
+def test_trials_too_short_for_their_objective_are_refused_with_the_remedy():
     config = study(arm("turns", {**TURNS, "every": 50} | FULL))
     tuning = plan_tuning(config, 0.1)
-    with pytest.raises(ConfigError, match="a larger --share makes them longer"):
+    with pytest.raises(ConfigError, match="give a larger --share"):
         trial_study(tuning, {tuning.beginnings[0].name: (1e-3,)})
 
 
@@ -161,7 +161,7 @@ def test_the_reference_study_has_a_rate_for_each_size_objective_and_masking_rate
         "paper-tune: 15 trials of 4,200 steps (10 % of 42,000), 200 of them warm-up and 200 decay"
     )
     assert any(
-        "left as they are: later phases with a learning_rate of their own" in line for line in lines
+        "not tuned: later phases that set learning_rate themselves" in line for line in lines
     )
     assert any(line.startswith("in all 63,000 steps, 148,635.6M tokens") for line in lines)
     assert not list(tmp_path.iterdir())

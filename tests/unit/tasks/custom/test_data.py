@@ -8,7 +8,7 @@ import pytest
 
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS, Answer
-from own_tasks import (
+from custom_tasks import (
     MOODS,
     QRELS,
     Store,
@@ -50,57 +50,59 @@ def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):
     "names",
     [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")],
 )
-def test_pairs_under_their_usual_names(store, own, names):
+def test_pairs_under_their_usual_names(store, custom, names):
     rows = [dict(zip((*names, "label"), ("x", "y", label), strict=True)) for label in (0, 1)]
-    write_splits(own, ".jsonl", jsonl(*rows))
-    task = store.task(f"sc:{own}")
+    write_splits(custom, ".jsonl", jsonl(*rows))
+    task = store.task(f"sc:{custom}")
     assert task.labels == ("0", "1")
     assert task.splits["train"][0].text == "Sentence 1: x\nSentence 2: y"
 
 
-def test_labels_json_gives_names_to_numbers(store, own):
-    write_splits(own, ".csv", "text,label\na,0\nb,1\n")
-    (own / "labels.json").write_text('["no", "yes"]')
-    assert store.task(f"sc:{own}").labels == ("no", "yes")
-    write_splits(own, ".csv", "text,label\na,2\n", "test")
+def test_labels_json_gives_names_to_numbers(store, custom):
+    write_splits(custom, ".csv", "text,label\na,0\nb,1\n")
+    (custom / "labels.json").write_text('["no", "yes"]')
+    assert store.task(f"sc:{custom}").labels == ("no", "yes")
+    write_splits(custom, ".csv", "text,label\na,2\n", "test")
     refused(
-        Store(own / "s"), f"sc:{own}", at(own, "test.csv", 2) + "unknown label '2'; labels.json"
+        Store(custom / "s"),
+        f"sc:{custom}",
+        at(custom, "test.csv", 2) + "unknown label '2'; labels.json",
     )
 
 
-def test_labels_of_the_task_file_go_before_labels_json(store, own):
-    write_splits(own, ".csv", "text,label\na,no\nb,yes\n")
-    (own / "labels.json").write_text('["no", "yes"]')
-    path = write_yaml(own, "kind: sc\nfolder: .\nlabels: ['yes', 'no']\n")
+def test_labels_of_the_task_file_go_before_labels_json(store, custom):
+    write_splits(custom, ".csv", "text,label\na,no\nb,yes\n")
+    (custom / "labels.json").write_text('["no", "yes"]')
+    path = write_yaml(custom, "kind: sc\nfolder: .\nlabels: ['yes', 'no']\n")
     folder = store.folder_of(path)
     assert load_task(folder).labels == ("yes", "no")
     # What is not read decides nothing.
-    (own / "labels.json").write_text('["no", "other"]')
+    (custom / "labels.json").write_text('["no", "other"]')
     assert store.folder_of(path) == folder
 
 
-def test_columns_that_a_template_leaves_out_are_not_kept(store, own):
-    write_splits(own, ".csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
-    path = write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{text_b}!'\n")
+def test_columns_that_a_template_leaves_out_are_not_kept(store, custom):
+    write_splits(custom, ".csv", "premise,hypothesis,label\na,b,x\nc,d,y\n")
+    path = write_yaml(custom, "kind: sc\nfolder: .\ntemplate: '{text_b}!'\n")
     folder = store.folder_of(path)
     assert load_task(folder).splits["test"][0].text == "b!"
     row = json.loads((folder / "test.jsonl").read_text().splitlines()[0])
     assert row == {"id": "2", "text_b": "b", "label": 0}
 
 
-def test_regression_reads_numbers_in_text(store, own):
-    write_splits(own, ".tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t-1e0\n")
-    task = store.task(f"sr:{own}")
+def test_regression_reads_numbers_in_text(store, custom):
+    write_splits(custom, ".tsv", "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\t-1e0\n")
+    task = store.task(f"sr:{custom}")
     assert [record.value for record in task.splits["test"]] == [2.5, -1.0]
     assert task.splits["test"][0].text == "Sentence 1: a\nSentence 2: b"
 
 
 @pytest.mark.parametrize("value", ["nan", "1_000", "", "two", "1,5"])
-def test_regression_refuses_what_is_no_number(store, own, value):
+def test_regression_refuses_what_is_no_number(store, custom, value):
     write_splits(
-        own, ".tsv", {"train": "text\tvalue\na\t1\n", "test": f"text\tvalue\na\t{value}\n"}
+        custom, ".tsv", {"train": "text\tvalue\na\t1\n", "test": f"text\tvalue\na\t{value}\n"}
     )
-    refused(store, f"sr:{own}", at(own, "test.tsv", 2) + f"'{value}' is not a number")
+    refused(store, f"sr:{custom}", at(custom, "test.tsv", 2) + f"'{value}' is not a number")
 
 
 @pytest.mark.parametrize(
@@ -137,32 +139,34 @@ def test_regression_refuses_what_is_no_number(store, own, value):
         (".jsonl", '{"text": "a", "label": 1}\n\n', "", "train.jsonl:2: not valid JSON"),
     ],
 )
-def test_bad_files_of_classification(own, suffix, train, test, message):
-    write_splits(own, suffix, {"train": train, "test": test or train})
-    refused(Store(own / "store"), f"sc:{own}", message)
+def test_bad_files_of_classification(custom, suffix, train, test, message):
+    write_splits(custom, suffix, {"train": train, "test": test or train})
+    refused(Store(custom / "store"), f"sc:{custom}", message)
 
 
 @pytest.mark.parametrize("limits", ["", "limits: {train: 1}\n"])
-def test_regression_needs_values_that_differ(store, own, limits):
+def test_regression_needs_values_that_differ(store, custom, limits):
     train = "text,value\na,3\nb,4\n" if limits else "text,value\na,3\nb,3.0\n"
-    write_splits(own, ".csv", {"train": train})
-    path = write_yaml(own, f"kind: sr\nfolder: .\n{limits}")
-    refused(store, path, f"^{re.escape(str(own / 'train.csv'))}: all values of the training split")
+    write_splits(custom, ".csv", {"train": train})
+    path = write_yaml(custom, f"kind: sr\nfolder: .\n{limits}")
+    refused(
+        store, path, f"^{re.escape(str(custom / 'train.csv'))}: all values of the training split"
+    )
 
 
-def test_an_empty_training_split_of_tagging_is_told_as_such(store, own):
-    write_splits(own, ".conll", {"train": "\n", "test": "a O\nb B-LOC\n"})
-    refused(store, f"tc:{own}", "train.conll: the train split is empty")
+def test_an_empty_training_split_of_tagging_is_reported(store, custom):
+    write_splits(custom, ".conll", {"train": "\n", "test": "a O\nb B-LOC\n"})
+    refused(store, f"tc:{custom}", "train.conll: the train split is empty")
 
 
-def test_ids_are_given_to_all_rows_or_to_none(store, own):
+def test_ids_are_given_to_all_rows_or_to_none(store, custom):
     first, second = ({"text": name, "label": name} for name in "ab")
-    write_splits(own, ".jsonl", jsonl(first, second))
-    write_splits(own, ".jsonl", jsonl(first, second | {"id": 7}), "test")
-    where = at(own, "test.jsonl", 2)
-    refused(store, f"sc:{own}", where + "has an 'id', but the first row has none")
-    write_splits(own, ".jsonl", jsonl(first | {"id": 7}, second), "test")
-    refused(store, f"sc:{own}", where + "no field 'id'")
+    write_splits(custom, ".jsonl", jsonl(first, second))
+    write_splits(custom, ".jsonl", jsonl(first, second | {"id": 7}), "test")
+    where = at(custom, "test.jsonl", 2)
+    refused(store, f"sc:{custom}", where + "has an 'id', but the first row has none")
+    write_splits(custom, ".jsonl", jsonl(first | {"id": 7}, second), "test")
+    refused(store, f"sc:{custom}", where + "no field 'id'")
 
 
 @pytest.mark.parametrize(
@@ -172,20 +176,20 @@ def test_ids_are_given_to_all_rows_or_to_none(store, own):
         (("premise", "hypothesis"), ("text",), "has single texts, but .*train.csv has pairs"),
     ],
 )
-def test_all_splits_have_pairs_or_none(store, own, train, test, message):
+def test_all_splits_have_pairs_or_none(store, custom, train, test, message):
     for names, splits in ((train, ("train", "dev")), (test, ("test",))):
         for split in splits:
             rows = [[*names, "x"], [*names, "y"]]
-            write_csv(own / f"{split}.csv", [*names, "label"], rows)
-    refused(store, f"sc:{own}", at(own, "test.csv", 2) + f"the test split {message}")
+            write_csv(custom / f"{split}.csv", [*names, "label"], rows)
+    refused(store, f"sc:{custom}", at(custom, "test.csv", 2) + f"the test split {message}")
 
 
-def test_a_task_file_says_all(store, own):
+def test_a_task_file_has_all_settings(store, custom):
     header = ["headline", "body of text", "mood", "key"]
     rows = [[f"h{n}", f"b{n}", "neg" if n % 2 else "pos", f"k{n}"] for n in range(40)]
-    write_csv(own / "all.csv", header, rows)
+    write_csv(custom / "all.csv", header, rows)
     path = write_yaml(
-        own,
+        custom,
         """
 kind: sc
 name: news
@@ -218,50 +222,50 @@ license: CC0
     assert "validation is 0.25 of the training split, chosen with seed 3" in store.said[1]
     assert described["origin"]["chosen"][2] == "train is limited to 10, chosen with seed 3"
     assert described["origin"]["files"]["train"]["name"] == "all.csv"
-    assert str(own) not in json.dumps(described)
+    assert str(custom) not in json.dumps(described)
 
 
-def test_a_template_over_columns_by_their_own_names(store, own):
+def test_a_template_with_the_names_of_columns(store, custom):
     write_splits(
-        own, ".jsonl", jsonl(*({"a": "x", "b": "y", "c": "z", "label": n} for n in (0, 1)))
+        custom, ".jsonl", jsonl(*({"a": "x", "b": "y", "c": "z", "label": n} for n in (0, 1)))
     )
-    path = write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{b}/{a}'\n")
+    path = write_yaml(custom, "kind: sc\nfolder: .\ntemplate: '{b}/{a}'\n")
     folder = store.folder_of(path)
     assert load_task(folder).splits["test"][0].text == "y/x"
     row = json.loads((folder / "test.jsonl").read_text().splitlines()[0])
     assert row == {"id": "1", "a": "x", "b": "y", "label": 0}
     refused(
-        Store(own / "s"),
-        write_yaml(own, "kind: sc\nfolder: .\ntemplate: '{b}/{d}'\ncolumns: {text: a}\n"),
+        Store(custom / "s"),
+        write_yaml(custom, "kind: sc\nfolder: .\ntemplate: '{b}/{d}'\ncolumns: {text: a}\n"),
         "train.jsonl:1: no column 'd'; there are 'a', 'b', 'c', 'label'",
     )
 
 
-def test_conll_files(store, own):
-    write_splits(own, ".conll", "In IN O\nParis NNP B-LOC\n\nUN NNP B-ORG\n")
-    task = store.task(f"tc:{own}")
+def test_conll_files(store, custom):
+    write_splits(custom, ".conll", "In IN O\nParis NNP B-LOC\n\nUN NNP B-ORG\n")
+    task = store.task(f"tc:{custom}")
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
     assert task.splits["test"][0].words == ("In", "Paris")
     assert [record.id for record in task.splits["test"]] == ["1", "4"]
 
 
-def test_files_of_universal_ner(store, own):
+def test_files_of_universal_ner(store, custom):
     content = "# sent_id = a\n# text = Rome\n1\tRome\tB-LOC\t-\tx\n2\t!\tO\t-\tx\n"
-    write_splits(own, ".iob2", content, "en_ewt-ud-train", "en_ewt-ud-dev", "en_ewt-ud-test")
-    record = store.task(f"tc:{own}").splits["test"][0]
+    write_splits(custom, ".iob2", content, "en_ewt-ud-train", "en_ewt-ud-dev", "en_ewt-ud-test")
+    record = store.task(f"tc:{custom}").splits["test"][0]
     assert (record.id, record.words) == ("a", ("Rome", "!"))
 
 
-def test_tags_as_numbers_need_names(store, own):
-    write_splits(own, ".jsonl", jsonl({"words": ["a", "b"], "ner": [0, 1]}))
+def test_tags_as_numbers_need_names(store, custom):
+    write_splits(custom, ".jsonl", jsonl({"words": ["a", "b"], "ner": [0, 1]}))
     columns = "kind: tc\nfolder: .\ncolumns: {tokens: words, tags: ner}\n"
     refused(
-        store, write_yaml(own, columns), "train.jsonl:1: tag 0 at token 0 is a number; list the"
+        store, write_yaml(custom, columns), "train.jsonl:1: tag 0 at token 0 is a number; list the"
     )
-    task = store.task(write_yaml(own, columns + "labels: [O, B-X, I-X]\n"))
+    task = store.task(write_yaml(custom, columns + "labels: [O, B-X, I-X]\n"))
     assert task.splits["test"][0].tags == (0, 1)
-    without = write_yaml(own, columns + "labels: [B-X, I-X]\n")
-    refused(Store(own / "s"), without, "the task file: the tag 'O' is missing")
+    without = write_yaml(custom, columns + "labels: [B-X, I-X]\n")
+    refused(Store(custom / "s"), without, "the task file: the tag 'O' is missing")
 
 
 @pytest.mark.parametrize(
@@ -278,36 +282,36 @@ def test_tags_as_numbers_need_names(store, own):
         (".jsonl", '{"tokens": ["a"]}', "no column 'tags'; there are 'tokens'"),
     ],
 )
-def test_bad_files_of_tagging(store, own, suffix, test, message):
+def test_bad_files_of_tagging(store, custom, suffix, test, message):
     train = "a O\nb B-LOC\n".replace(" ", "\t" if suffix == ".bio" else " ")
     if suffix == ".jsonl":
         train = jsonl({"tokens": ["a"], "tags": ["B-LOC"]})
-    write_splits(own, suffix, {"train": train, "test": test})
-    refused(store, f"tc:{own}", message)
+    write_splits(custom, suffix, {"train": train, "test": test})
+    refused(store, f"tc:{custom}", message)
 
 
-def test_columns_of_conll_have_numbers_not_names(store, own):
-    write_splits(own, ".txt", "B-X a\nO b\n")
-    task = store.task(write_yaml(own, "kind: tc\nfolder: .\ncolumns: {tokens: 2, tags: 1}\n"))
+def test_columns_of_conll_have_numbers_not_names(store, custom):
+    write_splits(custom, ".txt", "B-X a\nO b\n")
+    task = store.task(write_yaml(custom, "kind: tc\nfolder: .\ncolumns: {tokens: 2, tags: 1}\n"))
     assert task.splits["test"][0].words == ("a", "b")
-    named = write_yaml(own, "kind: tc\nfolder: .\ncolumns: {tokens: word}\n")
-    refused(Store(own / "s"), named, "train.txt: its columns have no names, so 'columns.tokens'")
+    named = write_yaml(custom, "kind: tc\nfolder: .\ncolumns: {tokens: word}\n")
+    refused(Store(custom / "s"), named, "train.txt: its columns have no names, so 'columns.tokens'")
 
 
-def test_squad_files(store, own):
+def test_squad_files(store, custom):
     asked = {"id": "q", "question": "Who?", "answers": [{"text": "Anna", "answer_start": 7}]}
     paragraph = {"context": "It was Anna.", "qas": [asked]}
     content = json.dumps({"data": [{"paragraphs": [paragraph]}]})
-    write_splits(own, ".json", content, "train-v2.0", "dev-v2.0", "test-v2.0")
-    assert store.task(f"qa:{own}").splits["test"][0].answers == (Answer("Anna", 7),)
+    write_splits(custom, ".json", content, "train-v2.0", "dev-v2.0", "test-v2.0")
+    assert store.task(f"qa:{custom}").splits["test"][0].answers == (Answer("Anna", 7),)
 
 
-def test_questions_as_json_lines_in_both_forms(store, own):
+def test_questions_as_json_lines_in_both_forms(store, custom):
     row = {"question": "Who?", "context": "It was Anna."}
     listed = row | {"answers": [{"text": "Anna", "answer_start": 7}]}
     joined = row | {"answers": {"text": ["Anna"], "answer_start": [7]}}
-    write_splits(own, ".jsonl", jsonl(listed, joined, row | {"answers": []}))
-    records = store.task(f"qa:{own}").splits["test"]
+    write_splits(custom, ".jsonl", jsonl(listed, joined, row | {"answers": []}))
+    records = store.task(f"qa:{custom}").splits["test"]
     assert [record.answers for record in records] == [(Answer("Anna", 7),)] * 2 + [()]
 
 
@@ -319,40 +323,40 @@ def test_questions_as_json_lines_in_both_forms(store, own):
         ("Anna", "'answers' must be an object"),
     ],
 )
-def test_bad_answers(store, own, answers, message):
+def test_bad_answers(store, custom, answers, message):
     good = {"question": "?", "context": "It was Anna.", "answers": []}
     bad = good | {"answers": answers}
-    write_splits(own, ".jsonl", {"train": jsonl(good), "test": jsonl(good, bad)})
-    refused(store, f"qa:{own}", at(own, "test.jsonl", 2) + message)
+    write_splits(custom, ".jsonl", {"train": jsonl(good), "test": jsonl(good, bad)})
+    refused(store, f"qa:{custom}", at(custom, "test.jsonl", 2) + message)
 
 
-def test_folders_of_beir(store, own):
-    write_beir(own, "train", "dev", "test")
-    task = store.task(f"ir:{own}")
+def test_folders_of_beir(store, custom):
+    write_beir(custom, "train", "dev", "test")
+    task = store.task(f"ir:{custom}")
     assert task.corpus == {"d1": "Document: T. one", "2": "Document: two"}
     assert list(task.qrels["test"]) == ["q6", "q7", "q8"]
-    bare = store.task(f"zs:{own}")
+    bare = store.task(f"zs:{custom}")
     assert bare.corpus == {"d1": "T one", "2": "two"}
     assert set(bare.qrels) == {"validation", "test"}
     assert (task.info.name, bare.info.name) == ("mood", "mood-zs")
 
 
-def test_packed_folders_of_beir_without_validation(store, own):
-    write_beir(own, "train", "test")
+def test_packed_folders_of_beir_without_validation(store, custom):
+    write_beir(custom, "train", "test")
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        path = own / name
+        path = custom / name
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-    refused(store, f"ir:{own}", r"no validation split \(qrels/validation.tsv or .*dev.tsv")
-    assert set(store.task(f"zs:{own}").qrels) == {"test"}
-    task = store.task(write_yaml(own, "kind: ir\nfolder: .\nvalidation_fraction: 0.34\n"))
+    refused(store, f"ir:{custom}", r"no validation split \(qrels/validation.tsv or .*dev.tsv")
+    assert set(store.task(f"zs:{custom}").qrels) == {"test"}
+    task = store.task(write_yaml(custom, "kind: ir\nfolder: .\nvalidation_fraction: 0.34\n"))
     assert [task.num_examples(split) for split in SPLITS] == [2, 1, 3]
 
 
-def test_retrieval_trained_on_another_task(store, own):
-    write_beir(own, "train", "dev", "test")
+def test_retrieval_trained_on_another_task(store, custom):
+    write_beir(custom, "train", "dev", "test")
     text = "kind: ir\nfolder: .\ntrained_on: other\ndocument_template: '{title}: {text}'\n"
-    folder = store.folder_of(write_yaml(own, text))
+    folder = store.folder_of(write_yaml(custom, text))
     task = load_task(folder)
     assert not (folder / "qrels" / "train.tsv").exists()
     assert (task.info.trained_on, set(task.qrels)) == ("other", {"validation", "test"})
@@ -378,7 +382,7 @@ def test_retrieval_trained_on_another_task(store, own):
         ("queries.jsonl", "", "queries.jsonl: the file is empty"),
     ],
 )
-def test_bad_folders_of_beir(store, own, file, content, message):
-    write_beir(own, "train", "dev", "test")
-    (own / file).write_text(content)
-    refused(store, f"ir:{own}", message)
+def test_bad_folders_of_beir(store, custom, file, content, message):
+    write_beir(custom, "train", "dev", "test")
+    (custom / file).write_text(content)
+    refused(store, f"ir:{custom}", message)

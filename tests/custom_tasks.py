@@ -60,8 +60,8 @@ def write_beir(folder: Path, *splits: str) -> None:
         (folder / "qrels" / f"{split}.tsv").write_text(QRELS + rows)
 
 
-def write_yaml(own: Path, text: str) -> Path:
-    path = own / "task.yaml"
+def write_yaml(custom: Path, text: str) -> Path:
+    path = custom / "task.yaml"
     path.write_text(text)
     return path
 
@@ -74,5 +74,5 @@ def refused(store: Store, source: Any, message: str, kind: type[Exception] = Dat
     assert not tasks.exists() or list(tasks.iterdir()) == []
 
 
-def at(own: Path, name: str, line: int) -> str:
-    return re.escape(f"{own / name}:{line}: ")
+def at(custom: Path, name: str, line: int) -> str:
+    return re.escape(f"{custom / name}:{line}: ")

@@ -41,7 +41,7 @@ def save(store, letter, *, runs=(), folder="none"):
     return job.id
 
 
-def engine_on(store, *, slots=1, load=load_job):
+def executor_on(store, *, slots=1, load=load_job):
     return LocalExecutor(
         store,
         [Slot(index) for index in range(slots)],
@@ -53,19 +53,19 @@ def engine_on(store, *, slots=1, load=load_job):
     )
 
 
-def failure(engine, job_id):
+def failure(executor, job_id):
     with pytest.raises(JobFailedError) as failed:
-        engine.submit(job_id).result(timeout=PATIENCE)
+        executor.submit(job_id).result(timeout=PATIENCE)
     return failed.value
 
 
 @pytest.mark.usefixtures("warm")
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
     works = save(tmp_path, "a")
-    with engine_on(tmp_path) as engine:
-        [worker] = engine._workers.values()
+    with executor_on(tmp_path) as executor:
+        [worker] = executor._workers.values()
         # A foreseen error is the message, and trying again is no use.
-        failed = failure(engine, save(tmp_path, "b", runs=RUNS))
+        failed = failure(executor, save(tmp_path, "b", runs=RUNS))
         assert str(failed).startswith(f"{tmp_path / 'none'}: ")
         assert (failed.is_final, failed.log) == (True, None)
         first = worker._process.pid
@@ -73,24 +73,24 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
         (tmp_path / "finetunes").mkdir()
         too_long = GridRun(id="r" * 300, learning_rate=1e-4, seed=0)
         broken = save(tmp_path, "c", runs=(too_long,))
-        failed = failure(engine, broken)
+        failed = failure(executor, broken)
         assert str(failed).endswith(": File name too long")
         assert not failed.is_final
         assert "Traceback" in failed.log.read_text()
         # The same worker goes on after both, and jobs that say nothing leave no log.
-        engine.submit(works).result(timeout=PATIENCE)
+        executor.submit(works).result(timeout=PATIENCE)
         assert worker._process.pid == first
         assert not (tmp_path / "logs" / f"{works}.log").exists()
 
         os.kill(first, signal.SIGSTOP)
-        future = engine.submit(works)
+        future = executor.submit(works)
         os.kill(first, signal.SIGKILL)
         with pytest.raises(
             JobFailedError, match=r"its worker died \(killed, or out of memory\?\)$"
         ) as died:
             future.result(timeout=PATIENCE)
         assert not died.value.is_final
-        engine.submit(works).result(timeout=PATIENCE)
+        executor.submit(works).result(timeout=PATIENCE)
         assert worker._process.pid != first
         second = worker._process
     assert second.poll() is not None
@@ -99,34 +99,34 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
 @pytest.mark.usefixtures("warm")
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
     job_id = save(tmp_path, "a", runs=RUNS)
-    with engine_on(tmp_path) as engine, lock_work(tmp_path, job_id):
+    with executor_on(tmp_path) as executor, lock_work(tmp_path, job_id):
         with pytest.raises(LockHeldError, match="another process holds it") as taken:
-            engine.submit(job_id).result(timeout=PATIENCE)
+            executor.submit(job_id).result(timeout=PATIENCE)
         assert f"process {os.getpid()}" in taken.value.owner
         # It was not waited for: other jobs have the worker.
-        engine.submit(save(tmp_path, "b")).result(timeout=PATIENCE)
+        executor.submit(save(tmp_path, "b")).result(timeout=PATIENCE)
 
 
 def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("boom")
 
-    with engine_on(tmp_path) as engine:
-        monkeypatch.setattr(engine._workers[Slot(0)], "run", broken)
+    with executor_on(tmp_path) as executor:
+        monkeypatch.setattr(executor._workers[Slot(0)], "run", broken)
         with pytest.raises(RuntimeError, match="boom"):
-            engine.submit(save(tmp_path, "a")).result(timeout=PATIENCE)
+            executor.submit(save(tmp_path, "a")).result(timeout=PATIENCE)
 
 
 def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):
-    with engine_on(tmp_path) as engine:
+    with executor_on(tmp_path) as executor:
         with pytest.raises(DataError, match="no such job; 'biphasic study jobs FILE'"):
-            engine.submit("0" * 64)
+            executor.submit("0" * 64)
         with pytest.raises(ConfigError, match="is not a job identity"):
-            engine.submit("../../etc/passwd")
+            executor.submit("../../etc/passwd")
         (tmp_path / "jobs").mkdir()
         (tmp_path / "jobs/old.json").write_text('{"kind": "finetune", "speed": 3}')
         with pytest.raises(DataError, match="not a job of this version"):
-            engine.submit("old")
+            executor.submit("old")
 
 
 def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, monkeypatch):
@@ -137,29 +137,29 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     def load(_store, job_id):
         return type("J", (), {"num_slots": needed[job_id]})
 
-    engine = engine_on(tmp_path, slots=2, load=load)
-    for slot, worker in engine._workers.items():
+    executor = executor_on(tmp_path, slots=2, load=load)
+    for slot, worker in executor._workers.items():
         monkeypatch.setattr(
             worker,
             "run",
             lambda job, slots, _watch, slot=slot: order.append((job, slot.index, len(slots))),
         )
-    with engine._lock:  # both slots are taken, as by a job that runs
-        engine._free = []
-    futures = [engine.submit(name) for name in ("both", "one", "last")]
+    with executor._lock:  # both slots are taken, as by a job that runs
+        executor._free = []
+    futures = [executor.submit(name) for name in ("both", "one", "last")]
     assert order == []
-    engine._free = [Slot(0)]
-    engine._dispatch()
+    executor._free = [Slot(0)]
+    executor._dispatch()
     assert order == []  # "one" would fit, but "both" came first
-    engine._free = [Slot(0), Slot(1)]
-    engine._dispatch()
+    executor._free = [Slot(0), Slot(1)]
+    executor._dispatch()
     for future in futures:
         future.result(timeout=PATIENCE)
     assert order[0] == ("both", 0, 2)
     assert sorted(job for job, _, _ in order[1:]) == ["last", "one"]
     with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
-        engine_on(tmp_path, load=load).submit("both")
-    engine._threads.shutdown()
+        executor_on(tmp_path, load=load).submit("both")
+    executor._threads.shutdown()
 
 
 def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
         go_on.wait(PATIENCE)
         return process
 
-    [worker] = engine_on(tmp_path)._workers.values()
+    [worker] = executor_on(tmp_path)._workers.values()
     monkeypatch.setattr(worker, "_start", start)
     with ThreadPoolExecutor(2) as threads:
         ready = threads.submit(worker._ready)

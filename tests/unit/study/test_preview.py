@@ -58,36 +58,36 @@ def study(**changes):
     return parse_config(StudyConfig, {**RAW, **changes}, where="s")
 
 
-def looked(store, **changes):
+def previewed(store, **changes):
     return preview_study(study(**changes), store)
 
 
 def summed(store, **changes):
-    return summarise_plan("s", looked(store, **changes), store)
+    return summarise_plan("s", previewed(store, **changes), store)
 
 
-def test_stand_ins_say_so_and_depend_on_what_is_described(tmp_path):
-    one = looked(tmp_path)
+def test_placeholders_are_listed_and_depend_on_the_description(tmp_path):
+    one = previewed(tmp_path)
     assert any("hf:owner/text, not tokenised" in note for note in one.assumed)
-    assert any("owner/model, taken to have 128,256" in note for note in one.assumed)
-    assert any("msmarco, nq, pydocs-sc, not made" in note for note in one.assumed)
-    assert looked(tmp_path, name="other", title="T").plan.points == one.plan.points
-    other = looked(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
+    assert any("owner/model, assumed to have 128,256" in note for note in one.assumed)
+    assert any("msmarco, nq, pydocs-sc, not built" in note for note in one.assumed)
+    assert previewed(tmp_path, name="other", title="T").plan.points == one.plan.points
+    other = previewed(tmp_path, corpus={"sources": ["hf:owner/more"], "tokenizer": "owner/model"})
     states = [[point.state for point in each.plan.points] for each in (one, other)]
     assert [a == b for a, b in zip(*states, strict=True)] == [False, False, True, False]
 
 
-def test_what_only_its_owner_can_bring_is_listed_all_at_once(tmp_path):
+def test_all_missing_local_data_are_listed(tmp_path):
     tasks = [{"name": "a", "source": "sc:none"}, {"name": "b", "source": str(tmp_path / "no.yaml")}]
     with pytest.raises(DataError) as refused:
-        looked(tmp_path, tasks=[*tasks, {"name": "pydocs-tc"}], corpus={"folder": "nowhere"})
+        previewed(tmp_path, tasks=[*tasks, {"name": "pydocs-tc"}], corpus={"folder": "nowhere"})
     for part in ("nowhere", "sc:none", "no.yaml"):
         assert part in str(refused.value)
 
 
-def test_a_task_of_one_s_own_is_read_at_once(tmp_path, make_task):
+def test_a_custom_task_is_read_immediately(tmp_path, make_task):
     make_task(tmp_path / "mine")
-    found = looked(tmp_path / "store", tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
+    found = previewed(tmp_path / "store", tasks=[{"name": "m", "source": f"sc:{tmp_path}/mine"}])
     [task] = found.plan.tasks
     assert (task.info.name, task.num_examples["train"]) == ("m", 12)
     assert not any("tasks:" in note for note in found.assumed)
@@ -96,15 +96,15 @@ def test_a_task_of_one_s_own_is_read_at_once(tmp_path, make_task):
 def test_a_store_that_cannot_be_written_is_only_read(tmp_path, make_task, monkeypatch):
     root = tmp_path / "runs"
     tasks = [{"name": name, "source": str(make_task(tmp_path / name))} for name in ("a", "b")]
-    looked(root / "store", tasks=tasks[:1])  # the store has one of them
+    previewed(root / "store", tasks=tasks[:1])  # the store has one of them
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     # Permissions stop nobody who runs tests as root.
     monkeypatch.setattr("biphasic.study.inputs.tasks.os.access", lambda *_: False)
-    found = looked(root / "store", tasks=tasks)
+    found = previewed(root / "store", tasks=tasks)
     assert [task.num_examples["train"] for task in found.plan.tasks] == [12, 12]
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     monkeypatch.undo()
-    assert looked(root / "store", tasks=tasks).plan.points == found.plan.points
+    assert previewed(root / "store", tasks=tasks).plan.points == found.plan.points
 
 
 def test_recipes_begin_with_one_finished_model(tmp_path):
@@ -112,8 +112,8 @@ def test_recipes_begin_with_one_finished_model(tmp_path):
         {"name": name, "recipe": {"model": {"pretrained": f"owner/{name}"}}, "phases": [clm(4)]}
         for name in ("a", "b")
     ]
-    with pytest.raises(DataError, match="the same finished model"):
-        looked(tmp_path, arms=arms, evaluation_points=[])
+    with pytest.raises(DataError, match="different pretrained models; a study can use only one"):
+        previewed(tmp_path, arms=arms, evaluation_points=[])
     found = summed(tmp_path, arms=arms[:1], evaluation_points=[])
     assert found.shared.flops is None
     assert any("owner/a, not fetched yet" in note for note in found.assumed)
@@ -168,7 +168,7 @@ def test_zero_shot_tasks_train_nothing(tmp_path):
 
 
 def test_what_is_done_is_not_counted_as_left(tmp_path):
-    preview = looked(tmp_path)
+    preview = previewed(tmp_path)
     segment = preview.plan.segments[0]
     run = preview.plan.groups[0].all_runs[0]
     for folder in (tmp_path / "states" / segment.id, tmp_path / "finetunes" / run.id):
@@ -181,10 +181,10 @@ def test_what_is_done_is_not_counted_as_left(tmp_path):
 
 
 def test_words_and_json_have_the_same_numbers(tmp_path):
-    preview = looked(tmp_path)
+    preview = previewed(tmp_path)
     summary = summarise_plan("s", preview, tmp_path)
     text = "\n".join(plan_lines(summary, preview.plan, rate=1e12, example_tokens=64))
-    assert "3 final models + 1 on the way = 4 checkpoints to evaluate" in text
+    assert "3 final models + 1 intermediate = 4 checkpoints to evaluate" in text
     assert "16 trainings, 24 evaluations" in text
     assert "6 of them new, after step 4" in text
     assert "8 evaluations reuse a training of another task" in text
@@ -196,14 +196,14 @@ def test_words_and_json_have_the_same_numbers(tmp_path):
 
 
 def test_a_long_list_of_arms_is_cut(tmp_path):
-    preview = looked(tmp_path)
+    preview = previewed(tmp_path)
     summary = summarise_plan("s", preview, tmp_path)
     lines = list(plan_lines(summary, preview.plan, rate=1, example_tokens=1, most=1))
     assert "  and 2 more" in lines
 
 
 def test_the_picture_is_well_formed_and_has_every_segment_and_point(tmp_path):
-    plan = looked(tmp_path).plan
+    plan = previewed(tmp_path).plan
     text = plan_svg(plan, title="a <b> & c\u202e")
     assert text == plan_svg(plan, title="a <b> & c\u202e")
     assert "\u202e" not in text
@@ -226,56 +226,56 @@ def differences(one, other):
 
 
 def test_equal_studies_have_no_difference(tmp_path):
-    lines = differences(looked(tmp_path), looked(tmp_path, title="T"))
-    assert lines == ["both plan the same", "shared: 4 evaluated states"]
+    lines = differences(previewed(tmp_path), previewed(tmp_path, title="T"))
+    assert lines == ["both studies plan the same", "shared: 4 evaluated states"]
 
 
-def test_a_longer_arm_parts_where_the_other_decays(tmp_path):
+def test_a_longer_arm_differs_where_the_other_decays(tmp_path):
     arms = [{"name": "clm", "phases": [clm(12)]}, *RAW["arms"][1:]]
-    lines = differences(looked(tmp_path), looked(tmp_path, arms=arms))
-    assert lines[0].startswith("clm: parts after step 8: learning_rate: 0.00066")
-    assert lines[1] == "  set otherwise: phases.0.steps: 10 -> 12"
+    lines = differences(previewed(tmp_path), previewed(tmp_path, arms=arms))
+    assert lines[0].startswith("clm: differs after step 8: learning_rate: 0.00066")
+    assert lines[1] == "  settings: phases.0.steps: 10 -> 12"
     assert "only A: 2 steps of training" in lines
     assert "only B: 4 steps of training" in lines
     assert "only A: 6 fine-tunings (msmarco 2, nq 2, pydocs-sc 2)" in lines
 
 
-def test_each_task_hands_its_settings_to_the_published_one_that_it_is_trained_on(tmp_path):
+def test_a_published_trainer_gets_the_settings_of_its_task(tmp_path):
     tasks = [{"name": name, "protocol": {"batch_size": size}} for name, size in
              (("nq", 8), ("mldr", 16))]  # fmt: skip
     preview = preview_study(study(tasks=tasks), tmp_path)
     sizes = {task.info.name: task.training.protocol.batch_size for task in preview.plan.tasks}
     assert sizes == {"nq": 8, "mldr": 16}
-    assert "tasks: nq, msmarco, mldr, not made here yet" in preview.assumed
+    assert "tasks: nq, msmarco, mldr, not built here yet" in preview.assumed
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"seeds": {"init_seed": 1}}, "parts from the beginning: init_seed: 0 -> 1"),
-        ({"seeds": {"data_seed": 1}}, "parts after step 0: data_seed: 0 -> 1"),
-        ({"seeds": {"mask_seed": 1}}, "parts after step 4: objective.mask_seed: 0 -> 1"),
-        ({"optimizer": {"beta2": 0.9}}, "parts after step 0: optimizer.beta2: 0.95 -> 0.9"),
+        ({"seeds": {"init_seed": 1}}, "differs from the beginning: init_seed: 0 -> 1"),
+        ({"seeds": {"data_seed": 1}}, "differs after step 0: data_seed: 0 -> 1"),
+        ({"seeds": {"mask_seed": 1}}, "differs after step 4: objective.mask_seed: 0 -> 1"),
+        ({"optimizer": {"beta2": 0.9}}, "differs after step 0: optimizer.beta2: 0.95 -> 0.9"),
     ],
 )
-def test_why_arms_part_is_told(tmp_path, change, expected):
+def test_the_reason_why_arms_differ_is_printed(tmp_path, change, expected):
     recipe = {**RAW["recipe"], **change}
-    lines = differences(looked(tmp_path), looked(tmp_path, recipe=recipe))
+    lines = differences(previewed(tmp_path), previewed(tmp_path, recipe=recipe))
     assert f"two: {expected}" in lines
 
 
-def test_why_fine_tunings_differ_is_told(tmp_path):
+def test_the_reason_why_fine_tunings_differ_is_printed(tmp_path):
     tasks = [
         {**task, "protocol": {"max_steps": 7}} if task["name"] == "pydocs-sc" else task
         for task in RAW["tasks"]
     ]
-    one, other = looked(tmp_path), looked(tmp_path, tasks=tasks)
+    one, other = previewed(tmp_path), previewed(tmp_path, tasks=tasks)
     [rates, seeds] = ({p[axis] for g in one.plan.groups for p in g.grid if p[0]} for axis in (0, 1))
     lines = differences(one, other)
     steps = next(t.protocol.max_steps for t in one.plan.tasks if t.info.name == "pydocs-sc")
     assert lines[0] == f"task pydocs-sc: protocol.max_steps: {steps} -> 7"
     grid = {"learning_rates": [*sorted(rates), 0.5], "seeds": [*sorted(seeds), 9]}
-    lines = differences(one, looked(tmp_path, finetuning={**RAW.get("finetuning", {}), **grid}))
+    lines = differences(one, previewed(tmp_path, finetuning={**RAW.get("finetuning", {}), **grid}))
     before = ", ".join(f"{rate:g}" for rate in sorted(rates)), ", ".join(map(str, sorted(seeds)))
     assert lines[0] == (
         f"fine-tuning: learning_rates: {before[0]} -> {before[0]}, 0.5; "
@@ -290,7 +290,9 @@ def test_one_arm_more_and_one_of_another_name(tmp_path):
         {"name": "mlm", "phases": [mlm(10)]},
     ]
     points = [{"arms": ["renamed"], "steps": [3, 5]}]
-    found = compare_studies(looked(tmp_path), looked(tmp_path, arms=arms, evaluation_points=points))
+    found = compare_studies(
+        previewed(tmp_path), previewed(tmp_path, arms=arms, evaluation_points=points)
+    )
     assert not found.changed
     assert found.renamed == (("clm", "renamed"), ("clm-3", "renamed-3"))
     assert (found.first.arms, found.first.steps, found.first.runs) == ((), 0, {})
@@ -321,7 +323,7 @@ def test_the_schema_knows_all_that_shipped_studies_write():
 
 def test_a_wrong_metric_is_found_while_planning(tmp_path):
     with pytest.raises((ConfigError, DataError), match="no metric 'f2'"):
-        looked(tmp_path, tasks=[{"name": "pydocs-sc", "metric": "f2"}])
+        previewed(tmp_path, tasks=[{"name": "pydocs-sc", "metric": "f2"}])
 
 
 def test_the_documented_study_file_is_one():
