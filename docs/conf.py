@@ -8,12 +8,16 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
 
 import biphasic
 
+_LOG = getLogger(__name__)
 _DOCS = Path(__file__).parent
 _BUILD = _DOCS.parent / "build"
 sys.path.insert(0, str(_DOCS))
@@ -28,6 +32,8 @@ suppress_warnings = ["toc.not_included"]  # the page of decisions links to each
 html_theme = "furo"
 html_title = "biphasic"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_extra_path = [str(_BUILD / "extra")]
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
@@ -85,9 +91,10 @@ def _join_streams(_: Sphinx, tree: nodes.document) -> None:
     ):
         block = None
         for piece in list(output.children):
-            if "stream" not in piece.get("classes", ()):
+            classes = piece.get("classes", ())
+            if "stream" not in classes and "stderr" not in classes:
                 block = None
-            elif block is None:
+            elif block is None or block["classes"] != classes:
                 block = piece
             else:
                 block.rawsource += piece.rawsource
@@ -103,10 +110,10 @@ def _show_magics_as_files(_: Sphinx, tree: nodes.document) -> None:
             language = "bash"
         elif magic.startswith("%%writefile "):
             language = "python" if magic.endswith(".py") else "yaml"
-            block.parent.insert(
-                block.parent.index(block),
-                nodes.paragraph("", "", nodes.literal("", magic.split()[1]), classes=["file-name"]),
-            )
+            name = nodes.literal("", magic.split()[1])
+            block.parent.insert(0, nodes.paragraph("", "", name, classes=["file-name"]))
+            *_, output = block.parent.parent.children
+            block.parent.parent.remove(output)  # "Writing ..."
         else:
             continue
         block["language"] = language
@@ -114,8 +121,32 @@ def _show_magics_as_files(_: Sphinx, tree: nodes.document) -> None:
         block.rawsource = rest
 
 
+def _check_links(app: Sphinx, error: Exception | None) -> None:
+    """Refuse links to files and anchors that the built site does not have."""
+    if error is not None or app.builder.format != "html":
+        return
+    pages = {
+        page.resolve(): BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+        for page in Path(app.outdir).rglob("*.html")
+    }
+    anchors = {
+        page: {tag[key] for key in ("id", "name") for tag in tree.find_all(attrs={key: True})}
+        for page, tree in pages.items()
+    }
+    for page, tree in pages.items():
+        for tag in tree.find_all(["a", "img"]):
+            url = urlsplit(tag.get("href") or tag.get("src") or "")
+            if url.scheme or url.netloc:
+                continue
+            target = (page.parent / unquote(url.path)).resolve() if url.path else page
+            known = anchors.get(target)
+            if not target.exists() or (known is not None and url.fragment not in {"", *known}):
+                _LOG.warning("%s: broken link %s", page.relative_to(app.outdir), url.geturl())
+
+
 def setup(app: Sphinx) -> None:
     """Connect to the build."""
+    app.connect("build-finished", _check_links)
     app.connect("doctree-read", _show_magics_as_files)
     app.connect("doctree-read", _join_streams)
 
