@@ -25,7 +25,7 @@ from biphasic.model.compute.device import computing_on, parse_device
 from biphasic.model.loading.hub import LocalModel, fetch_model
 from biphasic.model.loading.reading import read_config
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.progress import progress_bar, say_on
+from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.api import parse_compute, train_recipe
 from biphasic.study.inputs.base_model import check_model
 from biphasic.study.inputs.continuation import (
@@ -173,7 +173,7 @@ def adapt(
         settings = parse_config(AdaptConfig, settings or {}, where="adapt")
     compute, chosen = parse_compute(compute), parse_device(device)
     corpus = _corpus_settings(corpus)
-    console = console or Console(stderr=True)
+    console = console or progress_console()
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
     with computing_on(chosen), viewed_in_wandb(wandb):

@@ -1,12 +1,15 @@
-"""Progress of long work: bars on a terminal, lines elsewhere."""
+"""Progress of long work: bars on a terminal or in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -39,6 +42,22 @@ class Report(Protocol):
         ...
 
 
+def progress_console(*, quiet: bool = False) -> Console:
+    """Return a console on standard error.
+
+    It shows bars on a terminal, and in a notebook with ipywidgets. Commands that a notebook runs
+    print lines, because a notebook cannot redraw bars.
+    """
+    # Not rich's own test: it takes FORCE_COLOR, which notebooks and CI set, for a terminal.
+    is_terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
+    return Console(
+        stderr=True,
+        quiet=quiet,
+        force_terminal=None if is_terminal else False,
+        force_jupyter=None if _has_widgets() else False,
+    )
+
+
 def say_on(console: Console) -> Callable[[str], None]:
     """Return a function that prints plain text, with control characters escaped."""
 
@@ -49,7 +68,7 @@ def say_on(console: Console) -> Callable[[str], None]:
 
 
 class Bars(Progress):
-    """Progress bars on a terminal; lines where there is none; nothing on a quiet console.
+    """Progress bars on a terminal or in a notebook; else lines; nothing on a quiet console.
 
     Every task has the fields `text`, a short text, and `unit`, what is counted.
     """
@@ -71,7 +90,7 @@ class Bars(Progress):
             TextColumn("{task.fields[text]}", markup=False),
             console=console,
             transient=True,
-            disable=console.quiet or not console.is_terminal,
+            disable=console.quiet or not _shows_bars(console),
             speed_estimate_period=600.0,  # one step of a large model may take a minute
         )
         self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
@@ -150,6 +169,14 @@ def end_expected(seconds: float | None) -> str:
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
     return f"end expected in {_clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
+
+
+def _shows_bars(console: Console) -> bool:
+    return console.is_terminal or (console.is_jupyter and _has_widgets())
+
+
+def _has_widgets() -> bool:
+    return find_spec("ipywidgets") is not None
 
 
 def _clock(seconds: float) -> str:

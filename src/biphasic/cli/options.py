@@ -77,6 +77,6 @@ def precision_dtype(precision: str | None) -> str:
 
 def progress_console(*, quiet: bool) -> Console:
     """Return the progress console: standard error, or silent."""
-    from rich.console import Console
+    from biphasic import progress
 
-    return Console(stderr=True, quiet=quiet)
+    return progress.progress_console(quiet=quiet)

@@ -24,6 +24,7 @@ from biphasic.execution.scheduler import RetryPolicy, Scheduler
 from biphasic.execution.slots import check_cores, local_slots
 from biphasic.files import read_json, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.progress import progress_console
 from biphasic.records import Convention, ResultRecord, RunRecord, parse_record
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.tasks import PlannedTask
@@ -166,7 +167,7 @@ def evaluate_all(
     check_cores(num_workers=num_workers, num_threads=num_threads)
     known_convention(convention)
     chosen = parse_device(device)
-    console = console or Console(stderr=True)
+    console = console or progress_console()
     planned = plan_evaluation(
         model,
         tasks,

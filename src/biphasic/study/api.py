@@ -15,6 +15,7 @@ from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
+from biphasic.progress import progress_console
 from biphasic.study.gc.garbage import event_folder
 from biphasic.study.gc.pins import record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
@@ -83,7 +84,7 @@ def run_study(
                 jobs_per_gpu=jobs_per_gpu,
                 policy=RetryPolicy(tries=tries),
             ),
-            console=console or Console(stderr=True),
+            console=console or progress_console(),
         )
 
 
@@ -175,7 +176,7 @@ def pretrain(
     compute.check_rows(recipe.placed_phases)
     chosen = parse_device(device)
     tune_allocator()
-    console = console or Console(stderr=True)
+    console = console or progress_console()
     store = Path(root).resolve() / STORE
     corpus = corpus_settings(corpus)
     with computing_on(chosen), viewed_in_wandb(wandb):

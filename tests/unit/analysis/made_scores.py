@@ -9,6 +9,7 @@ import numpy as np
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleScores, mean_examples
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, Score, Scores
+from biphasic.analysis.statistics.compare import ModelComparison, family_of
 from biphasic.errors import DataError
 
 DATASET = DatasetInfo("d", "SC", "accuracy")
@@ -39,3 +40,13 @@ def example_reader(matrices, *, ids=None):
         return ExampleScores(tuple(names), rows)
 
     return read
+
+
+def compare_arms(
+    scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
+) -> ModelComparison | None:
+    """Compare two models on one dataset, without correction; None if one has no score."""
+    for name in (first, second):
+        scores.model(name)
+    family = family_of(scores, dataset, models=(first, second), with_examples=with_examples)
+    return family.compare(first, second)

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 from made_layout import write_cell, write_run
+from made_scores import compare_arms
 
 from biphasic.analysis.estimate import Estimate
-from biphasic.analysis.scores.layout import layout_scores, read_layout
-from biphasic.analysis.statistics.compare import compare_arms
+from biphasic.analysis.scores.layout import read_layout
 from biphasic.analysis.tables.text import notes
 from biphasic.errors import DataError
 
@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_best_validation_rate_in_percent_points(tmp_path
     # One rate for both: means 0.55 and 0.55 tie, and the smaller rate wins.
     assert score.one_rate == 1e-5
     assert score.at_one_rate == {0: pytest.approx(90.0), 1: pytest.approx(60.0)}
-    standard = layout_scores(tmp_path / "results").get("m", "MNLI").estimate
+    standard = read_layout(tmp_path / "results").scores().get("m", "MNLI").estimate
     assert standard.half_width == pytest.approx(12.706204736 * 2)
 
 
@@ -42,7 +42,7 @@ def test_averages_are_over_the_datasets_of_a_task(tmp_path):
     write_cell(tmp_path, "m/sc/MNLI", {"1e-4": [0.6, 0.8]})
     write_cell(tmp_path, "m/sc/QQP", {"1e-4": [0.9, 0.7]})
     write_cell(tmp_path, "m/ir/NQ", {"1e-4": [0.5, 0.5]})
-    scores = layout_scores(tmp_path)
+    scores = read_layout(tmp_path).scores()
     assert [d.name for d in scores.datasets] == ["NQ", "MNLI", "QQP", "SC Average"]
     assert scores.get("m", "SC Average").estimate == Estimate(pytest.approx(75.0), 0.0, 2)
 
@@ -123,7 +123,7 @@ def test_folders_of_other_names_are_named_and_owners_are_kept(tmp_path):
 def test_datasets_of_one_name_in_two_tasks_stay_apart(tmp_path):
     write_cell(tmp_path, "m/sc/x", {"1e-4": [0.6, 0.8]})
     write_cell(tmp_path, "m/qa/x", {"1e-4": [0.1, 0.2]})
-    scores = layout_scores(tmp_path)
+    scores = read_layout(tmp_path).scores()
     assert [d.name for d in scores.datasets] == ["qa/x", "sc/x"]
     assert scores.get("m", "sc/x").estimate.mean == pytest.approx(70.0)
 
@@ -145,7 +145,7 @@ def test_single_examples_are_read_from_the_selected_runs(tmp_path):
             answers[seed] = 1.0 - answers[seed]
             write_run(tmp_path, f"{model}/sc/MNLI", "1e-4", seed, 0.9, answers)
             write_run(tmp_path, f"{model}/sc/MNLI", "1e-5", seed, 0.1, [0.0])
-    found = compare_arms(layout_scores(tmp_path), "a", "b", "MNLI")
+    found = compare_arms(read_layout(tmp_path).scores(), "a", "b", "MNLI")
     assert found.examples.num_examples == 10
     assert found.examples.num_seeds == 3
 
@@ -167,7 +167,7 @@ def test_examples_that_do_not_fit_are_not_used(tmp_path, scores_i, reason):
     raw = json.loads(path.read_text())
     raw["test"]["scores_i"] = scores_i
     path.write_text(json.dumps(raw))
-    found = compare_arms(layout_scores(tmp_path), "a", "b", "x")
+    found = compare_arms(read_layout(tmp_path).scores(), "a", "b", "x")
     assert found.examples is None
     assert reason in found.examples_missing
     assert "b/sc/x/lr1e-4_sd1" in found.examples_missing

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
-from made_scores import example_reader, made_scores
+from made_scores import compare_arms, example_reader, made_scores
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
-from biphasic.analysis.statistics.compare import compare_arms
 from biphasic.analysis.statistics.replicates import over_pretraining
 from biphasic.analysis.tables.sentences import pretraining_sentence
 from biphasic.errors import DataError

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from made_scores import example_reader, made_scores
+from made_scores import compare_arms, example_reader, made_scores
 
 from biphasic.analysis.scores.table import DatasetInfo, ModelInfo, at_one_rate
-from biphasic.analysis.statistics.compare import compare_arms, family_of
+from biphasic.analysis.statistics.compare import family_of
 from biphasic.analysis.statistics.variance import SpreadSource
 from biphasic.analysis.tables.sentences import (
     comparison_sentence,

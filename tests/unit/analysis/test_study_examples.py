@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
+from made_scores import compare_arms
 
 from biphasic.analysis.records import load_study
 from biphasic.analysis.scores.source import study_scores
-from biphasic.analysis.statistics.compare import compare_arms
 from biphasic.errors import DataError
 from biphasic.files import seal_folder
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from biphasic import progress
-from biphasic.progress import Bars, end_expected, progress_bar, task_line
+from biphasic.progress import Bars, end_expected, progress_bar, progress_console, task_line
 
 
 class Paper(io.StringIO):
@@ -115,3 +115,26 @@ def test_an_end_on_another_day_has_a_date():
         r"end expected in 2 days, 0:00:00, at \d{4}-\d\d-\d\d \d\d:\d\d", end_expected(172800)
     )
     assert end_expected(None) == "end not known yet"
+
+
+@pytest.mark.parametrize("has_widgets", [True, False])
+def test_a_notebook_gets_bars_if_ipywidgets_is_installed(monkeypatch, has_widgets):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a kernel
+    monkeypatch.setattr(progress, "find_spec", lambda _: object() if has_widgets else None)
+    console = progress_console()
+    assert console.is_jupyter == has_widgets
+    assert not console.is_terminal
+    assert Bars(console).disable != has_widgets
+    assert Bars(Console(force_jupyter=True)).disable != has_widgets
+
+
+@pytest.mark.parametrize("in_notebook", [True, False])
+def test_a_command_that_a_notebook_runs_prints_lines(monkeypatch, in_notebook):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-color")
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    if in_notebook:
+        monkeypatch.setenv("JPY_PARENT_PID", "1")
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Bars(progress_console()).disable == in_notebook

@@ -16,7 +16,8 @@ from biphasic.errors import ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute import attention
 from biphasic.model.compute.attention import attention_arguments, register_attention
-from biphasic.model.loading.build import load_encoder, new_model, preset_config
+from biphasic.model.loading.build import architecture_config, load_encoder, new_model
+from biphasic.model.presets import PRESETS
 from biphasic.training.step.optimizer import set_precision
 from families import tiny_config
 
@@ -27,7 +28,9 @@ Change = Callable[[dict[str, Any], Tensor], None]
 @pytest.fixture
 def model() -> PreTrainedModel:
     special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
-    config = preset_config("pico", vocab_size=300, max_seqlen=64, special_ids=special_ids)
+    config = architecture_config(
+        PRESETS["pico"], vocab_size=300, max_seqlen=64, special_ids=special_ids
+    )
     config.num_hidden_layers = 3
     return new_model(config, init_seed=0)
 

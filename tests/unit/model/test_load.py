@@ -19,7 +19,8 @@ from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
-from biphasic.model.loading.build import load_encoder, new_model, preset_config
+from biphasic.model.loading.build import architecture_config, load_encoder, new_model
+from biphasic.model.presets import PRESETS
 from biphasic.model.pretrained import load_pretrained
 
 WEIGHTS = "model.safetensors"
@@ -29,7 +30,9 @@ LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])
 @pytest.fixture
 def model() -> PreTrainedModel:
     special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
-    config = preset_config("pico", vocab_size=300, max_seqlen=64, special_ids=special_ids)
+    config = architecture_config(
+        PRESETS["pico"], vocab_size=300, max_seqlen=64, special_ids=special_ids
+    )
     return new_model(config, init_seed=0)
 
 

@@ -12,7 +12,7 @@ from transformers.models.bert.modeling_bert import BertModel
 
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.head import language_model_head
-from biphasic.model.loading.build import count_parameters, new_model, preset_config
+from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
@@ -27,7 +27,17 @@ PUBLISHED = {
 
 def config(preset: str = "pico", **changes: Any) -> transformers.EuroBertConfig:
     shared = {"vocab_size": 300, "max_seqlen": 64, "special_ids": SPECIAL_IDS, **changes}
-    return preset_config(preset, **shared)
+    return architecture_config(PRESETS[preset], **shared)
+
+
+def count_parameters(config: transformers.EuroBertConfig) -> dict[str, int]:
+    """Count parameters on the meta device, without memory: body, embedding, head."""
+    with torch.device("meta"):
+        model = transformers.EuroBertForMaskedLM(config)
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    embedding = counts["model.embed_tokens.weight"]
+    head = counts.get("lm_head.weight", 0)  # absent if it is tied
+    return {"body": sum(counts.values()) - embedding - head, "embedding": embedding, "head": head}
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)

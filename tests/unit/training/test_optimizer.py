@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from biphasic.errors import TrainingError
-from biphasic.model.loading.build import new_model, preset_config
+from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.presets import PRESETS
 from biphasic.training.step.optimizer import (
     MasterWeights,
     Optimizer,
@@ -26,7 +27,7 @@ IDS = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
 
 
 def model_of(precision):
-    config = preset_config("pico", vocab_size=40, max_seqlen=32, special_ids=IDS)
+    config = architecture_config(PRESETS["pico"], vocab_size=40, max_seqlen=32, special_ids=IDS)
     model = new_model(config, init_seed=0)
     return model, set_precision(model, precision)
 

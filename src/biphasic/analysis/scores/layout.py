@@ -62,7 +62,7 @@ class Layout:
             if {(run.rate, run.seed) for run in runs} != grids[cell[1]]
         )
 
-    def scores(self, convention: Convention) -> Scores:
+    def scores(self, convention: Convention = "standard") -> Scores:
         """Return the scores, with the average over each task with several datasets.
 
         Args:
@@ -84,19 +84,6 @@ class Layout:
             examples=example_reader(chosen),
         )
         return with_averages(scores)
-
-
-def layout_scores(folder: Path, convention: Convention = "standard") -> Scores:
-    """Return the scores of other tools' results; `read_layout` also reports omitted ones.
-
-    Args:
-        folder: Holds models, or `results/` with them.
-        convention: How intervals are computed.
-
-    Raises:
-        DataError: There is no readable run.
-    """
-    return read_layout(folder).scores(convention)
 
 
 def read_layout(folder: Path) -> Layout:

@@ -113,27 +113,6 @@ class ModelComparison:
         )
 
 
-def compare_arms(
-    scores: Scores, first: str, second: str, dataset: str, *, with_examples: bool = True
-) -> ModelComparison | None:
-    """Compare two models on one dataset, without correction; None if one has no score.
-
-    Args:
-        scores: Scores of both.
-        first: Name of a model.
-        second: Name of the other.
-        dataset: Name of a dataset or average.
-        with_examples: Whether to read scores of single examples, if there are any.
-
-    Raises:
-        DataError: A model or the dataset is unknown.
-    """
-    for name in (first, second):
-        scores.model(name)
-    family = family_of(scores, dataset, models=(first, second), with_examples=with_examples)
-    return family.compare(first, second)
-
-
 @dataclass(frozen=True)
 class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.

@@ -39,7 +39,7 @@ from biphasic.export.output import find_made, new_folder, sign
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded, write_json
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.progress import progress_bar, say_on
+from biphasic.progress import progress_bar, progress_console, say_on
 from biphasic.study.run.run import DEFAULT_ROOT, default_workers
 from biphasic.study.spec.study import TaskConfig
 from biphasic.tasks.finetuned import HEAD_FORMAT, HEAD_RECORD, HeadRecord, read_head
@@ -142,7 +142,7 @@ def finetune(
     out = expanded(out)
     find_made(out)
     chosen = parse_device(device)
-    console = console or Console(stderr=True)
+    console = console or progress_console()
     plan = plan_evaluation(
         model,
         [task],

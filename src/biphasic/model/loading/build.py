@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import (
     EuroBertConfig,
-    EuroBertForMaskedLM,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -30,7 +29,7 @@ from biphasic.model.loading.reading import (
     refuse_unfit,
     require_packing,
 )
-from biphasic.model.presets import PRESETS, Architecture
+from biphasic.model.presets import Architecture
 from biphasic.seeds import derive_seed
 
 
@@ -68,11 +67,6 @@ def architecture_config(
         pad_token_id=special_ids["pad"],
         mask_token_id=special_ids["mask"],
     )
-
-
-def preset_config(preset: str, **shared: Any) -> EuroBertConfig:
-    """Return the configuration of a preset; for `shared` see `architecture_config`."""
-    return architecture_config(PRESETS[preset], **shared)
 
 
 def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
@@ -138,13 +132,3 @@ def empty_body(folder: Path | str) -> PreTrainedModel:
     body = body_class(folder, config)
     with loading(folder), torch.device("meta"):
         return body(config)
-
-
-def count_parameters(config: EuroBertConfig) -> dict[str, int]:
-    """Count parameters on the meta device, without memory: body, embedding, head."""
-    with torch.device("meta"):
-        model = EuroBertForMaskedLM(config)
-    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    embedding = counts["model.embed_tokens.weight"]
-    head = counts.get("lm_head.weight", 0)  # absent if it is tied
-    return {"body": sum(counts.values()) - embedding - head, "embedding": embedding, "head": head}

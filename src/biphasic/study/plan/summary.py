@@ -17,8 +17,6 @@ from biphasic.study.plan.training import PlannedPoint, Segment
 FORMAT = "biphasic.plan/1"
 EXAMPLE_TOKENS = 256
 """Assumed length of a fine-tuning example, in tokens."""
-RATE = 1e14
-"""Assumed speed of a device, in FLOP/s: roughly what a current accelerator sustains."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from biphasic.analysis.tune_record import FORMAT, CurveRecord, TrialRecord, Tune
 from biphasic.errors import StoppedError, StudyError
 from biphasic.execution.scheduler import Failure
 from biphasic.files import is_complete, read_json_object, write_bytes, write_json, write_text
+from biphasic.progress import progress_console
 from biphasic.study.api import run_study
 from biphasic.study.paths import STORE
 from biphasic.study.plan.preview import Preview, preview_study
@@ -100,7 +101,7 @@ def tune_study(
     file = Path(file)
     tuning = plan_tuning(load_study(file), share)
     trials = _Trials(
-        tuning, Path(root).resolve(), num_workers, num_threads, console or Console(stderr=True)
+        tuning, Path(root).resolve(), num_workers, num_threads, console or progress_console()
     )
     by_beginning = trials.try_rates(first_rates(tuning, rates), extend=extend)
     record = _record(tuning, by_beginning)

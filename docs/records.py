@@ -1,0 +1,62 @@
+"""Packs records of finished studies, without weights; the site builds reports from them.
+
+Usage: .venv/bin/python docs/records.py runs/quickstart docs/quickstart/records.tar.gz
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from biphasic.analysis.page.report import write_report
+
+_KEPT = ("manifest.json", "metrics.jsonl", "state.json")
+"""Files of a state that reports read."""
+
+
+def pack_records(study: Path, archive: Path) -> None:
+    """Write an archive of a study's records; the same records give the same bytes.
+
+    Args:
+        study: Folder of the study, beside its `store/`.
+        archive: The `.tar.gz` file to write.
+    """
+    text = (study / "study.json").read_text(encoding="utf-8")
+    files = {f"{study.name}/study.json": text.encode()}
+    for kind in ("finetunes", "states"):
+        for folder in sorted((study.parent / "store" / kind).iterdir()):
+            if folder.name in text:
+                files |= _records(folder, f"store/{kind}/{folder.name}")
+    with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+
+
+def _records(folder: Path, name: str) -> dict[str, bytes]:
+    files = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
+    if "state.json" in files:
+        files = {name: content for name, content in files.items() if name in _KEPT}
+        manifest = json.loads(files["manifest.json"])
+        manifest["files"] = {name: manifest["files"][name] for name in files if name in _KEPT[1:]}
+        files["manifest.json"] = json.dumps(manifest, indent=1).encode()
+    return {f"{name}/{file}": content for file, content in files.items()}
+
+
+def write_reports(archives: Iterable[Path], root: Path) -> None:
+    """Unpack records of studies into one root, and write the report of each study there."""
+    for archive in archives:
+        with tarfile.open(archive) as tar:
+            tar.extractall(root, filter="data")
+    for record in root.glob("*/study.json"):
+        write_report(record.parent, root / "store")
+
+
+if __name__ == "__main__":
+    pack_records(Path(sys.argv[1]), Path(sys.argv[2]))
