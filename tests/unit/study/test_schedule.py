@@ -114,7 +114,7 @@ def test_the_longest_path_is_begun_first():
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
 
 
-def test_a_branch_starts_as_soon_as_its_state_is_there_and_no_slot_stays_empty():
+def test_a_branch_starts_as_soon_as_its_state_exists_and_no_slot_is_idle():
     engine = FakeEngine(num_slots=2)
     _, lines = run(TREE, engine)
     assert engine.most_at_once == 2
@@ -126,7 +126,7 @@ def test_unknown_costs_count_as_one_step():
     assert longest_paths(items) == {"b": 1, "a": 2, "c": 1}
 
 
-def test_ties_go_to_what_the_study_names_first():
+def test_ties_go_to_the_first_in_the_study():
     engine = FakeEngine()
     run([item("z"), item("a"), item("m")], engine)
     assert engine.submitted == ["z", "a", "m"]
