@@ -237,7 +237,7 @@ def test_a_damaged_pin_is_rewritten_by_the_same_command(tmp_path):
     record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
     [path] = (tmp_path / "wanted").iterdir()
     path.write_text("{")
-    with pytest.raises(DataError, match="Make the same again"):
+    with pytest.raises(DataError, match="Run the same command again"):
         read_pins(tmp_path)
     record_pin(tmp_path, "a", made_by="pretrain", states=["a"])
     [pin] = read_pins(tmp_path)

@@ -228,8 +228,8 @@ def test_shares_and_columns_need_sources():
     [
         ("build", ["--out", "--spec", "--tokenizer", "--vocab-size", "--share", "--workers"]),
         ("inspect", ["--max-seqlen", "--samples"]),
-        ("verify", ["exit code 2"]),
-        ("merge", ["--out", "one tokenizer"]),
+        ("verify", ["exit code is 2"]),
+        ("merge", ["--out", "the same tokenizer"]),
     ],
 )
 def test_help_names_what_there_is(run, command, words):

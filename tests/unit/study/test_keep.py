@@ -46,7 +46,7 @@ def test_all_diverged_keeps_nothing(tmp_path):
 def test_damage_is_named(tmp_path):
     BestModel(tmp_path / "part").offer(finetuned(0.5))
     (tmp_path / "part/body.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"body\.safetensors: truncated"):
+    with pytest.raises(CheckpointError, match=r"body\.safetensors: wrong size"):
         find_kept(tmp_path, learning_rate=1e-3, seed=0)
 
 
