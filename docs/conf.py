@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,23 @@ def _write_command_line() -> None:
         capture_output=True,
         text=True,
     )
-    (_DOCS / "reference" / "cli.md").write_text(done.stdout, encoding="utf-8")
+    (_DOCS / "reference" / "cli.md").write_text(_spelled_out(done.stdout), encoding="utf-8")
+
+
+def _spelled_out(page: str) -> str:
+    """Link lists of commands to their sections, and complete the summaries that typer shortens."""
+    sections = dict(re.findall(r"^#+ `(biphasic .+)`\n\n((?:.+\n)+)", page, flags=re.MULTILINE))
+    lines, parent = [], "biphasic"
+    for line in page.splitlines():
+        if heading := re.fullmatch(r"#+ `(biphasic .+)`", line):
+            parent = heading[1]
+        command = re.fullmatch(r"\* `([\w-]+)`: .*", line)
+        name = f"{parent} {command[1]}" if command else ""
+        if command and name in sections:
+            summary = " ".join(sections[name].split())
+            line = f"* [`{command[1]}`](#{name.replace(' ', '-')}): {summary}"  # noqa: PLW2901
+        lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def _write_reports() -> None:

@@ -40,15 +40,15 @@ and exported. These families are tested, each on a small random model that is sa
 format and read back. A number is the largest absolute difference from the reference, in fp32 on a
 CPU; a test fails where it is over the limit.
 
-A family that is not listed is probed when it is loaded, before any work, and refused by name where
-it does not pass: its layers, its head, and its hidden states, which must be those of each document
-alone and those of transformers' own forward, on texts longer than every window. So windows that a
-family makes by masks alone (PhiMoE, Qwen2-MoE, Llama 4's chunks) are refused on packed rows, and so
-is what counts over a row (ESM's token dropout). `encode` and `export` read such a model on padded
-rows; fine-tuning does with `batching: padded`.
+A family that is not listed is probed when it is loaded, and refused if it fails. The probe covers
+its layers, its head and its hidden states: packed documents must give the same hidden states as
+each document alone and as transformers' own forward, on texts longer than every window. So families
+that make windows only by masks (PhiMoE, Qwen2-MoE, Llama 4's chunks) are refused on packed rows,
+and so are computations over a whole row (ESM's token dropout). `encode` and `export` read such a
+model on padded rows, and so does fine-tuning with `batching: padded`.
 
-- **contract**: with CLM no layer sees later tokens, with MLM every layer does, and in both no
-  token sees another document of its row, or padding; hidden states are transformers' own (`kept`).
+- **contract**: with CLM no layer sees later tokens, with MLM every layer does, and in both no token
+  sees another document of its row, or padding; hidden states equal transformers' own (`kept`).
 - **CLM**: mean loss on a fixed batch, against transformers' own causal loss of the same weights
   (EuroBERT: `LlamaForCausalLM`; BERT and RoBERTa: their classes with `is_decoder`; ModernBERT: its
   own class with causal masks). Gradients of all weights are compared too. Limit 1e-5.
@@ -64,7 +64,7 @@ rows; fine-tuning does with `batching: padded`.
 _REFUSED = """
 ## Refused
 
-What these would need is not there, so they are refused when they are loaded:
+These families need computations that biphasic does not have. They are refused when they are loaded:
 
 | family | why |
 |---|---|
@@ -72,8 +72,8 @@ What these would need is not there, so they are refused when they are loaded:
 _PADDED = """
 ## On padded rows alone
 
-Encoders that compute attention in a way of their own cannot be pretrained here. They can be
-fine-tuned and scored with `batching: padded`.
+Encoders with their own computation of attention cannot be pretrained here. They can be fine-tuned
+and scored with `batching: padded`.
 
 | family | why |
 |---|---|

@@ -43,11 +43,11 @@ def failing(rng, shape):
 
 
 SHAPES = {
-    "normal luck": normal,
+    "normal": normal,
     "a gamma tail downwards (shape 4), as of fine-tunings that nearly fail": gamma,
     "an exponential tail downwards": exponential,
     "a lognormal tail downwards (sigma 1)": lognormal,
-    "normal luck, and one seed in twenty fails by ten standard deviations": failing,
+    "normal, and one seed in twenty fails by ten standard deviations": failing,
 }
 
 

@@ -197,6 +197,8 @@ def test_only_incomplete_work_is_missing(plan, tmp_path):
     group = made.groups[0]
     finish(tmp_path / "finetunes" / group.all_runs[1].id)
     assert missing_runs(group, tmp_path) == [group.all_runs[0].id]
+    # A group that is finished in part is missing.
+    assert group in Finished.of(tmp_path).missing_groups(made)
 
 
 @pytest.mark.parametrize("kind", ["parent", "final state", "result"])
