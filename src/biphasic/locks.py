@@ -7,7 +7,7 @@ anywhere else. The clocks of two machines are never compared.
 
 A lease does not stop an owner that was only suspended. This is safe: results are named by their
 content and renamed into place atomically, so both processes write the same bytes. The suspended
-owner stops at its next progress report (`Lock.is_lost`).
+owner stops at its next progress report (`execution.job.while_held`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ is still read once per epoch.
 
 Only caches are kept between steps: a batch is the same whether reached by stepping or requested
 directly.
-cold.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def test_both_tests_are_scipy_s(num):
 def test_sums_that_differ_by_rounding_alone_are_ties():
     # 0.1 + 0.2 - 0.3 is 5.6e-17 in floating point; all eight sums are 0, 0.2, 0.4 or 0.6 in size.
     assert sign_flip_test([0.1, 0.2, -0.3]).p_value == 1.0
+    assert sign_flip_test([0.0, 0.0]).p_value == 1.0
 
 
 def test_many_pairs_are_sampled_with_a_fixed_seed():

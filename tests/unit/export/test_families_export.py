@@ -18,9 +18,10 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ModelError
 from biphasic.export import write
 from biphasic.export.check import Reloaded
+from biphasic.export.formats import hf
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder
-from families import FAMILIES, PADDED_ONLY, record, save_family
+from families import FAMILIES, PADDED_ONLY, record, save_family, tiny_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -204,3 +205,15 @@ class TestFamilies:
         expected = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
         assert theirs(text)["input_ids"] == expected
         assert theirs.model_max_length == 64
+
+
+def test_models_that_count_positions_by_padding_keep_their_padding(
+    tokenizer: TextTokenizer,
+) -> None:
+    pads = {}
+    for family in ("roberta", "bert"):
+        config = tiny_config(family, pad_token_id=tokenizer.pad_id + 1)
+        model = AutoModel.from_config(config)
+        hf._agree_on_padding(model, tokenizer)
+        pads[family] = model.config.pad_token_id
+    assert pads == {"roberta": tokenizer.pad_id + 1, "bert": tokenizer.pad_id}

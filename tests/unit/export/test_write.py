@@ -158,6 +158,13 @@ class TestPrecision:
         assert any("fp64" in line for line in said)
         assert "in fp64 on a CPU" in (out / "README.md").read_text()
 
+    def test_what_is_not_a_number_is_the_largest_difference(self) -> None:
+        found = Reloaded(
+            alone=0.5, many=float("nan"), logits=None, embeddings=None, transformers=""
+        )
+        with pytest.raises(ModelError, match="hidden states in a padded batch by nan"):
+            check.refuse_differences(found)
+
     @pytest.mark.usefixtures("unchecked")
     def test_large_weights_are_split(self, state: Path, tmp_path: Path) -> None:
         out = export_model(state, tmp_path / "out", max_shard_size="100KB")

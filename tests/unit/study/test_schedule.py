@@ -191,6 +191,7 @@ def test_a_job_of_several_slots_is_not_overtaken_for_ever():
     run(items, executor)
     # It waits for both slots, and what comes after it waits too.
     assert executor.submitted == ["a", "ranks", "b", "c"]
+    assert executor.most_at_once == 2  # b and c: all slots are free again
     with pytest.raises(ConfigError, match=r"job ranks: needs 2 processes .* there are 1 slots"):
         run(items, FakeExecutor(num_slots=1))
 
@@ -205,14 +206,18 @@ def test_a_request_cancels():
 
 def test_a_request_retries_failed_jobs():
     class Patient(FakeExecutor):
+        waits = 0
+
         def step(self):
-            # "alone" lasts until "trunk" is tried a fourth time, which only a request brings about.
-            if [name for name, _ in self._open] == ["alone"] and self.submitted.count("trunk") < 4:
+            # "alone" lasts until "trunk" has used its three new tries, which a request gives it.
+            if [name for name, _ in self._open] == ["alone"] and self.submitted.count("trunk") < 6:
+                self.waits += 1
+                assert self.waits < 1_000_000
                 return
             self._open.sort(key=lambda each: each[0] == "alone")
             super().step()
 
-    executor = Patient(num_slots=2, outcomes={"trunk": [lost(), lost(), lost()]})
+    executor = Patient(num_slots=2, outcomes={"trunk": [lost()] * 5})
     notes = Notes(executor)
     asked = []
 
