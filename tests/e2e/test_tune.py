@@ -104,7 +104,7 @@ def test_the_rate_with_the_lowest_recorded_loss_is_written(tuned):
     assert [arm.lineage.recipe.learning_rate.peak for arm in plan.arms] == list(peaks.values())
 
 
-def test_the_file_keeps_what_people_wrote(tuned):
+def test_the_rest_of_the_file_is_unchanged(tuned):
     written = tuned.file.read_text().splitlines()
     assert [line for line in written if line in TEXT.splitlines()] == TEXT.splitlines()
     assert len(written) == len(TEXT.splitlines()) + 4

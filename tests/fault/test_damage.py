@@ -124,7 +124,7 @@ def test_a_damaged_file_is_named_before_anything_runs(finished, tmp_path, cli, c
     assert snapshot(root / "store") == before
 
 
-def test_doing_what_the_messages_say_gives_the_same_results(finished, tmp_path, cli):
+def test_following_the_remedies_gives_the_same_results(finished, tmp_path, cli):
     root, study = copy_root(finished, tmp_path / "root"), write_study(tmp_path)
     for path in (
         in_result("result.json")(root),

@@ -43,7 +43,7 @@ def test_a_job_that_fails_stops_only_those_that_need_it(finished, tmp_path, cli)
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on file sizes")
-def test_a_full_disk_leaves_nothing_half_written(finished, tmp_path, cli):
+def test_a_full_disk_leaves_no_partial_files(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root", data_only=True)
     study = write_study(tmp_path, arms=STUDY["arms"][:2], tasks=STUDY["tasks"][:1])
     # Files beyond a size cannot be written: weights are, their manifests are not.

@@ -87,7 +87,7 @@ def test_frozen_parameters_and_their_moments_stay(tmp_path, training_data, make_
             assert torch.equal(old[f"{name}.{key}"], new[f"{name}.{key}"])
 
 
-def test_the_next_phase_trains_what_was_frozen(tmp_path, training_data, make_recipe):
+def test_the_next_phase_trains_frozen_parameters_again(tmp_path, training_data, make_recipe):
     frozen = {**CLM, "freeze": ["model.embed_tokens.*"]}
     before = train(make_recipe(frozen), training_data, tmp_path)
     after = train(make_recipe(frozen, MLM), training_data, tmp_path)

@@ -161,7 +161,7 @@ def test_bias_and_cap_near_torch_in_bf16():
 
 
 @pytest.mark.parametrize("trained", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
-def test_only_what_is_trained_gets_a_gradient(trained, monkeypatch):
+def test_only_trained_parameters_get_a_gradient(trained, monkeypatch):
     calls = []
     original = module.product
 

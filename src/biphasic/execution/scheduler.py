@@ -130,7 +130,7 @@ class Scheduler:
     def __init__(
         self,
         items: Iterable[WorkItem],
-        engine: Executor,
+        executor: Executor,
         *,
         policy: RetryPolicy,
         watcher: Watcher,
@@ -140,7 +140,7 @@ class Scheduler:
 
         Args:
             items: The jobs.
-            engine: The executor.
+            executor: Runs the jobs.
             policy: Retry policy.
             watcher: Receives job events.
             read_requests: Called about once a second.
@@ -149,7 +149,7 @@ class Scheduler:
             ConfigError: A job needs more slots than there are.
         """
         self._items = {item.id: item for item in items}
-        self._engine, self._policy, self._watcher = engine, policy, watcher
+        self._executor, self._policy, self._watcher = executor, policy, watcher
         self._read_requests = read_requests
         self._waiting = dependents(self._items.values())
         self._ready = _Ready(longest_paths(self._items.values()))
@@ -159,7 +159,7 @@ class Scheduler:
         self._running: dict[str, Future[None]] = {}
         self._ended: SimpleQueue[tuple[str, BaseException | None]] = SimpleQueue()
         self._done: set[str] = set()
-        self._aside: dict[str, Failure] = {}
+        self._failed: dict[str, Failure] = {}
         self._tries: dict[str, int] = {}
         self._num_executed = 0
         self._num_used = 0
@@ -180,17 +180,17 @@ class Scheduler:
             self._watcher.tick()
         return WorkOutcome(
             num_executed=self._num_executed,
-            failures=tuple(self._aside.values()),
+            failures=tuple(self._failed.values()),
             blocked=tuple(self._blocked()),
             is_stopped=is_stopped,
         )
 
     def _check_slots(self) -> None:
         for item in self._items.values():
-            if item.num_slots > self._engine.num_slots:
+            if item.num_slots > self._executor.num_slots:
                 raise ConfigError(
                     f"{item.label}: needs {item.num_slots} processes (compute.processes), but "
-                    f"there are {self._engine.num_slots} slots; increase --workers"
+                    f"there are {self._executor.num_slots} slots; increase --workers"
                 )
 
     def _wake(self) -> None:
@@ -207,7 +207,7 @@ class Scheduler:
                 heapq.heappop(self._ready.heap)
                 self._finish(item, elsewhere=True)
                 continue
-            if self._num_used + item.num_slots > self._engine.num_slots:
+            if self._num_used + item.num_slots > self._executor.num_slots:
                 return
             heapq.heappop(self._ready.heap)
             self._submit(item)
@@ -215,7 +215,7 @@ class Scheduler:
     def _submit(self, item: WorkItem) -> None:
         try:
             save_job(item.make())
-            future = self._engine.submit(item.id)
+            future = self._executor.submit(item.id)
         except OSError as error:  # e.g. a full disk: fail the job, not the study
             self._fail(item, error)
             return
@@ -264,7 +264,7 @@ class Scheduler:
         if tries < self._policy.tries and not is_final:
             self._delay(item, error, self._policy.delay(tries))
             return
-        self._aside[item.id] = Failure(
+        self._failed[item.id] = Failure(
             id=item.id,
             label=item.label,
             error=str(error) or type(error).__name__,
@@ -297,16 +297,16 @@ class Scheduler:
         return requests.is_cancelled
 
     def _try_again(self, identities: tuple[str, ...]) -> None:
-        for identity in identities or tuple(self._aside):
-            if identity in self._aside:
-                del self._aside[identity]
+        for identity in identities or tuple(self._failed):
+            if identity in self._failed:
+                del self._failed[identity]
                 self._tries.pop(identity, None)
                 self._ready.add(identity)
                 self._watcher.revived(self._items[identity])
 
     def _blocked(self) -> list[WorkItem]:
         blocked: dict[str, WorkItem] = {}
-        for identity in self._aside:
+        for identity in self._failed:
             for dependent in with_dependents(identity, self._waiting):
                 blocked.setdefault(dependent, self._items[dependent])
         return list(blocked.values())

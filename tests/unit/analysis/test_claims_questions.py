@@ -170,7 +170,7 @@ def test_shares_of_clm_are_rounded_but_a_mix_is_never_pure() -> None:
     )
 
 
-def test_states_on_the_way_and_continued_models_count_where_they_are_named() -> None:
+def test_intermediate_states_and_continued_models_count_only_if_named() -> None:
     early = {"total_steps": 50, "is_final": False}
     more = {"total_steps": 150, "continued_steps": 50}
     scores = table({
@@ -195,7 +195,7 @@ def test_states_on_the_way_and_continued_models_count_where_they_are_named() -> 
     assert along.verdict == "undecided", "states on the way are not named"
 
 
-def test_masking_rates_are_held_equal_where_there_are_any() -> None:
+def test_masking_rates_are_held_equal_if_there_are_any() -> None:
     mixes = {"objective": "CLM+MLM", "clm_steps": 25, "mlm_steps": 75}
     scores = table({
         model("mlm20", mask_rate=0.2): {"SC": 60.0}, model("mlm40"): {"SC": 70.0},

@@ -112,7 +112,7 @@ def test_a_chance_above_one_in_twenty_is_undecided():
     assert found.verdict == "undecided"
 
 
-def test_by_the_paper_s_convention_models_whose_intervals_overlap_are_alike():
+def test_by_the_paper_s_convention_overlapping_intervals_are_no_difference():
     # Half-widths are 1.96 * 2 / sqrt(3) = 2.26: 77 reaches up to 79.26 and 75 to 77.26, and the
     # best one reaches down to 77.74.
     by_model = {"a": [78.0, 80.0, 82.0], "b": [75.0, 77.0, 79.0], "c": [73.0, 75.0, 77.0]}
@@ -184,7 +184,7 @@ def test_welch_agrees_with_scipy():
     assert (found.difference.low, found.difference.high) == pytest.approx(tuple(interval))
 
 
-def test_in_the_paper_overlap_decides_what_is_like_the_best():
+def test_with_the_paper_s_convention_overlap_marks_ties_with_the_best():
     scores = paper_scores()
     names = [model.name for model in scores.select(group="base", size="1B")]
     best, *others = ranked(scores, "SC Average", models=names)

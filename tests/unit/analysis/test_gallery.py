@@ -59,7 +59,7 @@ def test_the_list_has_every_caption_and_every_reason(tmp_path):
     assert sum(isinstance(figure, Skipped) for figure in figures) == 2
 
 
-def test_a_figure_that_is_left_out_this_time_goes(tmp_path):
+def test_the_files_of_a_skipped_figure_are_deleted(tmp_path):
     [chart, *_] = score_figures(grid_scores())
     write_gallery(tmp_path, grid_scores(), [chart], formats=["svg"])
     assert (tmp_path / "figures/size.svg").is_file()

@@ -171,7 +171,7 @@ def test_every_claim_can_be_true_and_false() -> None:
     assert not lacking
 
 
-def test_scores_turned_round_turn_what_is_ordered() -> None:
+def test_reversed_scores_reverse_the_ordered_claims() -> None:
     turned = {key: Cell(100 - cell.mean, cell.half) for key, cell in published().items()}
     after = verdicts(scores_from(turned))
     assert after == by_the_rules(turned)

@@ -270,7 +270,7 @@ def test_paper_gets_everything_that_is_folded(page):
     assert page.ask(opened) == before
 
 
-def test_without_script_all_but_the_runs_is_there(browser, report):
+def test_without_script_everything_but_the_runs_is_shown(browser, report):
     with browser.without_script():
         browser.open(report)
         assert browser.ask("document.getElementById('theme').checkVisibility()") is False

@@ -82,7 +82,7 @@ def test_models_are_compared_at_one_size_and_length():
             assert len({(row.model.size, row.model.total_steps) for row in block}) == 1
 
 
-def test_where_lengths_leave_models_alone_sizes_split_and_untrained_ones_stand_apart():
+def test_sizes_are_blocks_if_lengths_would_leave_single_models():
     models = [model("u", "small", 0, 0), model("a", "small", 0, 100), model("b", "small", 0, 200),
               model("c", "large", 0, 100), model("d", "large", 0, 300)]  # fmt: skip
     [sheet] = make_sheets(grid_scores(models, datasets=ONE))

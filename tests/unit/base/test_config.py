@@ -138,7 +138,7 @@ def test_recipe_with_unknown_objective_is_one_line(make_recipe):
         ("naon", ("nano", "pico"), "nano"),
     ],
 )
-def test_letters_that_changed_places_are_the_likeliest_mistake(name, known, meant):
+def test_transposed_letters_are_the_most_likely_mistake(name, known, meant):
     assert nearest(name, known) == f" (did you mean '{meant}'?)"
 
 
@@ -173,7 +173,7 @@ class Text(Config):
         (Study, "{kind: sc, train: x.csv}", "a task; name it with --task of 'biphasic evaluate'"),
     ],
 )
-def test_a_file_of_another_kind_is_called_what_it_is(path, kind, text, message):
+def test_a_file_of_another_kind_is_named(path, kind, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_config(kind, path)

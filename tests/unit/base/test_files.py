@@ -211,7 +211,7 @@ def test_foreign_files_are_kept(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_remove_partials_spares_what_is_whole(tmp_path, sealed):
+def test_remove_partials_keeps_complete_folders(tmp_path, sealed):
     shutil.copytree(sealed, tmp_path / "state")
     (tmp_path / ".partial-state-1").mkdir()
     (tmp_path / ".partial-state-1" / "a").write_text("1")
@@ -332,6 +332,6 @@ class TestErrors:
         assert str(caught.value) == f"a.json: cannot be read ({reason}); mend it"
         assert caught.value.__cause__ is error
 
-    def test_what_was_foreseen_stays_as_it_is(self):
+    def test_expected_errors_are_unchanged(self):
         with pytest.raises(ConfigError, match=r"^told$"), reading("a.json", DataError):
             raise ConfigError("told")

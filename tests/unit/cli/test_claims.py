@@ -108,7 +108,7 @@ def test_markdown_has_a_row_per_claim_and_shows_texts_as_they_are(run, tmp_path)
     assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
 
 
-def test_a_study_is_asked_what_it_can_tell(run, tmp_path) -> None:
+def test_a_study_answers_the_claims_it_has_data_for(run, tmp_path) -> None:
     study = write_study(tmp_path, seeds=tuple(range(10)))
     code, out, err = run(study)
     assert (code, err) == (0, "")

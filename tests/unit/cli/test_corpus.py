@@ -232,7 +232,7 @@ def test_shares_and_columns_need_sources():
         ("merge", ["--out", "the same tokenizer"]),
     ],
 )
-def test_help_names_what_there_is(run, command, words):
+def test_help_names_all_options(run, command, words):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert [word for word in words if word not in out] == []

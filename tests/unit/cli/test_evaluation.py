@@ -38,7 +38,7 @@ def evaluation(scores, convention="standard", rates=(1e-4,), kind="sc"):
     ("scores", "convention", "told"),
     [(SCORES, "paper", True), (SCORES, "standard", False), (SCORES[:1], "paper", False)],
 )
-def test_intervals_by_the_paper_s_convention_say_what_they_cover(scores, convention, told, capsys):
+def test_intervals_by_the_paper_s_convention_state_their_coverage(scores, convention, told, capsys):
     assert print_evaluation(evaluation(scores, convention))
     printed = capsys.readouterr().out
     assert printed.startswith(f"t accuracy: {100 * sum(scores) / len(scores):.2f}")

@@ -59,7 +59,7 @@ finally:
         (["evaluate", "--help"], ["--task", "--learning-rate", "--seed", "--set", "pydocs-sc"]),
     ],
 )
-def test_help_names_what_there_is(monkeypatch, capsys, arguments, words):
+def test_help_names_all_options(monkeypatch, capsys, arguments, words):
     assert run(monkeypatch, *arguments) == 0
     shown = capsys.readouterr().out
     assert [word for word in words if word not in shown] == []
@@ -159,7 +159,7 @@ def test_names_do_not_steer_the_terminal(monkeypatch, capsys, tmp_path):
     assert shown.replace("\n", "").replace("\u202f", "").isprintable()
 
 
-def test_all_that_is_printed_goes_through_one_function():
+def test_all_output_uses_one_function():
     folder = Path(module.__file__).parent
     printing = [file.name for file in folder.glob("*.py") if "typer.echo" in file.read_text()]
     assert printing == ["options.py"]

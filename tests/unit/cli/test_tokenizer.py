@@ -124,7 +124,7 @@ def test_check_prints_the_token_to_add(tokenizer, tmp_path):
     assert told[4:] == ["vocabulary    65,537 ids", "bytes per id  4"]
 
 
-def test_check_refuses_what_is_no_tokenizer(tmp_path):
+def test_check_refuses_other_folders(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json"):
         run("check", tmp_path)
 

@@ -33,7 +33,7 @@ def app_of(command):
         (encode_command, ["--batch-tokens", "--precision", ".npy", ".parquet"]),
     ],
 )
-def test_help_names_what_there_is(command, words):
+def test_help_names_all_options(command, words):
     shown = CliRunner().invoke(app_of(command), ["--help"], terminal_width=200)
     assert shown.exit_code == 0
     assert [word for word in words if word not in shown.output] == []

@@ -260,7 +260,7 @@ def test_a_source_that_is_not_reached_is_not_part(tmp_path, files, configure):
     assert list(record(tmp_path / "c")["sources"]) == ["small.jsonl"]
 
 
-def test_a_source_of_which_nothing_fits_the_rest_ends_the_corpus(tmp_path, files, configure):
+def test_a_source_without_fitting_documents_ends_the_corpus(tmp_path, files, configure):
     everything = build(configure(files / "small.jsonl"), tmp_path / "small")
     tokens = Corpus(everything.train).num_tokens
     long = tmp_path / "long.jsonl"

@@ -386,7 +386,7 @@ def test_no_bars_are_drawn_and_settings_stay(copies, capfd, caplog):
 
 
 @pytest.mark.parametrize("is_off_before", [False, True])
-def test_quiet_undoes_only_what_it_did(is_off_before):
+def test_quiet_restores_only_its_own_changes(is_off_before):
     libraries = (datasets.utils, huggingface_hub.utils)
     for library in libraries:
         (library.disable_progress_bars if is_off_before else library.enable_progress_bars)()

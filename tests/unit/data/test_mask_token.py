@@ -100,7 +100,7 @@ def test_the_first_entry_that_is_kept_free_is_taken(names, is_special):
     assert (masked.mask_id, masked.vocab_size) == (choice.token_id, tokenizer.vocab_size)
 
 
-def test_as_in_llama_3_the_lowest_id_goes_first():
+def test_the_lowest_id_is_first_as_in_llama_3():
     names = ["<|begin|>", *(f"<|reserved_special_token_{number}|>" for number in (5, 0, 1))]
     choice = choose_mask_token(byte_level(*names))
     assert (choice.token, choice.token_id) == ("<|reserved_special_token_5|>", FIRST + 1)

@@ -92,7 +92,7 @@ def test_the_same_again_is_done(tmp_path, parts):
         merge_corpora(parts[::-1], tmp_path / "merged")
 
 
-def test_what_is_there_stays(tmp_path, parts):
+def test_an_existing_folder_is_refused(tmp_path, parts):
     with pytest.raises(ConfigError, match="second: already exists"):
         merge_corpora(parts, parts[1])
 

@@ -32,7 +32,7 @@ ROWS = st.lists(st.lists(st.integers(2, 4), min_size=1, max_size=3), min_size=1,
 
 
 @given(ROWS, st.data())
-def test_a_part_is_what_its_rows_alone_would_be(rows, data):
+def test_a_part_equals_its_rows_alone(rows, data):
     start = data.draw(st.integers(0, len(rows) - 1))
     end = data.draw(st.integers(start + 1, len(rows)))
     whole = batch_of(rows)

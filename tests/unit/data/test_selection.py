@@ -120,7 +120,7 @@ def test_digests_match_their_definition():
     assert split_of(bytes([0x7F]) + bytes(15), 0.5) == "heldout"
 
 
-def test_the_index_is_in_the_given_folder_and_goes_away(tmp_path):
+def test_the_index_is_in_the_given_folder_and_is_deleted(tmp_path):
     with Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path) as selection:
         list(selection.select(documents("a", "b")))
         (left,) = tmp_path.iterdir()
@@ -130,7 +130,7 @@ def test_the_index_is_in_the_given_folder_and_goes_away(tmp_path):
         list(selection.select(documents("c")))
 
 
-def test_the_index_goes_away_after_an_error_too(tmp_path):
+def test_the_index_is_also_deleted_after_an_error(tmp_path):
     with (
         pytest.raises(RuntimeError),
         Selection(heldout_fraction=0.1, deduplicate=True, folder=tmp_path),

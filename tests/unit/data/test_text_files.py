@@ -320,7 +320,7 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path):
     assert f"{path}: damaged, or not a Parquet file" in refusal(path)
 
 
-def test_what_cannot_be_read_is_refused_with_what_can(tmp_path):
+def test_unreadable_files_are_refused_with_the_accepted_formats(tmp_path):
     assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such file or folder"
     supported = "supported are .txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet"
     path = write(tmp_path / "a.json", "{}")

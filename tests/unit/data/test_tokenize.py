@@ -126,9 +126,7 @@ def test_shards_are_the_same_wherever_they_are_made(
     assert len(made) > 5
 
 
-def test_finished_shards_are_found_and_others_are_not_believed(
-    tmp_path, documents, tokenizer_folder
-):
+def test_finished_shards_are_reused_and_others_rebuilt(tmp_path, documents, tokenizer_folder):
     [block] = blocks(documents)
     [other] = blocks(documents[1:])
 

@@ -188,7 +188,7 @@ class TestScores:
             ["reviews", "accuracy", "2", "1e-4 and 1e-3", expected]
         ]
 
-    def test_several_tasks_and_others_states(
+    def test_several_tasks_and_results_of_other_states(
         self, state: Path, add_result: Add, card_of: Card
     ) -> None:
         add_result("reviews", 1e-3, 0, 0.8, 0.7)

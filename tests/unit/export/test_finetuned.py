@@ -119,7 +119,7 @@ def test_a_folder_has_the_best_form_and_agrees_with_transformers(one_thread, mak
 
 
 @pytest.mark.parametrize(("family", "kind"), [key for key in FORMS if key[1] not in {"ir", "zs"}])
-def test_predict_gives_what_was_scored(one_thread, make, tmp_path, family, kind):
+def test_predictions_match_the_scores(one_thread, make, tmp_path, family, kind):
     made = make(family, kind)
     out = tmp_path / "predicted.jsonl"
     summary = predict_file(made.folder, open_input(str(task_of(made) / "test.jsonl")), out)
@@ -242,7 +242,7 @@ def test_sentence_transformers_reads_a_retrieval_model(one_thread, make):
         np.testing.assert_allclose(theirs(["cat", "dog"]), ours, atol=2e-6)
 
 
-def test_weights_of_an_earlier_run_are_made_again_bit_by_bit(one_thread, make, tmp_path):
+def test_weights_of_an_earlier_run_are_reproduced_bitwise(one_thread, make, tmp_path):
     made = make("eurobert", "sc")
     told = io.StringIO()
     again = finetune(

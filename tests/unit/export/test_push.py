@@ -125,7 +125,7 @@ class TestPlan:
 
 
 class TestPush:
-    def test_sends_what_was_listed(self, export: Path, hub: Any) -> None:
+    def test_uploads_the_listed_files(self, export: Path, hub: Any) -> None:
         fake = hub()
         plan = plan_push(export, "me/mine", private=True, revision="v1")
         (export / "late.txt").write_text("appeared since")

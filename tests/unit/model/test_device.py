@@ -51,7 +51,7 @@ def test_other_names_are_refused_in_a_line(two_gpus, text):
     assert len(str(e.value)) < 200
 
 
-def test_devices_that_are_not_there_are_refused(monkeypatch, two_gpus):
+def test_missing_devices_are_refused(monkeypatch, two_gpus):
     with pytest.raises(ConfigError, match="device: cuda:2: torch sees 2 CUDA devices"):
         parse_device("cuda:2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)

@@ -70,7 +70,7 @@ def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
         torch.testing.assert_close(number, expected, atol=2**-8, rtol=2**-7)
 
 
-def test_bf16_with_kernels_goes_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_with_kernels_uses_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", True)
     _, fast = layers(bias=True)
     monkeypatch.setattr(

@@ -191,7 +191,7 @@ def test_transformers_is_run_once_for_each_configuration(monkeypatch: pytest.Mon
     assert runs == [True, False, True]
 
 
-def test_the_probe_leaves_random_numbers_and_weights_alone() -> None:
+def test_the_probe_does_not_change_random_numbers_or_weights() -> None:
     model = new_model(tiny_config("gemma3"), init_seed=0)
     config = model.config.to_dict()
     before: list[Tensor] = [weight.clone() for weight in model.state_dict().values()]

@@ -313,7 +313,7 @@ def test_a_scheduled_step_is_one_at_its_rate():
     assert constant.at(5, num_steps=9) is constant
 
 
-def test_determinants_of_what_is_not_default():
+def test_determinants_of_settings_that_are_not_the_default():
     base = {"name": "mlm", "mlm_probability": 0.4, "replacement": "mask", "mask_seed": 0}
     spanbert = {"mean_words": 5.0, "longest_words": 10}
     assert mlm(selection="token").determinants(0) == base

@@ -175,7 +175,7 @@ def test_nothing_selected_is_refused():
         supervise(mlm(mlm_probability=1e-9), batch, VOCABULARY, mask_seed=0)
 
 
-def test_determinants_hold_what_matters():
+def test_determinants_have_all_settings_that_affect_results():
     base = mlm().determinants(0)
     assert base == {
         "name": "mlm",

@@ -34,7 +34,7 @@ def segments(rows: PackedBatch) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("rows_per_part", "sizes"), [(1, [1, 1, 1, 1]), (2, [1, 2, 2]), (3, [2, 3]), (4, [2, 3])]
 )
-def test_parts_hold_all_that_was_there(supervision, rows_per_part, sizes):
+def test_parts_have_all_rows_and_labels(supervision, rows_per_part, sizes):
     parts = supervision.split(rows_per_part)
     assert [part.rows.num_rows for part in parts] == sizes
     assert all(part.causal for part in parts)

@@ -135,7 +135,7 @@ def test_byte_level_words_read_well():
     assert words_of(tokenizer, "x  =\n\ty_1") == ["x", " ", " =", "\n", "\t", "y", "_", "1"]
 
 
-def test_a_chunk_that_begins_amid_a_character_is_read_on_its_own():
+def test_a_chunk_that_begins_within_a_character_is_read_separately():
     tokenizer, spellings = byte_level(261)
     ids = np.array(tokenizer.encode("漢字ab"))
     assert len(ids) == 8  # three bytes, three bytes, two letters

@@ -195,7 +195,7 @@ def corpora(ready, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_python_takes_what_the_command_takes(corpora, tmp_path, cli, quiet, kind):
+def test_python_accepts_the_arguments_of_the_command(corpora, tmp_path, cli, quiet, kind):
     (tmp_path / "built").mkdir()
     (tmp_path / "recipe.yaml").write_text(json.dumps(RECIPE))
     (tmp_path / "corpus.yaml").write_text("folder: built\n")
@@ -344,7 +344,7 @@ def test_another_metric_decides_without_another_training(
     assert len(trainings) == num_trained
 
 
-def test_what_is_set_by_hand_goes_before_what_a_task_asks_for(
+def test_user_settings_override_the_task_description(
     plain_model, tmp_path, make_task, trainings, quiet
 ):
     folder = make_task(tmp_path / "slow")

@@ -105,7 +105,7 @@ def test_axes_give_every_combination_in_order():
     assert names(arm) == ["pico-mlm20-9", "pico-mlm30-9", "nano-mlm20-9", "nano-mlm30-9"]
 
 
-def test_every_axis_of_the_issue_multiplies():
+def test_every_combination_of_axes_is_an_arm():
     arm = {
         "steps": 40,
         "phases": [{**CLM, "share": 0.5}, MLM],

@@ -140,7 +140,7 @@ def test_checkpoints_stay_as_long_as_their_state_is_missing(root, store):
     assert names(clean(root)) == []
 
 
-def test_job_files_of_what_is_left_to_do_stay(root, store):
+def test_files_of_unfinished_jobs_are_kept(root, store):
     [states, _] = planned(root)
     for state in states:
         (store / "jobs" / f"{state}.json").write_text("{}")
@@ -370,7 +370,7 @@ def test_links_are_never_followed(root, store, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["", "states"])
-def test_a_store_that_lies_elsewhere_is_not_cleaned_from_here(root, store, tmp_path, part):
+def test_a_linked_store_is_not_cleaned(root, store, tmp_path, part):
     folder = store / part
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")

@@ -183,7 +183,7 @@ def test_paths_begin_at_the_study_file(source, anchored):
     assert anchor_source(source, Path("/study")) == anchored
 
 
-def test_a_study_is_anchored_where_its_file_lies():
+def test_paths_of_a_study_are_relative_to_its_file():
     tasks = [{"name": "own", "source": "sc:own", "copies": "hub"}]
     found = study(tasks=tasks, corpus={"sources": ["text"]}).anchored(Path("/study"))
     assert found.tasks[0].source == "sc:/study/own"

@@ -145,7 +145,7 @@ def test_a_state_whose_run_began_with_a_finished_model(tmp_path, training_data, 
         found.require(recipe, changed)
 
 
-def test_a_state_of_which_a_phase_read_another_corpus(tmp_path, training_data, make_recipe):
+def test_a_state_with_a_phase_on_another_corpus(tmp_path, training_data, make_recipe):
     data = dataclasses.replace(training_data, corpora={tmp_path / "other": training_data.heldout})
     recipe = make_recipe(CLM, {**CLM, "corpus": str(tmp_path / "other")})
     folder = train_segment(Lineage(recipe, data.fingerprint), data, tmp_path, start=0, end=12)

@@ -83,7 +83,7 @@ def test_an_untrained_arm_is_a_segment_without_steps(plan):
     assert [segment.parent for segment in made.segments] == [None, None]
 
 
-def test_a_run_that_is_another_s_beginning_ends_on_the_way(plan):
+def test_a_run_that_is_the_beginning_of_another_ends_within_it(plan):
     made = plan({"long": [phase("clm", 9)], "short": [phase("clm", 4)]})
     assert spans(made) == [("long 0-4", 0, 4), ("long 4-9", 4, 9)]
     assert made.arms[1].state == made.segments[0].id
@@ -184,7 +184,7 @@ def finish(folder):
         (partial / "content").write_text("content")
 
 
-def test_only_what_is_incomplete_is_missing(plan, tmp_path):
+def test_only_incomplete_work_is_missing(plan, tmp_path):
     made = plan(
         {"clm": [phase("clm", 4)], "two": [phase("clm", 2), phase("mlm", 2)]},
         tasks=TASK,

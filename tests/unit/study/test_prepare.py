@@ -150,7 +150,7 @@ def test_a_tokenizer_is_checked_when_data_are_opened(loads, tmp_path):
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_no_flipped_bit_of_a_tokenizer_goes_unseen(loads, tmp_path, bit):
+def test_every_flipped_bit_of_a_tokenizer_is_detected(loads, tmp_path, bit):
     paths, _ = run(tmp_path)
     for path in (paths.tokenizer / name for name in ("tokenizer.json", "tokenizer_config.json")):
         whole = path.read_bytes()

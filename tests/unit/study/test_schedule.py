@@ -1,4 +1,4 @@
-"""Scheduling: longest path first, failures again and then aside, the store has the last word."""
+"""Scheduling: longest path first, retries, failures, and results of other processes."""
 
 from concurrent.futures import Future
 
@@ -12,7 +12,7 @@ from biphasic.execution.requests import Requests
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 
 
-class FakeEngine:
+class FakeExecutor:
     """Does each job when it is asked what happened, in the order in which they came."""
 
     def __init__(self, num_slots=1, outcomes=None):
@@ -44,8 +44,8 @@ class FakeEngine:
 class Notes:
     """A watcher that drives the engine and writes down what it is told."""
 
-    def __init__(self, engine):
-        self.engine, self.lines = engine, []
+    def __init__(self, executor):
+        self.executor, self.lines = executor, []
 
     def started(self, item):
         self.lines.append(f"started {item.id}")
@@ -61,7 +61,7 @@ class Notes:
         self.lines.append(f"revived {item.id}")
 
     def tick(self):
-        self.engine.step()
+        self.executor.step()
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +85,10 @@ def item(name, needs=None, cost=1.0, *, slots=1, is_done=lambda: False):
     )
 
 
-def run(items, engine, **options):
-    notes = Notes(engine)
+def run(items, executor, **options):
+    notes = Notes(executor)
     options = {"policy": RetryPolicy(tries=3, delay_seconds=0.001), **options}
-    return Scheduler(items, engine, watcher=notes, **options).run(), notes.lines
+    return Scheduler(items, executor, watcher=notes, **options).run(), notes.lines
 
 
 def lost(text="its worker died"):
@@ -108,16 +108,16 @@ TREE = [
 def test_the_longest_path_is_begun_first():
     # By hand: leaf 1, long 26, short 5, trunk 36, alone 30.
     assert longest_paths(TREE) == {"leaf": 1, "long": 26, "short": 5, "trunk": 36, "alone": 30}
-    engine = FakeEngine()
-    outcome, _ = run(TREE, engine)
-    assert engine.submitted == ["trunk", "alone", "long", "short", "leaf"]
+    executor = FakeExecutor()
+    outcome, _ = run(TREE, executor)
+    assert executor.submitted == ["trunk", "alone", "long", "short", "leaf"]
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
 
 
-def test_a_branch_starts_as_soon_as_its_state_is_there_and_no_slot_stays_empty():
-    engine = FakeEngine(num_slots=2)
-    _, lines = run(TREE, engine)
-    assert engine.most_at_once == 2
+def test_a_branch_starts_as_soon_as_its_state_exists_and_no_slot_is_idle():
+    executor = FakeExecutor(num_slots=2)
+    _, lines = run(TREE, executor)
+    assert executor.most_at_once == 2
     assert lines.index("done trunk") < lines.index("started long") < lines.index("done alone")
 
 
@@ -126,16 +126,16 @@ def test_unknown_costs_count_as_one_step():
     assert longest_paths(items) == {"b": 1, "a": 2, "c": 1}
 
 
-def test_ties_go_to_what_the_study_names_first():
-    engine = FakeEngine()
-    run([item("z"), item("a"), item("m")], engine)
-    assert engine.submitted == ["z", "a", "m"]
+def test_ties_go_to_the_first_in_the_study():
+    executor = FakeExecutor()
+    run([item("z"), item("a"), item("m")], executor)
+    assert executor.submitted == ["z", "a", "m"]
 
 
 def test_transient_failures_are_retried_and_then_fail_with_dependents():
-    engine = FakeEngine(outcomes={"trunk": [lost(), lost(), lost("again")]})
-    outcome, lines = run(TREE, engine)
-    assert engine.submitted.count("trunk") == 3
+    executor = FakeExecutor(outcomes={"trunk": [lost(), lost(), lost("again")]})
+    outcome, lines = run(TREE, executor)
+    assert executor.submitted.count("trunk") == 3
     [failure] = outcome.failures
     assert (failure.id, failure.tries) == ("trunk", 3)
     assert str(failure) == "job trunk: again (tried 3 times)"
@@ -146,15 +146,15 @@ def test_transient_failures_are_retried_and_then_fail_with_dependents():
 
 
 def test_one_transient_failure_affects_no_other_job():
-    outcome, _ = run(TREE, FakeEngine(outcomes={"long": [lost()]}))
+    outcome, _ = run(TREE, FakeExecutor(outcomes={"long": [lost()]}))
     assert (outcome.num_executed, outcome.failures) == (5, ())
 
 
 def test_what_is_wrong_in_itself_is_tried_once():
     wrong = JobFailedError("the loss is not finite", is_final=True, log=None)
-    engine = FakeEngine(outcomes={"alone": [wrong]})
-    outcome, _ = run(TREE, engine)
-    assert engine.submitted.count("alone") == 1
+    executor = FakeExecutor(outcomes={"alone": [wrong]})
+    outcome, _ = run(TREE, executor)
+    assert executor.submitted.count("alone") == 1
     assert [failure.tries for failure in outcome.failures] == [1]
     assert outcome.num_executed == 4
 
@@ -167,44 +167,44 @@ def test_waits_grow_with_the_tries():
 def test_a_job_of_another_process_is_left_to_it_and_found_done():
     there = []
     taken = LockHeldError("taken", owner="host a")
-    engine = FakeEngine(outcomes={"shared": [taken]})
+    executor = FakeExecutor(outcomes={"shared": [taken]})
 
     def is_done():
         return bool(there)
 
-    class Other(FakeEngine):
+    class Other(FakeExecutor):
         def step(self):
             super().step()
             there.append(True)
 
-    engine = Other(outcomes={"shared": [taken]})
-    outcome, lines = run([item("shared", is_done=is_done), item("next", "shared")], engine)
+    executor = Other(outcomes={"shared": [taken]})
+    outcome, lines = run([item("shared", is_done=is_done), item("next", "shared")], executor)
     # Counted as nobody's here, and what needs it goes on.
-    assert engine.submitted == ["shared", "next"]
+    assert executor.submitted == ["shared", "next"]
     assert lines[:4] == ["started shared", "delayed shared", "elsewhere shared", "started next"]
     assert outcome.num_executed == 1
 
 
 def test_a_job_of_several_slots_is_not_overtaken_for_ever():
     items = [item("a", cost=3), item("b", cost=2), item("ranks", cost=2.5, slots=2), item("c")]
-    engine = FakeEngine(num_slots=2)
-    run(items, engine)
+    executor = FakeExecutor(num_slots=2)
+    run(items, executor)
     # It waits for both slots, and what comes after it waits too.
-    assert engine.submitted == ["a", "ranks", "b", "c"]
+    assert executor.submitted == ["a", "ranks", "b", "c"]
     with pytest.raises(ConfigError, match=r"job ranks: needs 2 processes .* there are 1 slots"):
-        run(items, FakeEngine(num_slots=1))
+        run(items, FakeExecutor(num_slots=1))
 
 
 def test_a_request_cancels():
-    engine = FakeEngine()
+    executor = FakeExecutor()
     seen = iter([Requests(), Requests(is_cancelled=True)])
-    outcome, _ = run(TREE, engine, read_requests=lambda: next(seen))
+    outcome, _ = run(TREE, executor, read_requests=lambda: next(seen))
     assert outcome.is_stopped
-    assert len(engine.submitted) < 5
+    assert len(executor.submitted) < 5
 
 
 def test_a_request_retries_failed_jobs():
-    class Patient(FakeEngine):
+    class Patient(FakeExecutor):
         def step(self):
             # "alone" lasts until "trunk" is tried a fourth time, which only a request brings about.
             if [name for name, _ in self._open] == ["alone"] and self.submitted.count("trunk") < 4:
@@ -212,8 +212,8 @@ def test_a_request_retries_failed_jobs():
             self._open.sort(key=lambda each: each[0] == "alone")
             super().step()
 
-    engine = Patient(num_slots=2, outcomes={"trunk": [lost(), lost(), lost()]})
-    notes = Notes(engine)
+    executor = Patient(num_slots=2, outcomes={"trunk": [lost(), lost(), lost()]})
+    notes = Notes(executor)
     asked = []
 
     def ask():
@@ -223,7 +223,7 @@ def test_a_request_retries_failed_jobs():
         return Requests()
 
     policy = RetryPolicy(tries=3, delay_seconds=0.001)
-    outcome = Scheduler(TREE, engine, policy=policy, watcher=notes, read_requests=ask).run()
+    outcome = Scheduler(TREE, executor, policy=policy, watcher=notes, read_requests=ask).run()
     assert notes.lines.count("revived trunk") == 1
     assert (outcome.num_executed, outcome.failures, outcome.blocked) == (5, (), ())
 
@@ -244,11 +244,11 @@ def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
             raise error
 
     monkeypatch.setattr(schedule, "save_job", save)
-    outcome, lines = run([item("a"), item("b")], FakeEngine())
+    outcome, lines = run([item("a"), item("b")], FakeExecutor())
     assert (outcome.num_executed, outcome.failures) == (2, ())
     assert lines.count("delayed a") == 1
 
     refusals[:] = [OSError(28, "No space left on device")] * 3
-    outcome, _ = run([item("a")], FakeEngine())
+    outcome, _ = run([item("a")], FakeExecutor())
     [failure] = outcome.failures
     assert (failure.tries, "No space left" in failure.error) == (3, True)

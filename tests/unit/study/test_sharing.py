@@ -192,7 +192,7 @@ def test_a_plan_reaches_each_needed_state_once(phases, steps):
     assert set(trained) == {name for chain in chains.values() for name in chain[1:]}
 
 
-def test_points_on_the_way_have_names_and_families():
+def test_intermediate_points_have_names_and_families():
     two = {
         "name": "two",
         "phases": [{"objective": "clm", "steps": 4}, {"objective": "mlm", "steps": 6}],

@@ -303,7 +303,7 @@ def test_cancelling_a_study_that_is_not_running_is_reported(folder):
     assert not (folder / "requests").exists()
 
 
-def test_cancelling_does_not_wait_for_a_runner_elsewhere_that_is_gone(folder, quick, monkeypatch):
+def test_cancelling_does_not_wait_for_a_dead_remote_runner(folder, quick, monkeypatch):
     locked_elsewhere(folder, silent_for=0)
     clock = [0.0]
 

@@ -149,7 +149,7 @@ def test_what_ends_a_recipe_may_be_an_alias(tmp_path):
     assert lines[lines.index("  optimizer: *c") + 2] == "tuned_rates:"
 
 
-def test_included_files_stay_and_the_block_goes_to_the_end(tmp_path):
+def test_included_files_are_unchanged_and_the_block_is_appended(tmp_path):
     (tmp_path / "base.yaml").write_text(TEXT)
     file = tmp_path / "mine.yaml"
     file.write_text("include: base.yaml\nname: mine\n# done\n")

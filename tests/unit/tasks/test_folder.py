@@ -56,7 +56,7 @@ def test_what_was_not_set_is_not_written(tmp_path):
     assert written == {"name": "t", "kind": "sr", "title": "T", "metric": "pearson"}
 
 
-def test_the_callers_name_goes_first_and_the_folders_last(tmp_path):
+def test_the_caller_s_name_overrides_the_folder_s(tmp_path):
     folder = tmp_path / "mood"
     folder.mkdir()
     assert read_description(folder, kind="sc").name == "mood"

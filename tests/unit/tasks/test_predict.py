@@ -106,7 +106,7 @@ def test_formats_of_one_table_give_the_same(one_thread, finetuned, tmp_path):
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
 
 
-def test_outputs_hold_the_same_as_json_csv_and_parquet(one_thread, finetuned, tmp_path):
+def test_outputs_are_the_same_as_json_csv_and_parquet(one_thread, finetuned, tmp_path):
     folder = finetuned("tc")
     source = write_jsonl(tmp_path / "t.jsonl", [{"text": "Anna ran to Paris."}, {"text": ""}])
     _, rows = run(folder, source, tmp_path / "o.jsonl")

@@ -44,7 +44,7 @@ def test_texts_are_read_as_they_are(tokenizer):
     assert encoded.searched.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_where_judged_documents_alone_are_searched_no_others_are_read(tokenizer):
+def test_if_only_judged_documents_are_searched_no_others_are_read(tokenizer):
     encoded = encode(tokenizer, task(), retrieval_corpus="judged")
     # d2 is trained on and not searched; d5 is neither.
     assert encoded.document_ids == ("d9", "d2", "d10", "d1")

@@ -88,7 +88,7 @@ def test_errors_come_up_as_themselves_in_their_turn(ahead, error):
 
 
 @pytest.mark.parametrize("leaves", [BrokenError, Killed, KeyboardInterrupt, GeneratorExit])
-def test_the_thread_is_gone_however_the_block_is_left(leaves):
+def test_the_thread_ends_however_the_block_is_left(leaves):
     calls: list[int] = []
 
     def leave() -> None:

@@ -156,7 +156,7 @@ def test_manifest_without_identity_is_refused(folder):
         load_state(folder, identity=IDENTITY)
 
 
-def test_a_full_disk_is_the_systems_word_and_not_a_librarys(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_as_a_system_error(tmp_path, monkeypatch):
     def full(*_):
         raise SafetensorError('I/O error: No space left on device (os error 28) at path "/x"')
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_the_systems_word_and_not_a_librarys(tmp_path, monkeypatc
     )
 
 
-def test_what_is_no_word_of_the_system_stays_as_it_is(tmp_path, monkeypatch):
+def test_errors_of_the_library_are_unchanged(tmp_path, monkeypatch):
     def broken(*_):
         raise SafetensorError("invalid shape")
 

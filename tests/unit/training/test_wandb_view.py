@@ -79,7 +79,7 @@ def test_online_on_request(runs, tmp_path, monkeypatch):
     assert (runs[0].settings["project"], runs[0].settings["mode"]) == ("mine", "online")
 
 
-def test_what_writes_no_view_begins_no_run(runs, monkeypatch):
+def test_no_run_is_started_without_a_view(runs, monkeypatch):
     monkeypatch.setenv(PROJECT, "mine")
     MetricsLog([], None, next_step=1).close()
     assert runs == []

@@ -116,7 +116,7 @@ def _judgements(
         judged = halve_queries(judged["test"], seed=origin["split_seed"])
     needed = {query for by_query in judged.values() for query in by_query}
     rows = opener.stream(source.queries, ("_id", "text"))
-    texts = {key: row["text"] for key, row in _wanted(source.queries, rows, needed, "_id")}
+    texts = {key: row["text"] for key, row in _needed_rows(source.queries, rows, needed, "_id")}
     return judged, texts, origin
 
 
@@ -202,11 +202,11 @@ def _documents(
     rows = opener.stream(source.corpus, columns)
     return (
         {"_id": key, "title": (row["title"] or "") if has_title else "", "text": row["text"]}
-        for key, row in _wanted(source.corpus, rows, needed, source.document_id)
+        for key, row in _needed_rows(source.corpus, rows, needed, source.document_id)
     )
 
 
-def _wanted(
+def _needed_rows(
     table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
     """Yield the judged rows, and stop reading after the last of them.

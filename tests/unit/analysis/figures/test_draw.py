@@ -113,7 +113,7 @@ ALL = {
 
 @pytest.mark.parametrize("table", ALL)
 @pytest.mark.parametrize("layout", [PRINT, PHONE], ids=["print", "phone"])
-def test_no_text_is_cut_or_lies_on_another(table, layout):
+def test_no_text_is_cut_or_overlaps_another(table, layout):
     for chart in ALL[table]():
         with drawing(salt="test"):
             figure = draw_chart(chart, layout)
@@ -138,7 +138,7 @@ def test_every_point_lies_within_its_panel():
                     assert low < point.low <= point.mean <= point.high < high
 
 
-def test_the_key_lies_above_all_panels():
+def test_the_legend_is_above_all_panels():
     for chart in ALL["grid"]()[:2]:
         figure = draw_chart(chart)
         labels = {series.label for panel in chart.panels for series in panel.series}
@@ -313,7 +313,7 @@ def test_every_colour_stands_out_from_its_ground(ground):
     assert {GRID, PAPER} < {light for _, light, _ in VARIABLES}
 
 
-def test_no_two_arms_look_alike_even_when_there_are_many(tmp_path):
+def test_all_arms_have_distinct_styles(tmp_path):
     arms = tuple((f"a{i}", f"A {i}", "MLM", (("mlm", 1.0),), 0.0) for i in range(20))
     study = FakeStudy(steps=40, arms=arms, tasks=(), seeds=())
     styles = arm_styles(load_study(*study.write(tmp_path)).arms)

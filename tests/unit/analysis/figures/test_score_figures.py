@@ -111,7 +111,7 @@ def test_figures_8_and_9_go_from_the_finished_models_on():
         assert found == {0.0: by_start["MLM"], 1.0: by_start["CLM"]}
 
 
-def test_the_papers_table_has_six_figures_and_names_what_the_others_need():
+def test_the_papers_table_has_six_figures_and_reasons_for_the_others():
     found = [*score_figures(paper_scores())]
     assert [each.name for each in found if isinstance(each, Chart)] == [
         "size", "mask-rate", "step", "clm-share", "continued-budget", "continued-steps",
@@ -230,7 +230,7 @@ def test_a_mixed_average_replaces_no_datasets():
     assert [panel.key for panel in chart.panels] == ["a", "b"]
 
 
-def test_captions_say_what_intervals_leave_out():
+def test_captions_state_the_variance_that_intervals_do_not_cover():
     for chart in score_figures(paper_scores()):
         if isinstance(chart, Chart):
             assert "about 88 %" in chart.caption
