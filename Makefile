@@ -58,7 +58,7 @@ format: $(INSTALLED)  ## Mend what ruff can mend.
 types: $(INSTALLED)  ## Check types.
 	$(BIN)/pyright
 
-docs: $(INSTALLED)  ## Build the documentation site into build/docs/; warnings are errors.
+docs: $(INSTALLED)  ## Run the tutorials and build the site into build/docs/; warnings are errors.
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 check: lint types docs test  ## All of the above checks, as CI runs them.

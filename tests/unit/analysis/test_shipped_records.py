@@ -1,0 +1,52 @@
+"""Records in docs/: complete, packed as `docs/records.py` packs them, and what README.md quotes."""
+
+import gzip
+import importlib.util
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from biphasic.analysis.records import load_study
+from biphasic.analysis.scores.runs import cells
+
+CHECKOUT = Path(__file__).parents[3]
+ARCHIVES = sorted(CHECKOUT.glob("docs/*/records.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The folder of each shipped study, beside its store, by name."""
+    folders = {}
+    for archive in ARCHIVES:
+        root = tmp_path_factory.mktemp("records")
+        with tarfile.open(archive) as tar:
+            tar.extractall(root, filter="data")
+        [record] = root.glob("*/study.json")
+        folders[archive] = record.parent
+    return folders
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.parent.name)
+def test_shipped_records_are_complete_and_pack_to_the_same_files(unpacked, archive, tmp_path):
+    folder = unpacked[archive]
+    records = load_study(folder, folder.parent / "store")
+    assert records.problems == ()
+    assert all(outcome.result is not None for outcome in records.outcomes)
+    spec = importlib.util.spec_from_file_location("docs_records", CHECKOUT / "docs/records.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.pack_records(folder, tmp_path / "records.tar.gz")
+    packed = tmp_path / "records.tar.gz"
+    assert gzip.decompress(packed.read_bytes()) == gzip.decompress(archive.read_bytes())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart/README.md"])
+def test_pages_quote_the_scores_of_the_quickstart(unpacked, page):
+    folder = unpacked[CHECKOUT / "docs/quickstart/records.tar.gz"]
+    table = cells(load_study(folder, folder.parent / "store"))
+    means = [cell.estimate.mean for cell in table.values()]
+    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    quoted = re.search(r"untrained (.+), MLM (.+), CLM (.+), CLM then MLM (.+)\]\(", text)
+    assert quoted.groups() == tuple(f"{100 * mean:.1f}" for mean in means)
