@@ -24,6 +24,14 @@ def block(name: str, language: str) -> str:
     return found[1]
 
 
+def table(name: str) -> list[str]:
+    """The rows of the table after a marker."""
+    pattern = rf"<!-- {name} -->\n\n(?:[^\n]*\n){{2}}(.*?)\n<!-- end -->"
+    found = re.search(pattern, PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    return found[1].splitlines()
+
+
 def test_the_example_prints_the_output_in_the_page(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(block("example", "python"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -42,16 +50,12 @@ def test_the_page_lists_the_verdicts_on_the_paper_s_table() -> None:
             claims_report(paper), claims_report(restated(paper, "standard")), strict=True
         )
     ]
-    found = re.search(r"<!-- verdicts -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    assert found[1].splitlines() == rows
+    assert table("verdicts") == rows
 
 
 def test_the_page_has_the_readings_of_ambiguous_claims() -> None:
     rows = [f"| {claim.id} | {claim.reading} |" for claim in paper_claims() if claim.reading]
-    found = re.search(r"<!-- readings -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    assert found[1].splitlines() == rows
+    assert table("readings") == rows
     assert {row.split()[1] for row in rows} == {"C05", "C09", "C12", "C17"}
 
 

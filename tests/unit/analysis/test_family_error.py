@@ -123,7 +123,8 @@ NOT_HELD = {
 def on_the_page():
     """Return the shares of docs/statistics.md by name."""
     page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text(encoding="utf-8")
-    rows = re.search(r"<!-- families -->\n(.*?)<!-- end -->", page, re.DOTALL)[1].splitlines()
+    pattern = r"<!-- families -->\n\n(?:[^\n]*\n){2}(.*?)\n<!-- end -->"
+    rows = re.search(pattern, page, re.DOTALL)[1].splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return {name: float(share.removesuffix(" %")) / 100 for name, share, _ in cells}
 
