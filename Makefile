@@ -5,9 +5,9 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# Test processes, one thread each: on few cores faster than one process with many threads. Half as
-# many again as there are cores, since some tests wait for processes of their own.
-TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 3 // 2)')
+# Test processes, one thread each: on few cores faster than one process with many threads. No more
+# than cores: each imports torch and compiles the tests, which takes it half a minute.
+TEST_PROCESSES ?= auto
 PYTEST_FLAGS ?=
 # What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
 QUICK := base data model objectives training study analysis
