@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Test processes, one thread each: on few cores faster than one process with many threads. No more
 # than cores: each imports torch and compiles the tests, which takes it half a minute.
-TEST_PROCESSES ?= auto
+TEST_PROCESSES ?= logical
 PYTEST_FLAGS ?=
 # What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
 QUICK := base data model objectives training study analysis
@@ -40,7 +40,7 @@ test: $(INSTALLED)  ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist worksteal $(PYTEST_FLAGS)
 
 test-quick: $(INSTALLED)  ## Run the quick unit tests, in a minute: for every save.
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not slow" \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist worksteal -m "not slow" \
 		$(addprefix tests/unit/,$(QUICK)) $(PYTEST_FLAGS)
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
