@@ -19,7 +19,6 @@ from biphasic.cli.analyze import analyze_command
 from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
 from biphasic.cli.export import export_command, push_command
-from biphasic.cli.job import job_app
 from biphasic.cli.options import (
     HELP,
     Device,
@@ -32,7 +31,8 @@ from biphasic.cli.options import (
 )
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.results import INTERRUPTED, shown
-from biphasic.cli.study import study_app
+from biphasic.cli.study.app import study_app
+from biphasic.cli.study.job import job_app
 from biphasic.cli.tokenizer import tokenizer_app
 from biphasic.cli.use import encode_command, finetune_command, predict_command
 from biphasic.errors import (

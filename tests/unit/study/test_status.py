@@ -383,9 +383,9 @@ def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli
 
 
 def test_watching_ends_with_the_study(root, folder, cli, quick, monkeypatch):
-    from biphasic.cli import study_upkeep
+    from biphasic.cli.study import upkeep
 
-    monkeypatch.setattr(study_upkeep, "_REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "_REFRESH_SECONDS", 0.01)
     runner = Runner(folder)
     write_progress(folder, record())
     short_line, looks = status_text.short_line, []
@@ -428,7 +428,7 @@ def test_looking_at_a_running_study_imports_no_torch():
 
     program = (
         "import sys, biphasic.study.status.status, biphasic.study.status.text, "
-        "biphasic.study.run.control, biphasic.study.find, biphasic.cli.study_upkeep; "
+        "biphasic.study.run.control, biphasic.study.find, biphasic.cli.study.upkeep; "
         "print('torch' in sys.modules)"
     )
     found = subprocess.check_output([sys.executable, "-c", program], text=True)

@@ -9,7 +9,8 @@ import typer
 
 from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, echo, progress_console
 from biphasic.cli.results import show_outcome, shown
-from biphasic.cli.study_upkeep import (
+from biphasic.cli.study.tune import study_tune
+from biphasic.cli.study.upkeep import (
     StudyName,
     study_cancel,
     study_clean,
@@ -17,7 +18,6 @@ from biphasic.cli.study_upkeep import (
     study_status_command,
     study_verify,
 )
-from biphasic.cli.tune import study_tune
 
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 

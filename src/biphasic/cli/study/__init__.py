@@ -1,0 +1,1 @@
+"""The commands of studies and their jobs."""
