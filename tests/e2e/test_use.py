@@ -85,6 +85,7 @@ def test_from_texts_to_vectors(cli, place, monkeypatch):
     assert not (place / "z.npy").exists()
 
 
+@pytest.mark.usefixtures("warm")
 def test_texts_come_from_another_program(place):
     program = "import typer; from biphasic.cli.use import encode_command as c; typer.run(c)"
     ended = subprocess.run(
