@@ -32,29 +32,29 @@ NOT_MEASURED = "not measured"
 
 _INTRODUCTION = """# Model families
 
-Written by `.venv/bin/python tests/record_families.py` from a run of the tests, never by hand;
+Written by `.venv/bin/python tests/record_families.py` from a run of the tests; do not edit;
 {versions}.
 
-Any Hugging Face decoder or encoder whose layers take an attention function can be trained, adapted
-and exported. These families are tested, each on a small random model that is saved in the hub's
-format and read back. A number is the largest absolute difference from the reference, in fp32 on a
-CPU; a test fails where it is over the limit.
+Any Hugging Face decoder or encoder whose layers accept an attention function can be trained,
+adapted and exported. These families are tested, each with a small random model that is saved in the
+hub's format and loaded again. Numbers are the largest absolute differences from the reference, in
+fp32 on a CPU; the test fails if one exceeds the limit.
 
-A family that is not listed is probed when it is loaded, and refused if it fails. The probe covers
-its layers, its head and its hidden states: packed documents must give the same hidden states as
-each document alone and as transformers' own forward, on texts longer than every window. So families
-that make windows only by masks (PhiMoE, Qwen2-MoE, Llama 4's chunks) are refused on packed rows,
-and so are computations over a whole row (ESM's token dropout). `encode` and `export` read such a
-model on padded rows, and so does fine-tuning with `batching: padded`.
+Every model, also of a family that is not listed, is probed when it is loaded, and refused if it
+fails. The probe covers its layers, its head and its hidden states: packed documents must give the
+same hidden states as each document alone and as transformers' own forward, on texts longer than
+every window. Families that make windows only by masks (PhiMoE, Qwen2-MoE, Llama 4's chunks) or
+compute over a whole row (ESM's token dropout) are therefore refused on packed rows. `encode`,
+`export`, and fine-tuning with `batching: padded` use such models on padded rows.
 
-- **contract**: with CLM no layer sees later tokens, with MLM every layer does, and in both no token
-  sees another document of its row, or padding; hidden states equal transformers' own (`kept`).
+- **contract** (`kept`): with CLM no layer reads later tokens, with MLM every layer does. No token
+  reads another document of its row, or padding. Hidden states equal transformers' own.
 - **CLM**: mean loss on a fixed batch, against transformers' own causal loss of the same weights
   (EuroBERT: `LlamaForCausalLM`; BERT and RoBERTa: their classes with `is_decoder`; ModernBERT: its
   own class with causal masks). Gradients of all weights are compared too. Limit 1e-5.
 - **MLM**: the same against the family's own masked-LM class; for decoders, which have none, against
   their own class with `is_causal: false`. Limit 1e-5.
-- **packed = alone**: hidden states of documents that share rows, against each in a row of its own.
+- **packed = alone**: hidden states of documents that share rows, against each in its own row.
   Limit 1e-5.
 - **export**: hidden states of the exported folder, loaded by transformers alone, against ours.
   Limit 1e-5.
@@ -70,9 +70,9 @@ These families need computations that biphasic does not have. They are refused w
 |---|---|
 """
 _PADDED = """
-## On padded rows alone
+## Only on padded rows
 
-Encoders with their own computation of attention cannot be pretrained here. They can be fine-tuned
+Encoders that compute attention themselves cannot be pretrained. They can be fine-tuned
 and scored with `batching: padded`.
 
 | family | why |

@@ -23,8 +23,8 @@ def analyze_command(
     convention: Annotated[
         str | None,
         typer.Option(
-            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's, else standard."
+            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+            "Default: the study's, else standard."
         ),
     ] = None,
     compare: Annotated[

@@ -186,7 +186,8 @@ def evaluate_command(
         typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
     ] = None,
     convention: Annotated[
-        str, typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors).")
+        str,
+        typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors)."),
     ] = "standard",
     device: Device = None,
     print_config: PrintConfig = False,

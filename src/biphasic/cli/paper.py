@@ -64,8 +64,8 @@ def figures_command(
     convention: Annotated[
         str | None,
         typer.Option(
-            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 errors). Default: the "
-            "study's."
+            help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors). "
+            "Default: the study's."
         ),
     ] = None,
     every_dataset: EveryDataset = False,

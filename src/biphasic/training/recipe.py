@@ -25,7 +25,7 @@ class PretrainedModel(Config):
     """A pretrained model to start from: any decoder or encoder that transformers loads."""
 
     pretrained: Annotated[str, Field(min_length=1)]
-    """Its folder, or its id on the hub. Folders of earlier states work too."""
+    """Folder or hub id; folders of states work too."""
     revision: str | None = None
     """Branch, tag or commit on the hub; by default the newest."""
 

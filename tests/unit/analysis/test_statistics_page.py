@@ -42,6 +42,6 @@ def test_detectable_differences():
     seeds, effects = table("| Seeds | 2 | 3 |")
     for number, effect in zip(seeds[1:], effects[1:], strict=True):
         assert float(effect) == pytest.approx(detectable_effect(int(number)), abs=0.005)
-    example = re.search(r"by 0\.4 points .* five of them show a difference of (\d\.\d+)",
+    example = re.search(r"0\.4\s+points,\s+five\s+seeds\s+detect\s+a\s+difference\s+of\s+(\d\.\d+)",
                         PAGE.read_text(encoding="utf-8"))  # fmt: skip
     assert float(example[1]) == pytest.approx(0.4 * detectable_effect(5), abs=0.005)

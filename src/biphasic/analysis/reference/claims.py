@@ -87,8 +87,8 @@ def c08(table: Table) -> Iterator[Check]:
        source="Section 3, 'no universally optimal masking ratio'; Figure 3; section 8",
        reading="Lenient. On the average over datasets the score rises from each masking rate to "
                "the next; on single datasets it is enough that the highest rate is not "
-               "significantly below the lowest. Rises in between are not asked there, and MS "
-               "MARCO's are not monotone.")
+               "significantly below the lowest. There, rises in between are not required, and "
+               "MS MARCO does not rise monotonically.")
 def c09(table: Table) -> Iterator[Check]:
     yield table.trend("mask_rate", "increases", steps="largest", objective="MLM", task="IR")
     yield table.compare({"mask_rate": "largest"}, {"mask_rate": "smallest"},
@@ -119,8 +119,8 @@ def c11(table: Table) -> Iterator[Check]:
 @claim("C12", "40% masking is a strong overall compromise at 610M.",
        source="Section 3, 'no universally optimal masking ratio'",
        reading="Strictly, 40 % has the best mean rank and the best mean over the tasks. The weaker "
-               "form is lenient: it only asks that 40 % is the worst rate on no task, and it alone "
-               "carries the verdict 'partly'.")
+               "form is lenient: it only requires that 40 % is the worst rate on no task, and it "
+               "alone carries the verdict 'partly'.")
 def c12(table: Table) -> Iterator[Check]:
     yield table.best("mask_rate", nearest(0.4, within=0.05), across="task", by="mean rank",
         steps="largest", size="middle", objective="MLM")
@@ -165,7 +165,7 @@ def c16(table: Table) -> Iterator[Check]:
        reading="'Overtakes' is read as 'significantly higher on SC, QA and IR at step 40,000', and "
                "'gains little more' as 'CLM gains less than MLM from step 10,000 to step 40,000, "
                "on every task'. Both are arguable: TC is left out of the first, and the second "
-               "sets no bound to what is little.")
+               "does not define 'little'.")
 def c17(table: Table) -> Iterator[Check]:
     yield table.compare(MLM, CLM, "significantly higher", finished=False,
         progress=nearest(0.952, within=0.1), task=["SC", "QA", "IR"])

@@ -21,7 +21,7 @@ def study_tune(
         ),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Trial length as a fraction of the longest budget.")
+        float, typer.Option(help="Trial length as a fraction of the longest schedule.")
     ] = 0.1,
     extend: Annotated[
         bool,

@@ -53,7 +53,7 @@ class MaskingConfig(ObjectiveConfig):
     """Probability at the last step of the phase; it changes linearly from `mlm_probability` at the
     first step. By default it is constant."""
     selection: Selection = "token"
-    """Unit of selection: `token`, `word`, or `span`, several words of geometric number."""
+    """Unit of selection: `token`, `word`, or `span` (several words; geometric length)."""
     replacement: Replacement = "mask"
     """`mask` hides every selected token; `bert` hides 80 %, randomizes 10 % and keeps 10 %; or
     custom shares of the three."""

@@ -31,7 +31,7 @@ class SpanConfig(Config):
     mean_words: Annotated[float, Field(ge=1)] = 5.0
     """Mean length of a span before long ones are excluded: 1 / p of the geometric distribution."""
     longest_words: PositiveInt = 10
-    """Longer spans are not drawn; with the defaults, the mean is then 3.8 words."""
+    """Maximum length of a span; with the defaults, the mean is then 3.8 words."""
 
     def lengths(self, draws: NDArray[np.float64]) -> NDArray[np.int64]:
         """Map draws from [0, 1) to span lengths, in words."""
