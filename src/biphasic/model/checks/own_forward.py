@@ -93,7 +93,7 @@ def _code_of(model: PreTrainedModel, *, causal: bool) -> tuple[object, ...]:
     """Return what decides which code computes a model's states."""
     config = model.config
     settings = config.to_json_string(use_diff=False), config._attn_implementation
-    return type(model), *settings, batching_of(model), causal
+    return type(model), *settings, str(model.device), batching_of(model), causal
 
 
 def probe_tokens(model: PreTrainedModel, count: int, *, draw: int = 0) -> NDArray[np.int64]:
