@@ -68,7 +68,7 @@ def has_hashes(folder: Path) -> bool:
         return True  # damaged, which is reported elsewhere
 
 
-def _changed(path: Path, found: str) -> str:
+def _changed(path: Path, sha256: str) -> str:
     manifest = path.parent / MANIFEST
     if not manifest.is_file():
         return ""
@@ -76,6 +76,6 @@ def _changed(path: Path, found: str) -> str:
         expected = read_json(manifest)["files"][path.name]["sha256"]
     except (DataError, KeyError, TypeError):
         expected = None
-    if expected == found:
+    if expected == sha256:
         return ""
     return f"{path.parent.name[:12]}/{path.name}: changed since it was written (SHA-256 differs)"

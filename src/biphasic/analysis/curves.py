@@ -122,8 +122,8 @@ def joined_curves(segments: Iterable[Mapping[str, Points]]) -> dict[str, Curve]:
 
 def _curve(parts: list[Points]) -> Curve:
     arrays = [points.arrays() for points in parts]
-    whole = np.concatenate([each for each, _ in arrays])
-    losses = np.concatenate([each for _, each in arrays])
+    whole = np.concatenate([integers for integers, _ in arrays])
+    losses = np.concatenate([values for _, values in arrays])
     order = np.argsort(whole[:, 0], kind="stable")
     steps = whole[order, 0]
     kept = order[np.append(steps[1:] != steps[:-1], True)]

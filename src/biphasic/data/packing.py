@@ -111,8 +111,8 @@ def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.
             place = bisect_left(rooms, size)
             is_new = place == len(rooms)
             room = capacity if is_new else rooms[place]
-            each = min(room // size, left)
-            needed = left // each
+            items_per_bin = min(room // size, left)
+            needed = left // items_per_bin
             if is_new:
                 bins = list(range(num_bins, num_bins + needed))
                 num_bins += needed
@@ -122,9 +122,9 @@ def _place(sizes: list[int], counts: list[int], *, capacity: int) -> NDArray[np.
                 if not bins_by_room[room]:
                     del rooms[place]
             visited += bins
-            taken += [each] * len(bins)
-            left -= each * len(bins)
-            if room_left := room - each * size:
+            taken += [items_per_bin] * len(bins)
+            left -= items_per_bin * len(bins)
+            if room_left := room - items_per_bin * size:
                 if not bins_by_room.setdefault(room_left, []):
                     insort(rooms, room_left)
                 bins_by_room[room_left] += bins

@@ -17,8 +17,12 @@ from biphasic.objectives.registry import OBJECTIVES
 def phase_type(objectives: Sequence[type[ObjectiveConfig]]) -> Any:
     """Return the type of a phase with any of some objectives, for a record's field."""
     kinds = tuple(
-        create_model(f"{each.__name__}Phase", __base__=(PhaseConfig, each), __doc__=each.__doc__)
-        for each in objectives
+        create_model(
+            f"{objective.__name__}Phase",
+            __base__=(PhaseConfig, objective),
+            __doc__=objective.__doc__,
+        )
+        for objective in objectives
     )
     return Annotated[Union[kinds], Field(discriminator="objective")]  # noqa: UP007
 

@@ -198,7 +198,7 @@ def _pooling_modes(pooling: Mapping[str, Any]) -> list[str]:
     mode = pooling.get("pooling_mode")
     if mode is None:
         return [name for key, name in _MODES.items() if pooling.get(key)] or ["mean"]
-    return [mode] if isinstance(mode, str) else [str(each) for each in mode]
+    return [mode] if isinstance(mode, str) else [str(name) for name in mode]
 
 
 def _prefix(folder: Path, choices: Choices) -> str:

@@ -150,8 +150,8 @@ def train_segment(
             if (saves or stops) and run.step < end:
                 _save_checkpoint(run, progress)
             if options.report and ranks.is_first:
-                for each in done:
-                    options.report(_report(each, end=end))
+                for step in done:
+                    options.report(_report(step, end=end))
             if stops and run.step < end:
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
@@ -196,10 +196,10 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
-    for each in given.passes:
-        if each is given.passes[-1]:
+    for rows in given.passes:
+        if rows is given.passes[-1]:
             run.sums.begin()
-        loss = pass_loss(run.model, each.to(run.model.device)) / given.num_supervised
+        loss = pass_loss(run.model, rows.to(run.model.device)) / given.num_supervised
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()

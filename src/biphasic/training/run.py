@@ -100,10 +100,10 @@ class Run:
         Raises:
             DivergedError: One is not finite; the message names the first such step.
         """
-        for each in steps:
-            each.refuse_fault()
-            self.seconds += each.seconds
-            self.log.write(TrainingLine(**each.record))
+        for step in steps:
+            step.refuse_fault()
+            self.seconds += step.seconds
+            self.log.write(TrainingLine(**step.record))
 
     def watch(self, heldout: HeldoutLoss) -> None:
         """Record the held-out losses, with the same code in every run.

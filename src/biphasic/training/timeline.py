@@ -89,8 +89,8 @@ def place_phases(
         )
         rope_theta = phase.rope_theta or rope_theta
         longest = max(longest, shape.max_seqlen)
-        first = max((each for each in restarts if each <= index), default=0)
-        after = min((each for each in restarts if each > index), default=len(phases))
+        first = max((restart for restart in restarts if restart <= index), default=0)
+        after = min((restart for restart in restarts if restart > index), default=len(phases))
         placed.append(
             PlacedPhase(
                 index=index,
@@ -113,12 +113,14 @@ def check_phases(placed: Sequence[PlacedPhase]) -> None:
     Raises:
         ConfigError: A schedule does not fit its steps, or an objective its phase.
     """
-    for each in placed:
+    for phase in placed:
         try:
-            if each.schedule_start == each.start:
-                total = each.schedule_end - each.schedule_start
-                check_learning_rate(each.schedule, total_steps=total)
-            each.phase.check(num_steps=each.phase.steps, rows_per_step=each.batches.rows_per_step)
+            if phase.schedule_start == phase.start:
+                total = phase.schedule_end - phase.schedule_start
+                check_learning_rate(phase.schedule, total_steps=total)
+            phase.phase.check(
+                num_steps=phase.phase.steps, rows_per_step=phase.batches.rows_per_step
+            )
         except ConfigError as error:
-            where = f"phases.{each.index}." if each.index else ""
+            where = f"phases.{phase.index}." if phase.index else ""
             raise ConfigError(f"{where}{error}") from None

@@ -98,12 +98,12 @@
   }
 
   function hint(cell) {
-    const found = data.cells[cell];
+    const results = data.cells[cell];
     const lines = [];
-    if (found.seeds) {
-      lines.push(`Seeds: ${found.seeds.map(([, score]) => points(score)).join("; ")}`);
-    } else if (found.runs) {
-      const chosen = found.runs.filter((run) => run[5]);
+    if (results.seeds) {
+      lines.push(`Seeds: ${results.seeds.map(([, score]) => points(score)).join("; ")}`);
+    } else if (results.runs) {
+      const chosen = results.runs.filter((run) => run[5]);
       if (chosen.length) {
         const few = chosen.slice(0, 10).map((run) => points(run[4])).join("; ");
         const more = chosen.length > 10 ? `; and ${chosen.length - 10} more` : "";
@@ -111,10 +111,10 @@
         const rates = chosen.map((run) => data.rates[run[1]]).filter((rate) => rate !== "none");
         if (rates.length) lines.push(`Learning rates: ${counted(rates)}`);
       }
-      const lost = found.runs.filter((run) => run[2]).map((run) => data.status[run[2]]);
+      const lost = results.runs.filter((run) => run[2]).map((run) => data.status[run[2]]);
       if (lost.length) lines.push(`Without score: ${counted(lost)}`);
     }
-    if (found.paper) lines.push(found.paper);
+    if (results.paper) lines.push(results.paper);
     return lines.join("\n") || "No runs";
   }
 
@@ -185,21 +185,21 @@
   }
 
   function openRuns(cell) {
-    const found = data.cells[cell];
+    const results = data.cells[cell];
     const [title, metric] = data.datasets[cell % data.datasets.length];
     const arm = data.arms[Math.floor(cell / data.datasets.length)];
     const heading = dialog.querySelector("h2");
     heading.replaceChildren(make("bdi", arm), " on ", make("bdi", title));
-    const text = found.seeds
+    const text = results.seeds
       ? "Each seed’s scores, averaged over the datasets, in percent points."
       : `Scores are ${metric}, in percent points. Bold: chosen on validation for its seed.`;
-    dialog.querySelector("p").textContent = [text, found.paper].filter(Boolean).join(" ");
+    dialog.querySelector("p").textContent = [text, results.paper].filter(Boolean).join(" ");
     const table = make("table");
     const head = table.createTHead().insertRow();
-    const names = found.seeds ? ["Seed", "Mean score"] : columns;
+    const names = results.seeds ? ["Seed", "Mean score"] : columns;
     head.append(...names.map((name) => make("th", name, { scope: "col" })));
     const body = table.createTBody();
-    body.append(...(found.seeds || []).map(averageRow), ...(found.runs || []).map(runRow));
+    body.append(...(results.seeds || []).map(averageRow), ...(results.runs || []).map(runRow));
     makeSortable(table);
     dialog.querySelector(".scroll").replaceChildren(table);
     hide();

@@ -284,7 +284,7 @@ def _read(folder: Path, name: str) -> TextTokenizer:
     declared = _declared_tokens(settings, name)
     special_tokens = {}
     for role, names in _ROLES.items():
-        token = next((declared[each] for each in names if each in declared), None)
+        token = next((declared[key] for key in names if key in declared), None)
         if token is not None:
             special_tokens[role] = token
         elif role != "mask":
@@ -302,9 +302,9 @@ def _read(folder: Path, name: str) -> TextTokenizer:
         raise DataError(f"{path}: cannot be read ({error})") from None
     # Transformers would add a token that is not in the vocabulary.
     further = {
-        each: declared[each]
-        for each in _FURTHER
-        if each in declared and tokenizer.token_to_id(declared[each]) is not None
+        key: declared[key]
+        for key in _FURTHER
+        if key in declared and tokenizer.token_to_id(declared[key]) is not None
     }
     return TextTokenizer(tokenizer, special_tokens, further_tokens=further)
 
@@ -325,16 +325,16 @@ def _settings(folder: Path, name: str) -> dict[str, Any]:
 
 def _declared_tokens(declared: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return the special tokens that settings declare, by the files' names for them."""
-    known_keys = {each for names in _ROLES.values() for each in names} | set(_FURTHER)
+    known_keys = {key for names in _ROLES.values() for key in names} | set(_FURTHER)
     tokens: dict[str, Any] = {
-        each: value.get("content") if isinstance(value, dict) else value
-        for each, value in declared.items()
-        if each in known_keys
+        key: value.get("content") if isinstance(value, dict) else value
+        for key, value in declared.items()
+        if key in known_keys
     }
-    for each, token in tokens.items():
+    for key, token in tokens.items():
         if not isinstance(token, str):
             raise DataError(
-                f"{name}: '{each}' is declared as {declared[each]!r}, which is not a token"
+                f"{name}: '{key}' is declared as {declared[key]!r}, which is not a token"
             )
     return tokens
 

@@ -158,10 +158,10 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
     finally:
         for probe in probes:
             probe.remove()
-    unused = [probe.name for probe in probes if not probe.found]
+    unused = [probe.name for probe in probes if not probe.sights]
     if unused:
         raise ModelError(f"{unused[0]}: was not run, so it cannot be probed")
-    return [(probe.name, sees) for probe in probes for sees in probe.found]
+    return [(probe.name, sees) for probe in probes for sees in probe.sights]
 
 
 class _LayerProbe:
@@ -169,12 +169,12 @@ class _LayerProbe:
 
     Attributes:
         name: Name of the layer.
-        found: For each call, whether token i attends to token j, bool [tokens, row_length].
+        sights: For each call, whether token i attends to token j, bool [tokens, row_length].
     """
 
     def __init__(self, name: str, layer: nn.Module, shape: tuple[int, int]) -> None:
         """Hook into a layer that will be called with `shape` rows and tokens."""
-        self.name, self.found = name, list[Tensor]()
+        self.name, self.sights = name, list[Tensor]()
         self._shape = shape
         self._input = torch.empty(0)
         self._had_gradients = True
@@ -209,7 +209,7 @@ class _LayerProbe:
         asked = by_token[numbers, numbers]
         total = (asked * torch.linspace(-1, 1, asked.shape[-1], device=states.device)).sum()
         (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
-        self.found.append(self._by_token(gradient)[:_TOKENS].ne(0).any(-1).cpu())
+        self.sights.append(self._by_token(gradient)[:_TOKENS].ne(0).any(-1).cpu())
         torch.set_grad_enabled(self._had_gradients)
         if isinstance(output, Tensor):
             return states.detach()

@@ -81,7 +81,7 @@ def _compare_with_transformers(model: PreTrainedModel, *, causal: bool) -> None:
     ours = _rebuilt(model, model.config._attn_implementation)
     difference = _difference(ours, partial(_together, theirs), causal=own_causal)
     if not difference <= _TOLERANCE:
-        windows = [each for each in _WINDOWS if getattr(model.config, each, None) is not None]
+        windows = [window for window in _WINDOWS if getattr(model.config, window, None) is not None]
         texts = f" of texts longer than {' or '.join(windows)}" if windows else ""
         raise ModelError(
             f"{name}: hidden states{texts} differ from those of transformers' own forward by "

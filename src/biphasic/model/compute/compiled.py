@@ -31,7 +31,9 @@ def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None
         ModelError: The family has no layers that transformers marks as such, or torch cannot
             compile on this machine.
     """
-    layers = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    layers = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
     if not layers:
         raise ModelError(f"{type(model).__name__}: no layers to compile; set compile: false")
     _try_out(model.device, backend)

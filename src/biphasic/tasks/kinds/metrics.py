@@ -115,7 +115,7 @@ def entity_scores(tags: Sequence[list[str]], predicted: Sequence[list[str]]) -> 
         "entities_pred": Entities(list(predicted), IOB2),
     }
     expected, given = (
-        [set(sentence) for sentence in found.entities] for found in entities.values()
+        [set(sentence) for sentence in extracted.entities] for extracted in entities.values()
     )
 
     def score(average: str | None) -> Any:

@@ -71,7 +71,8 @@ class HeldoutLoss:
         total, count = 0.0, 0
         for batch in self._batches:
             parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
-            for supervision in (each for part in parts for each in part.split(rows_per_pass)):
-                total += float(summed_loss(model, supervision))
-                count += len(supervision.labels)
+            for part in parts:
+                for supervision in part.split(rows_per_pass):
+                    total += float(summed_loss(model, supervision))
+                    count += len(supervision.labels)
         return total / count

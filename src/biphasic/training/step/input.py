@@ -78,7 +78,7 @@ class StepInputs:
         # Held-out rows have the recipe's length, whatever its phases set.
         for length in (
             recipe.max_seqlen,
-            *(each.batches.max_seqlen for each in recipe.placed_phases),
+            *(phase.batches.max_seqlen for phase in recipe.placed_phases),
         ):
             compute.rows_per_pass(length)
 
@@ -93,14 +93,14 @@ class StepInputs:
         parts = objective.supervise(batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed)
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
         passes = (
-            Pass.of(each, first_position=self._first_position)
+            Pass.of(supervision, first_position=self._first_position)
             for part in shares(parts, self._ranks)
-            for each in part.split(rows_per_pass)
+            for supervision in part.split(rows_per_pass)
         )
         return StepInput(
             batch=batch,
             sha256=batch.sha256(),
-            passes=tuple(each.pinned() if self._pins else each for each in passes),
+            passes=tuple(rows.pinned() if self._pins else rows for rows in passes),
             num_supervised=sum(len(part.labels) for part in parts),
             flops=sum(
                 step_flops(

@@ -92,10 +92,10 @@ class PendingSteps:
     def read_back(self) -> list[MeasuredStep]:
         """Wait for all pending updates, remove them, and return them in order."""
         values = _values(
-            [tensor for each in self._steps for tensor in (each.loss, each.gradient_norm)]
+            [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
         )
         seconds = time.monotonic() - self._began
-        speed = sum(each.num_tokens for each in self._steps) / seconds
+        speed = sum(step.num_tokens for step in self._steps) / seconds
         losses, norms = values[::2], values[1::2]
         read = [
             _measured(step, loss, norm, speed)

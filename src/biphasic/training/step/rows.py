@@ -40,4 +40,4 @@ class StepRows:
     def _shapes_of(self, content: str, *, end: int | None = None) -> list[BatchShape]:
         """Return the shapes of the rows that phases, up to `end`, read from a corpus."""
         pairs = zip(self._contents[:end], self._phases[:end], strict=True)
-        return [placed.batches for each, placed in pairs if each == content]
+        return [placed.batches for phase_content, placed in pairs if phase_content == content]
