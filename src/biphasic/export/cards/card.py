@@ -40,7 +40,7 @@ class Export:
         format: `hf`, `sentence-transformers` or `onnx`.
         dtype: Precision of the weights.
         written: Files that were written.
-        found: Result of the check against the source model.
+        reloaded: Result of the check against the source model.
         onnx: Largest difference between graph and exported model, relative to the largest state;
             None without a graph.
     """
@@ -50,7 +50,7 @@ class Export:
     format: str
     dtype: str
     written: WrittenModel
-    found: Reloaded
+    reloaded: Reloaded
     onnx: float | None = None
 
     @property
@@ -93,7 +93,7 @@ def write_export_card(folder: Path, export: Export) -> None:
         # Old releases run these models causally without a warning.
         has_direction=not is_onnx and is_open(export.config),
         special_tokens=source.tokenizer.special_tokens,
-        differences=listing([f"{k} {v:.0e}" for k, v in export.found.differences.items()]),
+        differences=listing([f"{k} {v:.0e}" for k, v in export.reloaded.differences.items()]),
         tolerance=TOLERANCE,
         **facts,
     )
