@@ -22,6 +22,7 @@ from biphasic.cli.export import export_command, push_command
 from biphasic.cli.options import (
     HELP,
     Device,
+    FinetuneWorkers,
     PrintConfig,
     Quiet,
     Root,
@@ -181,10 +182,7 @@ def evaluate_command(
         Path | None,
         typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
-    ] = None,
+    workers: FinetuneWorkers = None,
     convention: Annotated[
         str,
         typer.Option(help="Intervals: 'standard' (Student's t) or 'paper' (1.96 standard errors)."),

@@ -23,6 +23,18 @@ Device = Annotated[
     str | None,
     typer.Option(help="Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."),
 ]
+StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
+]
+FinetuneWorkers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
+]
+Threads = Annotated[
+    int, typer.Option(min=1, help="Threads per job; may change the last bits of results.")
+]
 PrintConfig = Annotated[
     bool,
     typer.Option("--print-config", help="Print all settings as YAML, with defaults, and exit."),

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from biphasic.cli.options import Device, Quiet, echo, precision_dtype, progress_console, renamed
+from biphasic.cli.options import (
+    Device,
+    FinetuneWorkers,
+    Quiet,
+    echo,
+    precision_dtype,
+    progress_console,
+    renamed,
+)
 
 if TYPE_CHECKING:
     from biphasic.export.finetuned.write import FinetunedFolder
@@ -63,10 +71,7 @@ def finetune_command(
         typer.Option(help="Folder with local copies of hub datasets, as OWNER/NAME."),
     ] = None,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Parallel fine-tunings. Default: one per core, or one on a GPU."),
-    ] = None,
+    workers: FinetuneWorkers = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:

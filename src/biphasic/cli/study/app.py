@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import PrintConfig, Quiet, Root, Wandb, echo, progress_console
+from biphasic.cli.options import (
+    PrintConfig,
+    Quiet,
+    Root,
+    StudyFile,
+    Threads,
+    Wandb,
+    Workers,
+    echo,
+    progress_console,
+)
 from biphasic.cli.results import show_outcome, shown
 from biphasic.cli.study.tune import study_tune
 from biphasic.cli.study.upkeep import (
@@ -25,7 +35,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. recipe.model=micro."),
 ]
-StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
 
 
 @study_app.command("plan")
@@ -110,14 +119,8 @@ def study_schema_command() -> None:
 def study_run(
     file: StudyFile,
     root: Root = Path("runs"),
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(min=1, help="Threads per job; may change the last bits of results."),
-    ] = 1,
+    workers: Workers = None,
+    threads: Threads = 1,
     per_gpu: Annotated[
         int, typer.Option(min=1, help="Jobs per GPU; they must fit into its memory.")
     ] = 1,

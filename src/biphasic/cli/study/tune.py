@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import Quiet, Root, echo, progress_console
+from biphasic.cli.options import Quiet, Root, StudyFile, Threads, Workers, echo, progress_console
 
 
 def study_tune(
-    file: Annotated[Path, typer.Argument(help="Study file (YAML).")],
+    file: StudyFile,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -28,14 +28,8 @@ def study_tune(
         typer.Option(help="If the best rate is at an edge of the list, try up to three beyond it."),
     ] = True,
     root: Root = Path("runs"),
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Parallel jobs. Default: one per core, or one on a GPU."),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(min=1, help="Threads per job; may change the last bits of results."),
-    ] = 1,
+    workers: Workers = None,
+    threads: Threads = 1,
     out: Annotated[
         Path | None, typer.Option(help="Write the tuned study here instead of changing FILE.")
     ] = None,
