@@ -189,8 +189,9 @@ def adapt(
             recipe = _continued(earlier, settings)
         elif is_state(local):
             say(
-                "the state's run cannot be continued, because the text differs or the state is "
-                "within a decay; it is used as a pretrained model, with new optimizer moments"
+                "the state's run cannot be continued: the text differs, or no recipe ends with the "
+                "state (it is within a decay, or of another version); it is used as a pretrained "
+                "model, with new optimizer moments"
             )
         paths = paths.extended([recipe])
         state = Lineage(recipe, paths.open().fingerprint).identities[-1]

@@ -286,7 +286,7 @@ class TestCalls:
 
     @pytest.mark.parametrize(
         ("family", "causal", "checkpointing"),
-        [("llama", True, True), ("modernbert", False, False)],
+        [("llama", True, False), ("eurobert", False, True), ("modernbert", False, False)],
     )
     def test_compiled_models_call_it(
         self, family: str, causal: bool, checkpointing: bool, request: pytest.FixtureRequest,
