@@ -122,8 +122,9 @@ def _lines(
     """Yield a curve with one point for every `size` of its points, and a gap between phases."""
     for phase in np.unique(curve.phases):
         chosen = curve.phases == phase
-        num_parts = max(int(chosen.sum()) // size, 1)
-        parts = [np.array_split(values[chosen], num_parts)
+        # Cut at the same steps in all lines, so that training which arms share looks the same.
+        cuts = size * np.arange(1, int(chosen.sum()) // size)
+        parts = [np.split(values[chosen], cuts)
                  for values in (getattr(curve, place), curve.losses)]  # fmt: skip
         points = tuple(
             Point(float(np.mean(x)), float(np.mean(losses)), model=arm.name)
