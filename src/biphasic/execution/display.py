@@ -13,7 +13,7 @@ from rich.progress import TaskID
 
 from biphasic.errors import LockHeldError, StoppedError, visible
 from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import Progress, Report
+from biphasic.execution.job import Progress, Report, RequeuedError
 from biphasic.execution.pace import Pace
 from biphasic.progress import (
     Bars,
@@ -108,6 +108,8 @@ class StudyDisplay:
                 if item.id not in self._taken:
                     self._taken.add(item.id)
                     self._say(f"waiting for {item.label}, which {error.owner} is running")
+            elif isinstance(error, RequeuedError):
+                self._say(f"runs again: {item.label}: {error}")
             elif not isinstance(error, StoppedError):
                 self._say(f"will retry: {item.label}: {error}")
 

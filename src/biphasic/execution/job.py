@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from biphasic.errors import StudyError
 from biphasic.locks import Lock
 
 _REPORT_SECONDS = 0.2
@@ -15,11 +16,19 @@ _REPORT_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a job: `done` of `total` steps, and a short text such as the loss."""
+    """Progress of a job.
+
+    Attributes:
+        done: Steps so far.
+        total: All steps.
+        text: A few words, such as the loss.
+        place: Where it runs, if not on this machine.
+    """
 
     done: int
     total: int
     text: str
+    place: str = ""
 
 
 Report = Callable[[Progress], None]
@@ -43,6 +52,33 @@ def throttled(report: Report) -> Report:
             report(progress)
 
     return forward
+
+
+class JobFailedError(StudyError):
+    """A job failed.
+
+    Attributes:
+        is_final: Whether a retry is expected to fail in the same way.
+        log: Path of the log, if any.
+        divergence: Which value was not finite at which step; empty for other failures.
+    """
+
+    def __init__(
+        self, message: str, *, is_final: bool, log: Path | None, divergence: str = ""
+    ) -> None:
+        # Some libraries raise errors of many lines; the log has all of them.
+        super().__init__(message.partition("\n")[0])
+        self.is_final = is_final
+        self.log = log
+        self.divergence = divergence
+
+
+class RequeuedError(StudyError):
+    """A job ended early through no fault of its own, and runs again at once."""
+
+
+class ExecutorError(StudyError):
+    """An executor cannot run any more jobs."""
 
 
 class Runnable(Protocol):

@@ -14,8 +14,9 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from biphasic.errors import ConfigError, LockHeldError, StoppedError
-from biphasic.execution.executor import Executor, JobFailedError
+from biphasic.execution.executor import Executor
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
+from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
 from biphasic.execution.job_store import save_job
 from biphasic.execution.requests import Requests
 
@@ -252,6 +253,10 @@ class Scheduler:
             self._finish(item, elsewhere=False)
         elif isinstance(error, LockHeldError):
             self._delay(item, error, _TAKEN_SECONDS)
+        elif isinstance(error, RequeuedError):
+            self._delay(item, error, 0.0)
+        elif isinstance(error, ExecutorError):
+            raise error
         elif isinstance(error, StoppedError):
             self._watcher.delayed(item, error)
         else:

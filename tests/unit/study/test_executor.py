@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from biphasic.errors import ConfigError, DataError, LockHeldError, StudyError
-from biphasic.execution.executor import JobFailedError, LocalExecutor
+from biphasic.execution.executor import LocalExecutor
+from biphasic.execution.job import JobFailedError
 from biphasic.execution.job_store import save_job
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
@@ -41,10 +42,10 @@ def save(store, letter, *, runs=(), folder="none"):
     return job.id
 
 
-def executor_on(store, *, slots=1, load=load_job):
+def executor_on(store, *, slots=(Slot(0),), load=load_job):
     return LocalExecutor(
         store,
-        [Slot(index) for index in range(slots)],
+        slots,
         load_job=load,
         worker=WORKER,
         num_threads=1,
@@ -108,7 +109,7 @@ def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
 
 
 def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("boom")
 
     with executor_on(tmp_path) as executor:
@@ -137,25 +138,28 @@ def test_a_job_of_several_slots_waits_for_them_and_is_not_overtaken(tmp_path, mo
     def load(_store, job_id):
         return type("J", (), {"num_slots": needed[job_id]})
 
-    executor = executor_on(tmp_path, slots=2, load=load)
+    first, second = Slot(0, "gpu0"), Slot(1, "gpu1")
+    executor = executor_on(tmp_path, slots=(first, second), load=load)
     for slot, worker in executor._workers.items():
         monkeypatch.setattr(
             worker,
             "run",
-            lambda job, slots, _watch, slot=slot: order.append((job, slot.index, len(slots))),
+            lambda job, _, *, environment, slot=slot: order.append(
+                (job, slot.index, environment["CUDA_VISIBLE_DEVICES"])
+            ),
         )
     with executor._lock:  # both slots are taken, as by a job that runs
         executor._free = []
     futures = [executor.submit(name) for name in ("both", "one", "last")]
     assert order == []
-    executor._free = [Slot(0)]
+    executor._free = [first]
     executor._dispatch()
     assert order == []  # "one" would fit, but "both" came first
-    executor._free = [Slot(0), Slot(1)]
+    executor._free = [first, second]
     executor._dispatch()
     for future in futures:
         future.result(timeout=PATIENCE)
-    assert order[0] == ("both", 0, 2)
+    assert order[0] == ("both", 0, "gpu0,gpu1")
     assert sorted(job for job, _, _ in order[1:]) == ["last", "one"]
     with pytest.raises(StudyError, match="needs 2 slots; there are 1"):
         executor_on(tmp_path, load=load).submit("both")

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
-from biphasic.execution.executor import JobFailedError
+from biphasic.execution.job import JobFailedError
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.job import Progress
 from biphasic.execution.requests import (

@@ -6,7 +6,7 @@ import pytest
 
 from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.executor import JobFailedError
+from biphasic.execution.job import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
 from biphasic.execution.requests import Requests
 from biphasic.execution.scheduler import RetryPolicy, Scheduler

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from biphasic.errors import LockHeldError, StoppedError
 from biphasic.execution.display import StudyDisplay
-from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, with_dependents
-from biphasic.execution.job import Progress
+from biphasic.execution.job import JobFailedError, Progress, RequeuedError
 from biphasic.locks import this_process
 from biphasic.study.plan.plan import Plan
 from biphasic.study.status.record import (
@@ -97,6 +96,8 @@ class Monitor:
             running = self._running.get(job_id)
             if running is None:
                 return
+            if running.progress is None and progress.place:  # it has left the cluster's queue
+                running.began, running.started = time.monotonic(), _now()
             running.progress = progress
         self._display.progress(job_id, progress)
 
@@ -121,7 +122,7 @@ class Monitor:
     def delayed(self, item: WorkItem, error: BaseException) -> None:
         """Record that a job will run again later."""
         self._stop(item)
-        if not isinstance(error, (LockHeldError, StoppedError)):
+        if not isinstance(error, (LockHeldError, RequeuedError, StoppedError)):
             self._tries[item.id] += 1
         self._display.delayed(item, error)
 
@@ -204,6 +205,7 @@ def _running_job(running: _Running) -> RunningJob:
         done=progress.done if progress else 0,
         total=progress.total if progress else None,
         text=progress.text if progress else "",
+        place=progress.place if progress else "",
         started=running.started,
     )
 

@@ -28,8 +28,10 @@ class RunningJob(Config):
     """Total steps; None before the first report."""
     text: str = ""
     """A few words, such as the loss."""
+    place: str = ""
+    """Host and block of a cluster; empty on this machine, or in the cluster's queue."""
     started: str
-    """When it was submitted to the executor: ISO 8601, UTC."""
+    """When it started, or was submitted to the executor: ISO 8601, UTC."""
 
 
 class FailedJob(Config):

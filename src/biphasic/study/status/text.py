@@ -69,7 +69,7 @@ def _running(jobs: tuple[RunningJob, ...], now: datetime) -> Iterator[str]:
         steps = f"{job.done:,}/{job.total:,}" if job.total else "starting"
         for_seconds = (now - datetime.fromisoformat(job.started)).total_seconds()
         line = f"  {job.label:{width}}  {steps:>13}  {_duration(max(for_seconds, 0.0)):>8}"
-        yield f"{line}  {job.text}".rstrip()
+        yield "  ".join(filter(None, (line, job.text, job.place)))
 
 
 def _arms(status: StudyStatus) -> Iterator[str]:
