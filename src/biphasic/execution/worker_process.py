@@ -97,6 +97,11 @@ class WorkerProcess:
                 )
         raise self._died(process, log)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether it was asked to stop; it accepts no more jobs."""
+        return self._is_stopped
+
     def ask_to_stop(self) -> None:
         """Ask the process to save its progress and exit; it accepts no more jobs."""
         with self._lock:

@@ -11,6 +11,7 @@ from rich.console import Console
 from biphasic.config import load_config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError
+from biphasic.execution.cluster.site import load_site
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
@@ -41,6 +42,7 @@ def run_study(
     num_threads: int = 1,
     jobs_per_gpu: int = 1,
     tries: int = 3,
+    site: Path | str | None = None,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> StudyOutcome:
@@ -55,6 +57,7 @@ def run_study(
         jobs_per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
         tries: Maximum number of tries of a job with a transient failure, such as a killed process
             or a full disk. Permanent failures are not retried.
+        site: Site file of a cluster to run on, which replaces the three settings of this machine.
         wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
             none when None.
         console: Console for progress; standard error when None.
@@ -79,6 +82,7 @@ def run_study(
             config,
             root=Path(root),
             resources=Resources(
+                site=None if site is None else load_site(Path(site)),
                 num_workers=num_workers,
                 num_threads=num_threads,
                 jobs_per_gpu=jobs_per_gpu,

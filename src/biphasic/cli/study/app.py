@@ -130,6 +130,10 @@ def study_run(
             min=1, help="Attempts per job after transient failures (process killed, disk full)."
         ),
     ] = 3,
+    site: Annotated[
+        Path | None,
+        typer.Option(help="Site file (YAML) of a cluster to run on; see 'biphasic site'."),
+    ] = None,
     overrides: Overrides = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
@@ -155,6 +159,7 @@ def study_run(
         num_threads=threads,
         jobs_per_gpu=per_gpu,
         tries=tries,
+        site=site,
         wandb=wandb,
         console=console,
     )

@@ -101,6 +101,10 @@ class Monitor:
             running.progress = progress
         self._display.progress(job_id, progress)
 
+    def say(self, text: str) -> None:
+        """Print a message."""
+        self._display.say(text)
+
     def started(self, item: WorkItem) -> None:
         """Record that a job was submitted to the executor."""
         with self._lock:

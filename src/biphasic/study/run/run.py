@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.execution.executor import LocalExecutor
+from biphasic.execution.cluster.site import Site
+from biphasic.execution.executor import Executor, LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.requests import forget_requests, read_requests
 from biphasic.execution.scheduler import Failure, RetryPolicy, Scheduler, WorkOutcome
@@ -30,15 +32,17 @@ DEFAULT_ROOT = "runs"
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of this machine that a study may use.
+    """What a study may compute on.
 
     Attributes:
+        site: A cluster; this machine when None, which all but `policy` describe.
         num_workers: Parallel jobs; as many as fit when None.
         num_threads: Threads per job.
         jobs_per_gpu: Jobs that share a GPU.
         policy: Retry policy of failed jobs.
     """
 
+    site: Site | None = None
     num_workers: int | None = None
     num_threads: int = 1
     jobs_per_gpu: int = 1
@@ -131,21 +135,11 @@ def default_workers(num_threads: int = 1, *, device: str | None = None) -> int:
 def _run(
     items: list[WorkItem], study: PreparedStudy, resources: Resources, console: Console
 ) -> WorkOutcome:
-    """Run jobs on this machine."""
-    slots = resources.slots()
-    monitor = Monitor(items, study.folder, plan=study.plan, num_slots=len(slots), console=console)
-    with (
-        monitor,
-        LocalExecutor(
-            study.store,
-            slots,
-            load_job=load_job,
-            worker=WORKER,
-            num_threads=resources.num_threads,
-            log_folder=study.folder / "logs",
-            watch=monitor.progress,
-        ) as executor,
-    ):
+    """Run jobs."""
+    slots = () if resources.site else resources.slots()
+    num_slots = resources.site.num_slots if resources.site else len(slots)
+    monitor = Monitor(items, study.folder, plan=study.plan, num_slots=num_slots, console=console)
+    with monitor, _executor(study, resources, slots, monitor) as executor:
         return Scheduler(
             items,
             executor,
@@ -153,3 +147,32 @@ def _run(
             watcher=monitor,
             read_requests=lambda: read_requests(study.folder),
         ).run()
+
+
+def _executor(
+    study: PreparedStudy, resources: Resources, slots: Sequence[Slot], monitor: Monitor
+) -> AbstractContextManager[Executor]:
+    """Return the executor of this machine, or of a cluster."""
+    if resources.site is None:
+        return LocalExecutor(
+            study.store,
+            slots,
+            load_job=load_job,
+            worker=WORKER,
+            num_threads=resources.num_threads,
+            log_folder=study.folder / "logs",
+            watch=monitor.progress,
+        )
+    # Parsl is an optional dependency.
+    from biphasic.execution.cluster.executor import ClusterExecutor  # noqa: PLC0415
+
+    return ClusterExecutor(
+        study.store,
+        resources.site,
+        load_job=load_job,
+        worker=WORKER,
+        folder=study.folder,
+        processes=study.config.compute.processes,
+        watch=monitor.progress,
+        say=monitor.say,
+    )

@@ -1,0 +1,331 @@
+"""An executor of jobs on a cluster."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import ValidationError
+
+from biphasic.errors import BiphasicError, ConfigError, LockHeldError, StoppedError
+from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine, cancel_blocks
+from biphasic.execution.cluster.remote import (
+    RUNNING,
+    STOP,
+    Outcome,
+    RemoteProgress,
+    Request,
+)
+from biphasic.execution.cluster.site import Site
+from biphasic.execution.executor import Watch
+from biphasic.execution.job import (
+    ExecutorError,
+    JobFailedError,
+    LoadJob,
+    Progress,
+    RequeuedError,
+)
+from biphasic.execution.worker_process import STOP_SECONDS
+from biphasic.files import write_text
+
+_LOOK_SECONDS = 1.0
+_QUEUE_SECONDS = 60.0
+"""How long blocks wait in the scheduler's queue before this is mentioned."""
+_FOLDER = "cluster"
+_BLOCKS = "blocks.json"
+
+
+@dataclass
+class _Running:
+    """A job that was given to Parsl."""
+
+    future: Future[None]
+    request: Request
+    seen: RemoteProgress | None = None
+
+
+class ClusterExecutor:
+    """Runs jobs on the nodes of a cluster.
+
+    Parsl starts blocks (batch jobs) as there is work, keeps one process for each slot in them, and
+    passes identities of jobs. This class replaces an engine that has died, notices blocks that end
+    under their jobs, and follows the progress that jobs write into the study's folder.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        site: Site,
+        *,
+        load_job: LoadJob,
+        worker: str,
+        folder: Path,
+        processes: int,
+        watch: Watch,
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare; `with` starts Parsl.
+
+        Args:
+            store: Content store with the jobs, on a file system that nodes share.
+            site: The site.
+            load_job: Loads a job.
+            worker: Module that calls `biphasic.execution.worker.serve` when it is run.
+            folder: The study's folder, on the same file system.
+            processes: Most processes of a job.
+            watch: Progress callback.
+            say: Receives messages about the cluster.
+
+        Raises:
+            ConfigError: A job needs more nodes than there are.
+        """
+        self._store, self._site, self._load_job = store, site, load_job
+        self._worker, self._watch, self._say = worker, watch, say
+        self._folder = folder
+        self._run = folder / _FOLDER / uuid.uuid4().hex[:12]
+        self._group_nodes = _group_nodes(site, processes)
+        self._running: dict[str, _Running] = {}
+        self._most_done: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._error: ExecutorError | None = None
+        self._thread = threading.Thread(target=self._attend, daemon=True)
+        self._queued_since: float | None = None
+        self._ids: list[str] = []
+
+    @property
+    def num_slots(self) -> int:
+        """Return how many jobs run at once when all blocks run."""
+        return self._site.num_slots
+
+    def __enter__(self) -> ClusterExecutor:
+        self._cancel_leftovers()
+        (self._run / RUNNING).mkdir(parents=True)
+        self._engine = self._start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let running jobs save their progress, and end all blocks."""
+        self._is_over.set()
+        self._thread.join()
+        with self._lock:
+            futures = [running.future for running in self._running.values()]
+        if futures:
+            (self._run / STOP).touch()
+            end = time.monotonic() + STOP_SECONDS + 2 * _LOOK_SECONDS
+            for future in futures:
+                with suppress(Exception):
+                    future.exception(timeout=max(end - time.monotonic(), 0.0))
+        self._engine.stop()
+        self._write_blocks([])
+
+    def submit(self, job_id: str) -> Future[None]:
+        """Queue a job.
+
+        Raises:
+            DataError: There is no such job in the store.
+            ExecutorError: Blocks fail again and again.
+        """
+        if self._error is not None:
+            raise self._error
+        is_group = self._load_job(self._store, job_id).num_slots > 1
+        request = Request(
+            job=job_id,
+            store=self._store,
+            worker=self._worker,
+            threads=self._site.threads,
+            logs=self._folder / "logs",
+            run=self._run,
+            drain_seconds=self._site.drain_seconds,
+            label=GROUPS if is_group else SINGLE,
+        )
+        running = _Running(Future(), request)
+        with self._lock:
+            self._running[job_id] = running
+            submitted = self._engine.submit(request)
+        submitted.add_done_callback(partial(self._settle, running))
+        return running.future
+
+    def _start(self) -> Engine:
+        return Engine(self._site, self._run, group_nodes=self._group_nodes)
+
+    def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
+        """Pass on the outcome of a job; called from Parsl's thread."""
+        failure = submitted.exception()
+        error = _engine_error(failure) if failure else _error(submitted.result())
+        self._end(running, error)
+
+    def _end(self, running: _Running, error: BaseException | None) -> None:
+        """End a job, unless it has ended already."""
+        job = running.request.job
+        with self._lock:
+            if self._running.get(job) is not running:
+                return
+            del self._running[job]
+        if error is None:
+            running.future.set_result(None)
+        else:
+            running.future.set_exception(error)
+
+    def _attend(self) -> None:
+        """Follow jobs, blocks and the engine until the end."""
+        while not self._is_over.wait(_LOOK_SECONDS):
+            try:
+                problem = self._engine.look()
+                self._follow()
+                self._note_blocks()
+                if trouble := self._engine.trouble():
+                    self._give_up(trouble)
+                elif problem:
+                    self._replace(problem)
+            except Exception as error:  # noqa: BLE001 - a silent thread would hang the study
+                self._give_up(f"{type(error).__name__}: {error}")
+
+    def _follow(self) -> None:
+        """Read the progress of running jobs; end those whose block has ended."""
+        over = {(block.label, block.id) for block in self._engine.blocks() if block.is_over}
+        with self._lock:
+            running = list(self._running.values())
+        for job in running:
+            seen = _read(self._run / RUNNING / f"{job.request.job}.json")
+            if seen is None:
+                continue
+            if seen != job.seen:
+                job.seen = seen
+                place = f"on {seen.host}, block {seen.block}"
+                self._watch(seen.job, Progress(seen.done, seen.total, seen.text, place))
+            if (seen.label, seen.block) in over:
+                self._end(job, self._lost(seen))
+
+    def _lost(self, seen: RemoteProgress) -> BiphasicError:
+        """Return the error of a job whose block has ended; a try with progress does not count."""
+        (self._run / RUNNING / f"{seen.job}.json").unlink(missing_ok=True)
+        message = f"block {seen.block} on {seen.host} ended before the job"
+        before = self._most_done.get(seen.job, 0)
+        self._most_done[seen.job] = max(before, seen.done)
+        if seen.done > before:
+            return RequeuedError(message)
+        return JobFailedError(message, is_final=False, log=None)
+
+    def _note_blocks(self) -> None:
+        """Remember batch jobs for the next run, and say when all of them wait in the queue."""
+        blocks = self._engine.blocks()
+        ids = [block.batch for block in blocks if block.batch and not block.is_over]
+        if ids != self._ids:
+            self._write_blocks(ids)
+        self._mention_queue([block for block in blocks if not block.is_over])
+
+    def _mention_queue(self, blocks: list[Block]) -> None:
+        if not blocks or not all(block.is_queued for block in blocks):
+            self._queued_since = None
+            return
+        now = time.monotonic()
+        if self._queued_since is None:
+            self._queued_since = now
+        elif now - self._queued_since > _QUEUE_SECONDS:
+            self._queued_since = now
+            names = ", ".join(block.batch for block in blocks)
+            self._say(f"waiting for nodes: batch jobs {names} are in the scheduler's queue")
+
+    def _replace(self, problem: str) -> None:
+        """Start another engine, and let all jobs run again."""
+        self._say(f"{problem}; starting Parsl again")
+        with self._lock:
+            old, self._engine = self._engine, self._start()
+            jobs = list(self._running.values())
+        for job in jobs:
+            self._end(job, RequeuedError("Parsl was started again"))
+        # It may hang: its interchange is gone.
+        threading.Thread(target=old.stop, daemon=True).start()
+
+    def _give_up(self, reason: str) -> None:
+        self._error = ExecutorError(
+            f"the cluster's blocks fail: {reason}; scripts and logs are in {self._run}"
+        )
+        with self._lock:
+            jobs = list(self._running.values())
+        for job in jobs:
+            self._end(job, self._error)
+
+    def _cancel_leftovers(self) -> None:
+        """Cancel the blocks of an earlier run that was killed; their jobs save their progress."""
+        try:
+            ids = json.loads((self._folder / _FOLDER / _BLOCKS).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return
+        if isinstance(ids, list) and ids:
+            cancel_blocks(self._site, [str(one) for one in ids])
+            self._say(f"cancelled batch jobs of an earlier run: {', '.join(map(str, ids))}")
+
+    def _write_blocks(self, ids: list[str]) -> None:
+        self._ids = ids
+        write_text(self._folder / _FOLDER / _BLOCKS, json.dumps(ids), is_flushed=False)
+
+
+def _group_nodes(site: Site, processes: int) -> int:
+    """Return the nodes of a group of processes; 0 for a single process.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    if processes == 1:
+        return 0
+    try:
+        nodes = site.nodes_for(processes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if nodes > site.max_blocks * site.nodes_per_block:
+        raise ConfigError(
+            f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "
+            f"{site.max_blocks * site.nodes_per_block}; increase max_blocks"
+        )
+    if nodes > 1 and site.scheduler == "local":
+        raise ConfigError(f"compute.processes {processes}: this machine is one node")
+    return nodes
+
+
+def _error(outcome: Outcome) -> BiphasicError | None:
+    """Return the error that an outcome describes."""
+    kind = outcome["event"]
+    if kind == "finished":
+        return None
+    message = outcome["error"]
+    if kind == "taken":
+        return LockHeldError(message, outcome["owner"])
+    if kind == "stopped":
+        if outcome["is_drained"]:
+            return RequeuedError("its block reached the time limit; it resumes in another one")
+        return StoppedError(message)
+    return JobFailedError(
+        message,
+        is_final=outcome["is_final"],
+        log=None if outcome["log"] is None else Path(outcome["log"]),
+        divergence=outcome["divergence"],
+    )
+
+
+def _engine_error(failure: BaseException) -> BiphasicError:
+    """Return the error of a job that Parsl could not run."""
+    return JobFailedError(f"{type(failure).__name__}: {failure}", is_final=False, log=None)
+
+
+def _read(path: Path) -> RemoteProgress | None:
+    try:
+        return RemoteProgress.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None

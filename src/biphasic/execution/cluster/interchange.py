@@ -1,0 +1,23 @@
+"""Parsl's interchange, which ends with the process that started it.
+
+By itself an interchange outlives a driver that was killed, and so do its nodes, until their time
+limit.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import threading
+import time
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    runpy.run_module("parsl.executors.high_throughput.interchange", run_name="__main__")

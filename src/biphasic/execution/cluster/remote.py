@@ -1,0 +1,184 @@
+"""What runs on a node: a job in a worker process, watched and described in a file.
+
+Parsl calls `run_job` in a process of its own per slot. That process stays small: the job computes
+in a worker process like those of one machine, with the same logs, events and ways to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from biphasic.config import Config
+from biphasic.errors import LockHeldError, StoppedError
+from biphasic.execution.job import JobFailedError, Progress
+from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
+from biphasic.files import write_text
+
+BLOCK_END = "BIPHASIC_BLOCK_END"
+"""Variable of a block with the time of its limit, in seconds since 1970 by the node's clock."""
+STOP = "stop"
+"""File in a run's folder that asks its jobs to stop."""
+RUNNING = "running"
+"""Folder of a run with a file for each job that runs."""
+_LOOK_SECONDS = 1.0
+
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job to run on a node.
+
+    Attributes:
+        job: Its identity.
+        store: Content store with the job.
+        worker: Module that calls `biphasic.execution.worker.serve` when it is run.
+        threads: Compute threads.
+        logs: Folder for logs.
+        run: Folder of this run of the study.
+        drain_seconds: Time before the block's limit at which the job saves its progress.
+        label: Executor of Parsl.
+        launch: Command that starts one process on each node of the block; empty for one node.
+    """
+
+    job: str
+    store: Path
+    worker: str
+    threads: int
+    logs: Path
+    run: Path
+    drain_seconds: int
+    label: str
+    launch: tuple[str, ...] = ()
+
+
+class RemoteProgress(Config):
+    """The file of a job that runs on a node."""
+
+    job: str
+    label: str
+    """Executor of Parsl."""
+    block: str
+    host: str
+    started: str
+    """ISO 8601, UTC, by the node's clock."""
+    done: int = 0
+    total: int = 0
+    text: str = ""
+
+
+def run_job(request: Request) -> Outcome:
+    """Run a job; return the event that describes its outcome."""
+    worker = _worker(request)
+    with _attended(request, worker) as attendant:
+        environment = {"BIPHASIC_LAUNCH": "\n".join((str(request.run), *request.launch))}
+        try:
+            worker.run(
+                request.job,
+                attendant.note,
+                environment=environment if request.launch else {},
+            )
+        except LockHeldError as error:
+            return {"event": "taken", "error": str(error), "owner": error.owner}
+        except StoppedError as error:
+            worker.end(within_seconds=STOP_SECONDS)
+            worker.close()
+            return {"event": "stopped", "error": str(error), "is_drained": attendant.is_drained}
+        except JobFailedError as error:
+            return {
+                "event": "failed",
+                "error": str(error),
+                "is_final": error.is_final,
+                "log": None if error.log is None else str(error.log),
+                "divergence": error.divergence,
+            }
+    return {"event": "finished"}
+
+
+_kept: WorkerProcess | None = None
+
+
+def _worker(request: Request) -> WorkerProcess:
+    """Return the worker process of this slot; a stopped one is replaced."""
+    global _kept  # noqa: PLW0603 - one for each process of Parsl
+    if _kept is None or _kept.is_stopped:
+        request.logs.mkdir(parents=True, exist_ok=True)
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        _kept = WorkerProcess(
+            request.store,
+            module=request.worker,
+            num_threads=request.threads,
+            log_folder=request.logs,
+            name=f"worker-{name}",
+            environment={},
+        )
+    return _kept
+
+
+class _Attendant:
+    """Writes a job's progress, and stops it on request or before the block's limit."""
+
+    def __init__(self, request: Request, worker: WorkerProcess) -> None:
+        self._request, self._worker = request, worker
+        self._path = request.run / RUNNING / f"{request.job}.json"
+        self._over = threading.Event()
+        self._record = RemoteProgress(
+            job=request.job,
+            label=request.label,
+            block=os.environ.get("PARSL_WORKER_BLOCK_ID", ""),
+            host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self.is_drained = False
+        self._thread = threading.Thread(target=self._attend, daemon=True)
+        self._thread.start()
+
+    def note(self, progress: Progress) -> None:
+        """Keep the latest progress."""
+        self._record = self._record.model_copy(
+            update={"done": progress.done, "total": progress.total, "text": progress.text}
+        )
+
+    def end(self) -> None:
+        """Stop watching, and delete the file."""
+        self._over.set()
+        self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _attend(self) -> None:
+        end = float(os.environ.get(BLOCK_END, "inf")) - self._request.drain_seconds
+        written: RemoteProgress | None = None
+        # Short jobs end before the first look, and cost no file.
+        while not self._over.wait(_LOOK_SECONDS):
+            if time.time() >= end:
+                self.is_drained = True
+            if self.is_drained or (self._request.run / STOP).exists():
+                self._worker.ask_to_stop()
+            if self._record is not written:
+                written = self._record
+                self._write(written)
+
+    def _write(self, record: RemoteProgress) -> None:
+        try:
+            write_text(self._path, record.model_dump_json(), is_flushed=False)
+        except OSError as error:  # informational only: the job goes on
+            sys.stderr.write(f"{self._path}: {error.strerror}\n")
+
+
+@contextmanager
+def _attended(request: Request, worker: WorkerProcess) -> Iterator[_Attendant]:
+    attendant = _Attendant(request, worker)
+    try:
+        yield attendant
+    finally:
+        attendant.end()
