@@ -32,6 +32,7 @@ from biphasic.cli.options import (
 )
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.results import INTERRUPTED, shown
+from biphasic.cli.site import site_app
 from biphasic.cli.study.app import study_app
 from biphasic.cli.study.job import job_app
 from biphasic.cli.tokenizer import tokenizer_app
@@ -58,6 +59,7 @@ app.add_typer(study_app, name="study")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(job_app, name="job")
+app.add_typer(site_app, name="site")
 app.command("adapt")(adapt_command)
 app.command("claims")(claims_command)
 app.command("finetune")(finetune_command)

@@ -75,7 +75,7 @@ class StudyDisplay:
             self._bars.update(
                 self._running[job_id],
                 completed=progress.done,
-                total=progress.total,
+                total=progress.total or None,
                 text=progress.text,
             )
 

@@ -1,4 +1,6 @@
-"""Process groups: train one segment with several processes on this machine, via torchrun.
+"""Process groups: train one segment with several processes, via torchrun.
+
+They run on this machine, or on all nodes of a cluster's block.
 
 The parent process holds the job's lock, forwards the first rank's progress, and holds the other
 end of the ranks' standard input. When it closes, ranks exit immediately, because the lock may be
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ from typing import IO, Any, Protocol
 from biphasic import errors
 from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
+from biphasic.execution.nodes import Nodes
 from biphasic.execution.rank_worker import STOP_FILE
 from biphasic.model.compute.device import chosen_device, device_environment
 from biphasic.training.compute import ComputeConfig
@@ -71,13 +75,15 @@ def run_ranks(
         BiphasicError: The first error of a rank that is not a `LostRankError`.
         LostRankError: A rank exited without a `BiphasicError`.
     """
-    processes = job.compute.processes
+    processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)
-    _check_devices(processes)
-    with tempfile.TemporaryDirectory(prefix="biphasic-ranks-") as folder:
+    per_node = processes // nodes.count
+    _check_devices(per_node)
+    with tempfile.TemporaryDirectory(prefix="biphasic-ranks-", dir=nodes.folder) as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
-        with _quiet_on_terminals() as log, _started(worker, file, processes, log) as ranks:
+        command = [*_torchrun(nodes, per_node), "-m", worker, str(file)]
+        with _quiet_on_terminals() as log, _started(command, file, per_node, log) as ranks:
             failures, is_finished = _attend(ranks, file, report, should_stop)
             if ranks.wait() or not is_finished:
                 raise _first_failure(failures, processes)
@@ -98,15 +104,27 @@ def _check_devices(processes: int) -> None:
         check_devices(processes)
 
 
+def _torchrun(nodes: Nodes, per_node: int) -> list[str]:
+    """Return the command that starts the ranks, on this machine or on all nodes."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(per_node)]
+    if nodes.count == 1:
+        return [*torchrun, "--standalone"]
+    host = socket.gethostname()
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", f"{port}"]
+    return [*nodes.launch, *torchrun, "--nnodes", str(nodes.count), *meet]
+
+
 @contextmanager
 def _started(
-    worker: str, file: Path, processes: int, log: IO[str] | None
+    command: list[str], file: Path, per_node: int, log: IO[str] | None
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a process group; it has exited when the block ends."""
-    threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // processes, 1)
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    threads = os.environ.get("OMP_NUM_THREADS") or max((os.cpu_count() or 1) // per_node, 1)
     ranks = subprocess.Popen(  # noqa: S603 - our own module, no shell
-        [sys.executable, "-m", *torchrun, "-m", worker, str(file)],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

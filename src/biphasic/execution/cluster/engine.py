@@ -13,11 +13,13 @@ import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import (
@@ -31,8 +33,12 @@ from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmPro
 from parsl.providers.errors import SubmitException
 
 from biphasic.errors import ConfigError
-from biphasic.execution.cluster.remote import BLOCK_END, Outcome, Request, run_job
+from biphasic.execution.cluster.remote import BLOCK_END
 from biphasic.execution.cluster.site import Site, is_batch_id
+from biphasic.execution.nodes import Nodes
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 SINGLE, GROUPS = "slots", "groups"
 """Labels of the executors for jobs on one slot, and for groups of processes."""
@@ -40,12 +46,17 @@ _MOST_FAILED = 3
 """Blocks in a row that may fail before the run ends."""
 _ANSWER_SECONDS = 60.0
 _LAUNCH = {
-    "slurm": "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --kill-on-bad-exit=1 --unbuffered",
+    "slurm": "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --cpu-bind=none "
+    "--kill-on-bad-exit=1 --unbuffered",
     "pbs": "mpiexec -n {0} -ppn 1",
     "lsf": "jsrun -n {0} -r 1",
 }
 """Commands that start one process on each node of a block."""
-_LAUNCHERS = {"slurm": SrunLauncher, "pbs": MpiExecLauncher, "lsf": JsrunLauncher}
+_LAUNCHERS = {
+    "slurm": partial(SrunLauncher, overrides="--cpu-bind=none"),
+    "pbs": MpiExecLauncher,
+    "lsf": JsrunLauncher,
+}
 """How Parsl starts itself on each node of a block."""
 _CANCEL = {"slurm": "scancel", "pbs": "qdel", "lsf": "bkill"}
 
@@ -88,10 +99,11 @@ class Engine:
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
         self._most: dict[str, int] = {}
-        self._launch: tuple[str, ...] = ()
+        self._group = Nodes()
         nodes = {SINGLE: site.nodes_per_block, **({GROUPS: group_nodes} if group_nodes else {})}
         if group_nodes > 1:
-            self._launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
+            launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
+            self._group = Nodes(group_nodes, launch, str(folder))
         address = _reachable_address(site)
         for label, count in nodes.items():
             executor = _executor(site, label, nodes=count, address=address)
@@ -106,11 +118,16 @@ class Engine:
             self._executors[label] = executor
             self._strategy.add_executors([executor])
 
-    def submit(self, request: Request) -> Future[Outcome]:
-        """Queue a job on the executor that its label names."""
-        if request.label == GROUPS:
-            request = replace(request, launch=self._launch)
-        return self._executors[request.label].submit(run_job, {}, request)
+    @property
+    def group(self) -> Nodes:
+        """Return the nodes that a group of processes is spread over."""
+        return self._group
+
+    def submit(
+        self, label: str, function: Callable[[_Argument], _Result], argument: _Argument
+    ) -> Future[_Result]:
+        """Call a function in a process of a node."""
+        return self._executors[label].submit(function, {}, argument)
 
     def look(self) -> str:
         """Ask about blocks, and start or end some; return why the engine must be replaced, if so.
@@ -155,14 +172,31 @@ class Engine:
             for block, status in dict(executor.status_facade).items()
         ]
 
-    def trouble(self) -> str:
-        """Return why the latest blocks failed, if only failed ones have ended lately."""
+    def trouble(self, *, most: int = _MOST_FAILED) -> str:
+        """Return why the latest blocks failed, if as many as `most` did so in a row."""
         for executor in self._executors.values():
             ended = [status for status in executor.status_facade.values() if status.terminal]
-            latest = ended[-_MOST_FAILED:]
-            if len(latest) == _MOST_FAILED and all(map(_has_failed, latest)):
+            latest = ended[-most:]
+            if len(latest) == most and all(map(_has_failed, latest)):
                 return _reason(latest[-1])
         return ""
+
+    def queue(self) -> str:
+        """Describe the blocks that wait in the scheduler's queue, in one line."""
+        queued = [block.batch for block in self.blocks() if block.is_queued and block.batch]
+        if not queued:
+            return "no batch job is in the scheduler's queue"
+        text = f"batch jobs {', '.join(queued)} wait in the scheduler's queue"
+        if self._site.scheduler != "slurm":
+            return text
+        reasons = subprocess.run(  # noqa: S603 - identifiers come from sbatch
+            ["squeue", "--noheader", "--format=%r", f"--jobs={','.join(queued)}"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=self._site.command_seconds,
+            check=False,
+        ).stdout.split()
+        return f"{text} ({', '.join(dict.fromkeys(reasons))})" if reasons else text
 
     def stop(self) -> None:
         """End all blocks and processes."""

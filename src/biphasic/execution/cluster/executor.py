@@ -24,6 +24,7 @@ from biphasic.execution.cluster.remote import (
     Outcome,
     RemoteProgress,
     Request,
+    run_job,
 )
 from biphasic.execution.cluster.site import Site
 from biphasic.execution.executor import Watch
@@ -34,6 +35,7 @@ from biphasic.execution.job import (
     Progress,
     RequeuedError,
 )
+from biphasic.execution.nodes import Nodes
 from biphasic.execution.worker_process import STOP_SECONDS
 from biphasic.files import write_text
 
@@ -153,11 +155,12 @@ class ClusterExecutor:
             run=self._run,
             drain_seconds=self._site.drain_seconds,
             label=GROUPS if is_group else SINGLE,
+            nodes=self._engine.group if is_group else Nodes(),
         )
         running = _Running(Future(), request)
         with self._lock:
             self._running[job_id] = running
-            submitted = self._engine.submit(request)
+            submitted = self._engine.submit(request.label, run_job, request)
         submitted.add_done_callback(partial(self._settle, running))
         return running.future
 
@@ -239,8 +242,7 @@ class ClusterExecutor:
             self._queued_since = now
         elif now - self._queued_since > _QUEUE_SECONDS:
             self._queued_since = now
-            names = ", ".join(block.batch for block in blocks)
-            self._say(f"waiting for nodes: batch jobs {names} are in the scheduler's queue")
+            self._say(f"waiting for nodes: {self._engine.queue()}")
 
     def _replace(self, problem: str) -> None:
         """Start another engine, and let all jobs run again."""

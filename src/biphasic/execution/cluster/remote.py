@@ -7,13 +7,14 @@ in a worker process like those of one machine, with the same logs, events and wa
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from biphasic.config import Config
 from biphasic.errors import LockHeldError, StoppedError
 from biphasic.execution.job import JobFailedError, Progress
+from biphasic.execution.nodes import Nodes
 from biphasic.execution.worker_process import STOP_SECONDS, WorkerProcess
 from biphasic.files import write_text
 
@@ -48,7 +50,7 @@ class Request:
         run: Folder of this run of the study.
         drain_seconds: Time before the block's limit at which the job saves its progress.
         label: Executor of Parsl.
-        launch: Command that starts one process on each node of the block; empty for one node.
+        nodes: Nodes that its processes are spread over.
     """
 
     job: str
@@ -59,7 +61,7 @@ class Request:
     run: Path
     drain_seconds: int
     label: str
-    launch: tuple[str, ...] = ()
+    nodes: Nodes = field(default_factory=Nodes)
 
 
 class RemoteProgress(Config):
@@ -81,13 +83,8 @@ def run_job(request: Request) -> Outcome:
     """Run a job; return the event that describes its outcome."""
     worker = _worker(request)
     with _attended(request, worker) as attendant:
-        environment = {"BIPHASIC_LAUNCH": "\n".join((str(request.run), *request.launch))}
         try:
-            worker.run(
-                request.job,
-                attendant.note,
-                environment=environment if request.launch else {},
-            )
+            worker.run(request.job, attendant.note, environment=request.nodes.environment())
         except LockHeldError as error:
             return {"event": "taken", "error": str(error), "owner": error.owner}
         except StoppedError as error:
@@ -103,6 +100,25 @@ def run_job(request: Request) -> Outcome:
                 "divergence": error.divergence,
             }
     return {"event": "finished"}
+
+
+def describe_node(folder: Path) -> dict[str, Any]:
+    """Return what a node has: versions, cores, GPUs, and whether it sees a folder."""
+    import torch  # noqa: PLC0415
+
+    return {
+        "host": _host(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "sees_folder": folder.is_dir(),
+    }
+
+
+def _host() -> str:
+    # Slurm's name of a node can differ from that of its machine.
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 _kept: WorkerProcess | None = None
@@ -136,7 +152,7 @@ class _Attendant:
             job=request.job,
             label=request.label,
             block=os.environ.get("PARSL_WORKER_BLOCK_ID", ""),
-            host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            host=_host(),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self.is_drained = False

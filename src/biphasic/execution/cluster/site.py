@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from biphasic.config import Config, load_config
+from biphasic.errors import ConfigError
 
 Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]
 """One line of a shell script."""
@@ -123,8 +125,10 @@ def load_site(path: Path) -> Site:
     """Load a site file.
 
     Raises:
-        ConfigError: It is invalid; the message names the setting.
+        ConfigError: It is invalid; the message names the setting. Or Parsl is not installed.
     """
+    if find_spec("parsl") is None:
+        raise ConfigError("clusters need Parsl; install it with: pip install 'biphasic[cluster]'")
     return load_config(Site, path)
 
 

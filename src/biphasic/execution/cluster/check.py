@@ -1,0 +1,80 @@
+"""A trial of a site file: one trivial job, and what its node has."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from biphasic.execution.cluster.engine import SINGLE, Engine
+from biphasic.execution.cluster.remote import describe_node
+from biphasic.execution.cluster.site import Site
+from biphasic.execution.job import ExecutorError
+from biphasic.progress import progress_bar
+
+_LOOK_SECONDS = 0.5
+
+
+def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> Iterator[str]:
+    """Run a trivial job on the cluster, and describe its node in lines of text.
+
+    Args:
+        site: The site.
+        root: Folder of studies, which nodes must see under the same path.
+        minutes: How long to wait for the first node.
+        console: Console for progress.
+
+    Raises:
+        ConfigError: The site file does not fit this machine.
+        ExecutorError: No node ran the job; the message says why, as far as is known.
+    """
+    folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    engine = Engine(site, folder)
+    try:
+        with progress_bar(console, "waiting for a node"):
+            node = _wait(engine, engine.submit(SINGLE, describe_node, folder), minutes)
+    finally:
+        engine.stop()
+    shutil.rmtree(folder)
+    yield f"{node['host']}: Python {node['python']}, torch {node['torch']}, {node['cores']} cores"
+    if node["python"] != platform.python_version():
+        yield f"this machine has Python {platform.python_version()}"
+    yield f"GPUs: {', '.join(node['gpus']) or 'none'}"
+    if len(node["gpus"]) < (1 if site.gpus_per_node else 0):
+        raise ExecutorError(
+            f"gpus_per_node is {site.gpus_per_node}, and torch finds no GPU on {node['host']}"
+        )
+    if not node["sees_folder"]:
+        raise ExecutorError(
+            f"{root}: {node['host']} does not see this folder; choose a --root on a file system "
+            "that nodes share"
+        )
+    yield f"{root}: seen by this machine and by {node['host']}"
+
+
+def _wait(engine: Engine, future: Future[dict[str, Any]], minutes: float) -> dict[str, Any]:
+    """Wait for the job.
+
+    Raises:
+        ExecutorError: It did not run.
+    """
+    end = time.monotonic() + 60 * minutes
+    while not future.done():
+        problem = engine.look() or engine.trouble(most=1)
+        if problem:
+            raise ExecutorError(f"no node ran a job: {problem}")
+        if time.monotonic() > end:
+            raise ExecutorError(f"no node within {minutes:g} minutes; {engine.queue()}")
+        time.sleep(_LOOK_SECONDS)
+    error = future.exception()
+    if error is not None:
+        raise ExecutorError(f"a node could not run a job: {error}")
+    return future.result()
