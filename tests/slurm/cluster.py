@@ -65,6 +65,8 @@ class SlurmUnavailableError(Exception):
 class SlurmCluster:
     """Two nodes, from `with SlurmCluster() as slurm:` on; its end kills jobs and daemons.
 
+    It also kills all other processes that were started with its `SLURM_CONF`.
+
     Attributes:
         partition: The default partition: no time limit.
         short_partition: The same nodes; a job may run for one minute.
@@ -86,9 +88,10 @@ class SlurmCluster:
         self._packages = _unpacked_packages()
         plugins = next(self._packages.glob("usr/lib/*/slurm-wlm"))
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        libraries = [str(plugins.parent), str(plugins), os.environ.get("LD_LIBRARY_PATH")]
         self.environment = {
             "PATH": f"{self._packages}/usr/bin:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": f"{plugins.parent}:{plugins}",
+            "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
             "SLURM_CONF": f"{self.folder}/slurm.conf",
         }
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -191,9 +194,11 @@ class SlurmCluster:
         self._start_daemon("slurmctld", "slurmctld-wlm", "-D")
 
     def _start_daemon(self, name: str, program: str, *arguments: str) -> None:
+        # A daemon ends with the thread that starts it, even if kill -9 ends that.
+        command = ["setpriv", "--pdeathsig=KILL", f"{self._packages}/usr/sbin/{program}"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [f"{self._packages}/usr/sbin/{program}", *arguments],
+                [*command, *arguments],
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -254,7 +259,9 @@ def _unpacked_packages() -> Path:
         return unpacked
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
-            raise SlurmUnavailableError(f"Slurm comes from packages of Debian: no {program} here")
+            raise SlurmUnavailableError(
+                f"Slurm comes from Debian's packages, and this machine has no {program}"
+            )
     unpacked.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".slurm-", dir=unpacked.parent) as temporary:
         archives, partial = Path(temporary, "archives"), Path(temporary, "unpacked")
@@ -267,11 +274,17 @@ def _unpacked_packages() -> Path:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if download.returncode:
-            errors = [line for line in download.stderr.splitlines() if line.startswith("E:")]
-            raise SlurmUnavailableError(f"apt-get cannot download Slurm: {errors[0]}")
+            lines = download.stderr.splitlines()
+            errors = [line for line in lines if line.startswith("E:")] or lines
+            raise SlurmUnavailableError(
+                f"apt-get cannot download Slurm (try apt-get update): {errors[0]}"
+            )
         for archive in archives.glob("*.deb"):
             extract = ["dpkg-deb", "--extract", archive, partial]
             subprocess.run(extract, check=True)
-        with suppress(FileExistsError):  # another process was faster
+        try:
             partial.rename(unpacked)
+        except OSError:
+            if not unpacked.exists():  # else another process was faster
+                raise
     return unpacked
