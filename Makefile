@@ -44,7 +44,7 @@ test-quick: $(INSTALLED)  ## Run the quick unit tests, in a minute: for every sa
 		$(addprefix tests/unit/,$(QUICK)) $(PYTEST_FLAGS)
 
 test-slurm: $(INSTALLED)  ## Run the tests that need Slurm, on daemons from Debian's packages.
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -m slurm tests/slurm $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -rs -m slurm tests/slurm $(PYTEST_FLAGS)
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py

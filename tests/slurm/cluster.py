@@ -15,14 +15,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 # apt adds the libraries that these need and this machine lacks.
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
-START_SECONDS = 60.0
 CONFIG = """
 ClusterName=biphasic
 SlurmctldHost={host}(127.0.0.1)
@@ -66,6 +65,8 @@ class SlurmUnavailableError(Exception):
 class SlurmCluster:
     """Two nodes, from `with SlurmCluster() as slurm:` on; its end kills jobs and daemons.
 
+    It also kills all other processes that were started with its `SLURM_CONF`.
+
     Attributes:
         partition: The default partition: no time limit.
         short_partition: The same nodes; a job may run for one minute.
@@ -87,9 +88,10 @@ class SlurmCluster:
         self._packages = _unpacked_packages()
         plugins = next(self._packages.glob("usr/lib/*/slurm-wlm"))
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        libraries = [str(plugins.parent), str(plugins), os.environ.get("LD_LIBRARY_PATH")]
         self.environment = {
             "PATH": f"{self._packages}/usr/bin:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": f"{plugins.parent}:{plugins}",
+            "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
             "SLURM_CONF": f"{self.folder}/slurm.conf",
         }
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -137,6 +139,41 @@ class SlurmCluster:
         fields = self.run("scontrol", "--oneliner", "show", "job", number).split(" ")
         return dict(field.split("=", 1) for field in fields if "=" in field)
 
+    def wait(self, event: str, happens: Callable[[], object], *, seconds: float = 60.0) -> None:
+        """Wait until `happens()` is true.
+
+        Args:
+            event: What that means, for the error.
+
+        Raises:
+            AssertionError: It never was, or a daemon ended; the message has the daemons' logs.
+        """
+        end = time.monotonic() + seconds
+        while not happens():
+            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
+            if ended or time.monotonic() > end:
+                cause = f"{', '.join(ended)} ended" if ended else f"waited {seconds:g} seconds"
+                raise AssertionError(f"not {event}: {cause}\n{self._logs()}")
+            time.sleep(0.1)
+
+    def cancel_jobs(self) -> None:
+        """Cancel all jobs; wait until both nodes are idle, 10 seconds if jobs ignore SIGTERM."""
+        self.run("scancel", "--partition", self.partition)
+        self.run("scancel", "--partition", self.short_partition)
+        self.wait("idle nodes", self._nodes_are_idle)
+
+    @contextmanager
+    def controller_stopped(self) -> Iterator[None]:
+        """Stop slurmctld in the block: commands fail, jobs run on. Then start it again."""
+        controller = self._daemons.pop("slurmctld")
+        controller.terminate()
+        controller.wait()
+        try:
+            yield
+        finally:
+            self._start_controller()
+            self.wait("a controller that answers", self._controller_answers)
+
     def _start(self) -> None:
         self.folder.chmod(0o711)  # munged insists that all users can reach its socket
         (self.folder / "state").mkdir()
@@ -145,18 +182,23 @@ class SlurmCluster:
         key.write_bytes(secrets.token_bytes(128))
         munge = self.folder / "munge.socket"
         files = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "seed")]
-        self._daemon("munged", "munged", "--foreground", f"--socket={munge}", *files)
-        self._wait_for_daemons("munged listens", munge.exists)
-        self._daemon("slurmctld", "slurmctld-wlm", "-D")
+        self._start_daemon("munged", "munged", "--foreground", f"--socket={munge}", *files)
+        self.wait("a socket of munged", munge.exists)
+        self._start_controller()
         stepd = f"{self._packages}/usr/sbin/slurmstepd-wlm"
         for node in self.nodes:
-            self._daemon(node, "slurmd-wlm", "-D", "-N", node, "-d", stepd)
-        self._wait_for_daemons("both nodes are idle", self._nodes_are_idle)
+            self._start_daemon(node, "slurmd-wlm", "-D", "-N", node, "-d", stepd)
+        self.wait("idle nodes", self._nodes_are_idle)
 
-    def _daemon(self, name: str, program: str, *arguments: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
+    def _start_controller(self) -> None:
+        self._start_daemon("slurmctld", "slurmctld-wlm", "-D")
+
+    def _start_daemon(self, name: str, program: str, *arguments: str) -> None:
+        # A daemon ends with the thread that starts it, even if kill -9 ends that.
+        command = ["setpriv", "--pdeathsig=KILL", f"{self._packages}/usr/sbin/{program}"]
+        with (self.folder / f"{name}.log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [f"{self._packages}/usr/sbin/{program}", *arguments],
+                [*command, *arguments],
                 env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -164,23 +206,20 @@ class SlurmCluster:
                 start_new_session=True,
             )
 
-    def _wait_for_daemons(self, event: str, happens: Callable[[], bool]) -> None:
-        end = time.monotonic() + START_SECONDS
-        while not happens():
-            ended = [name for name, daemon in self._daemons.items() if daemon.poll() is not None]
-            if ended or time.monotonic() > end:
-                logs = "".join(
-                    f"{log}:\n{log.read_text()[-2000:]}" for log in self.folder.glob("*.log")
-                )
-                raise RuntimeError(f"Slurm does not start; ended: {ended}; never: {event}\n{logs}")
-            time.sleep(0.1)
+    def _controller_answers(self) -> bool:
+        with suppress(RuntimeError):
+            self.run("scontrol", "ping")
+            return True
+        return False
 
     def _nodes_are_idle(self) -> bool:
-        try:
-            states = self.run("sinfo", "--noheader", "--Node", "-p", self.partition, "-o", "%T")
-        except RuntimeError:  # slurmctld does not listen yet
+        if not self._controller_answers():
             return False
+        states = self.run("sinfo", "--noheader", "--Node", "-p", self.partition, "-o", "%T")
         return states.split() == ["idle"] * len(self.nodes)
+
+    def _logs(self) -> str:
+        return "".join(f"{log}:\n{log.read_text()[-2000:]}" for log in self.folder.glob("*.log"))
 
     def _stop(self) -> None:
         """Kill every process that has this cluster's `SLURM_CONF`; delete the folder."""
@@ -220,7 +259,9 @@ def _unpacked_packages() -> Path:
         return unpacked
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
-            raise SlurmUnavailableError(f"Slurm comes from packages of Debian, and {program} is missing")
+            raise SlurmUnavailableError(
+                f"Slurm comes from Debian's packages, and this machine has no {program}"
+            )
     unpacked.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".slurm-", dir=unpacked.parent) as temporary:
         archives, partial = Path(temporary, "archives"), Path(temporary, "unpacked")
@@ -233,12 +274,17 @@ def _unpacked_packages() -> Path:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if download.returncode:
+            lines = download.stderr.splitlines()
+            errors = [line for line in lines if line.startswith("E:")] or lines
             raise SlurmUnavailableError(
-                f"apt-get cannot download Slurm's packages: {download.stderr.strip()}"
+                f"apt-get cannot download Slurm (try apt-get update): {errors[0]}"
             )
         for archive in archives.glob("*.deb"):
             extract = ["dpkg-deb", "--extract", archive, partial]
             subprocess.run(extract, check=True)
-        with suppress(FileExistsError):  # another process was faster
+        try:
             partial.rename(unpacked)
+        except OSError:
+            if not unpacked.exists():  # else another process was faster
+                raise
     return unpacked

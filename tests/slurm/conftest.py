@@ -26,10 +26,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmCluster]:
-    """A running cluster of two nodes, `n1` and `n2`; a test cancels the jobs it leaves."""
+    """A running cluster of two nodes."""
     try:
         cluster = SlurmCluster()
     except SlurmUnavailableError as error:
         pytest.skip(str(error))
     with cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def on_slurm(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Child processes find the cluster's commands; the jobs that a test leaves are cancelled."""
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield
+    slurm.cancel_jobs()

@@ -1,14 +1,14 @@
-"""The cluster of these tests is one: its nodes, signals and requeued jobs are real."""
+"""The cluster of these tests is a real one: its nodes, signals, requeued jobs and outages."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 
+import pytest
 from cluster import SlurmCluster
 
-DEADLINE = 60.0
+WAIT = "while true; do sleep 0.1; done"
 
 
 def test_two_nodes_are_idle(slurm: SlurmCluster):
@@ -17,30 +17,41 @@ def test_two_nodes_are_idle(slurm: SlurmCluster):
     )
 
 
+def test_commands_are_on_the_path(slurm: SlurmCluster):
+    version = subprocess.run(["sbatch", "--version"], capture_output=True, check=True)  # noqa: S607
+    assert version.stdout.startswith(b"slurm")
+
+
 def test_a_step_runs_on_both_nodes(slurm: SlurmCluster):
     names = slurm.run("srun", "--nodes=2", "printenv", "SLURMD_NODENAME")
-    assert sorted(names.split()) == ["n1", "n2"]
+    assert sorted(names.split()) == list(slurm.nodes)
 
 
 def test_a_signal_reaches_a_job(slurm: SlurmCluster, tmp_path: Path):
-    job = submit(slurm, tmp_path, "trap 'touch signalled; exit' USR2", "touch ready", WAIT)
-    until((tmp_path / "ready").exists)
+    job = submit(slurm, tmp_path, "trap 'touch signalled; exit 3' USR2", "touch ready", WAIT)
+    slurm.wait("a ready job", (tmp_path / "ready").exists)
     slurm.run("scancel", "--batch", "--signal=USR2", job)
-    until((tmp_path / "signalled").exists)
-    until(lambda: slurm.job(job)["JobState"] == "COMPLETED")
+    slurm.wait("a failed job", lambda: slurm.job(job)["JobState"] == "FAILED")
+    assert (tmp_path / "signalled").exists()
+    assert slurm.job(job)["ExitCode"] == "3:0"
 
 
 def test_a_requeued_job_runs_again(slurm: SlurmCluster, tmp_path: Path):
-    restarts = tmp_path / "restarts"
-    job = submit(slurm, tmp_path, f"echo ${{SLURM_RESTART_COUNT:-0}} >> {restarts}", WAIT)
-    until(restarts.exists)
+    starts = tmp_path / "starts"
+    job = submit(slurm, tmp_path, f"echo ${{SLURM_RESTART_COUNT:-0}} >> {starts}", WAIT)
+    slurm.wait("a first start", starts.exists)
     slurm.run("scontrol", "requeue", job)
-    until(lambda: restarts.read_text() == "0\n1\n")
-    slurm.run("scancel", job)
-    until(lambda: slurm.job(job)["JobState"] == "CANCELLED")
+    slurm.wait("a second start", lambda: starts.read_text() == "0\n1\n")
 
 
-WAIT = "while true; do sleep 0.1; done"
+def test_a_job_outlives_an_outage_of_the_controller(slurm: SlurmCluster, tmp_path: Path):
+    job = submit(slurm, tmp_path, "touch ready", "until test -e go; do sleep 0.1; done")
+    slurm.wait("a ready job", (tmp_path / "ready").exists)
+    with slurm.controller_stopped():
+        with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
+            slurm.run("squeue")
+        (tmp_path / "go").touch()
+    slurm.wait("a completed job", lambda: slurm.job(job)["JobState"] == "COMPLETED")
 
 
 def submit(slurm: SlurmCluster, folder: Path, *lines: str) -> str:
@@ -48,11 +59,3 @@ def submit(slurm: SlurmCluster, folder: Path, *lines: str) -> str:
     script = folder / "job.sh"
     script.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     return slurm.run("sbatch", "--parsable", f"--chdir={folder}", script)
-
-
-def until(happens: Callable[[], bool]) -> None:
-    """Wait until something happens, which takes Slurm seconds."""
-    end = time.monotonic() + DEADLINE
-    while not happens():
-        assert time.monotonic() < end, f"not in {DEADLINE} seconds"
-        time.sleep(0.1)
