@@ -71,7 +71,9 @@ class StudyDisplay:
         with self._lock:
             if job_id not in self._running:
                 label = self._labels[job_id]
-                self._running[job_id] = self._bars.add_task(label, text="", unit="steps")
+                self._running[job_id] = self._bars.add_task(
+                    label, total=None, text="", unit="steps"
+                )
             self._bars.update(
                 self._running[job_id],
                 completed=progress.done,
