@@ -1,0 +1,187 @@
+"""Studies on Slurm: what is finished stays finished, and results are those of one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from cluster import SlurmCluster
+
+from mini_study import (
+    STUDY,
+    command,
+    copy_root,
+    results,
+    run_command,
+    scores,
+    snapshot,
+    write_small_study,
+)
+
+DEADLINE = 300.0
+SITE = {
+    "scheduler": "slurm",
+    "partition": "main",
+    "jobs_per_node": 1,
+    "max_blocks": 2,
+    "walltime": "00:30:00",
+    "exclusive": False,
+    "pin_cores": True,
+    "address": "127.0.0.1",
+    "poll_seconds": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small study in `root`, run on this machine by one worker."""
+    folder = tmp_path_factory.mktemp("local")
+    study = write_small_study(folder)
+    ended = run_command("study", "run", study, "--root", folder / "root", "--workers", "1")
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_a_study_survives_cancelled_blocks_and_killed_drivers(
+    slurm: SlurmCluster, local: Path, tmp_path: Path
+):
+    root, study = copy_root(local, tmp_path / "root", data_only=True), write_small_study(tmp_path)
+    arguments = ("study", "run", study, "--root", root, "--site", write_site(tmp_path))
+    with started(*arguments, log=tmp_path / "first") as driver:
+        slurm.wait("a training runs", lambda: any(root.glob("store/progress/*/step-*")))
+        block = slurm.run("squeue", "--noheader", "--format=%i").split()[0]
+        slurm.run("scancel", block)
+        slurm.wait(
+            "results are written",
+            lambda: len(list(root.glob("store/finetunes/*/result.json"))) >= 4,
+            seconds=DEADLINE,
+        )
+        before = snapshot(root / "store/finetunes")
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    ended = run_command(*arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert "cancelled batch jobs of an earlier run" in ended.stderr
+    # Each result was recorded once, none again, and all are those of one machine.
+    after = snapshot(root / "store/finetunes")
+    assert {name: after[name] for name in before if ".partial" not in name} == {
+        name: entry for name, entry in before.items() if ".partial" not in name
+    }
+    assert scores(root) == scores(local / "root")
+    assert results(root) == results(local / "root")
+    assert not slurm.run("squeue", "--noheader")
+    # Every job ran on a core of its own.
+    assert not list((root / "store").rglob(".partial-*"))
+
+
+def test_a_study_survives_the_death_of_parsls_interchange(
+    slurm: SlurmCluster, local: Path, tmp_path: Path
+):
+    root, study = copy_root(local, tmp_path / "root", data_only=True), write_small_study(tmp_path)
+    site = write_site(tmp_path)
+    with started("study", "run", study, "--root", root, "--site", site, log=tmp_path / "log") as it:
+        slurm.wait("a training runs", lambda: any(root.glob("store/progress/*/step-*")))
+        [interchange] = [
+            child
+            for child in psutil.Process(it.pid).children(recursive=True)
+            if any("interchange" in part for part in child.cmdline())
+        ]
+        interchange.kill()
+        assert it.wait(DEADLINE) == 0, (tmp_path / "log").read_text()
+    assert "starting Parsl again" in (tmp_path / "log").read_text()
+    assert scores(root) == scores(local / "root")
+
+
+def test_a_block_drains_before_its_time_limit(slurm: SlurmCluster, local: Path, tmp_path: Path):
+    root = copy_root(local, tmp_path / "root", data_only=True)
+    study = write_long_study(tmp_path, steps=1200)
+    site = write_site(tmp_path, walltime="00:01:00", drain_minutes=0.5, max_blocks=1)
+    ended = run_command("study", "run", study, "--root", root, "--site", site)
+    assert ended.returncode == 0, ended.stderr
+    assert "reached the time limit" in ended.stderr
+    [record] = (root / "store/states").glob("*/metrics.jsonl")
+    steps = [json.loads(line)["step"] for line in record.read_text().splitlines() if "loss" in line]
+    assert steps == sorted(set(steps))
+    alone = tmp_path / "alone"
+    copy_root(local, alone, data_only=True)
+    assert run_command("study", "run", study, "--root", alone, "--workers", "1").returncode == 0
+    assert states(root) == states(alone)
+
+
+def test_a_group_over_two_nodes_trains_as_one_process_does(
+    slurm: SlurmCluster, local: Path, tmp_path: Path
+):
+    losses, ledgers = {}, {}
+    for processes in (1, 4):
+        root = copy_root(local, tmp_path / f"{processes}", data_only=True)
+        study = write_long_study(tmp_path, steps=12, compute={"processes": processes})
+        site = write_site(tmp_path, jobs_per_node=2)
+        ended = run_command("study", "run", study, "--root", root, "--site", site)
+        assert ended.returncode == 0, ended.stderr
+        [folder] = (root / "store/states").iterdir()
+        lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        losses[processes] = [line["loss"] for line in lines if "loss" in line]
+        ledgers[processes] = json.loads((folder / "state.json").read_text())["ledger"]
+    assert ledgers[4] == ledgers[1]
+    assert losses[4] == pytest.approx(losses[1], rel=1e-5)
+
+
+def write_site(folder: Path, **changes: object) -> Path:
+    """Write a site file."""
+    path = folder / "site.yaml"
+    path.write_text(yaml.safe_dump({**SITE, **changes}), encoding="utf-8")
+    return path
+
+
+def write_long_study(folder: Path, *, steps: int, **settings: object) -> Path:
+    """Write a study of one training in fp32."""
+    recipe = {**STUDY["recipe"], "precision": "fp32"}
+    phases = [
+        {"objective": "clm", "steps": steps // 2},
+        {"objective": "mlm", "steps": steps // 2},
+    ]
+    study = {
+        **{key: STUDY[key] for key in ("name", "title", "corpus")},
+        "recipe": recipe,
+        "checkpoint_every": 100,
+        "arms": [{"name": "long", "phases": phases}],
+        "tasks": [],
+        **settings,
+    }
+    path = folder / "long.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def states(root: Path) -> dict[str, bytes]:
+    """Return the weights of all states."""
+    return {
+        path.parent.name: path.read_bytes()
+        for path in (root / "store/states").glob("*/model.safetensors")
+    }
+
+
+@contextmanager
+def started(*arguments: Path | str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command line; it is killed when the block ends."""
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command(*arguments),
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
