@@ -29,6 +29,7 @@ from biphasic.cli.options import (
     Wandb,
     echo,
     progress_console,
+    seconds,
 )
 from biphasic.cli.paper import figures_command, paper_command
 from biphasic.cli.results import INTERRUPTED, shown
@@ -112,6 +113,12 @@ def pretrain_command(
         ),
     ] = None,
     device: Device = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HH:MM:SS", help="Save the progress and exit with code 130 after this time."
+        ),
+    ] = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -124,6 +131,7 @@ def pretrain_command(
     from biphasic.training.recipe import Recipe
 
     how = parse_overrides(compute or ())
+    max_seconds = None if max_time is None else seconds(max_time, option="--max-time")
     if print_config:
         recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
         text = corpus_settings(corpus)
@@ -138,6 +146,7 @@ def pretrain_command(
         heldout_every=heldout_every,
         compute=how,
         device=device,
+        max_seconds=max_seconds,
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,18 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
         raise ConfigError(f"give {new_name} only; {old_name} is its old name")
     echo(f"{old_name} is deprecated; use {new_name}", err=True)
     return old
+
+
+def seconds(text: str, *, option: str) -> float:
+    """Return the seconds of a time `HH:MM:SS`.
+
+    Raises:
+        ConfigError: It is not such a time.
+    """
+    if not re.fullmatch(r"[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]", text):
+        raise ConfigError(f"{option} {text}: give a time as HH:MM:SS")
+    hours, minutes, rest = map(int, text.split(":"))
+    return 3600.0 * hours + 60 * minutes + rest
 
 
 def precision_dtype(precision: str | None) -> str:

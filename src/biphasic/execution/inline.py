@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -16,23 +17,33 @@ from biphasic.execution.display import job_bar
 from biphasic.execution.job import Runnable, ShouldStop
 from biphasic.progress import say_on
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and the signal that schedulers and init systems send before they kill."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Ctrl-C, and signals that schedulers and init systems send before they kill."""
 _TAKEN_SECONDS = 2.0
 
 
-def run_here(job: Runnable, *, console: Console) -> None:
+def run_here(job: Runnable, *, console: Console, deadline: float = math.inf) -> None:
     """Run a job in this process; wait while another process runs it.
 
-    On Ctrl-C or SIGTERM it saves its progress and stops; a second signal stops it immediately.
+    On Ctrl-C, SIGTERM or SIGUSR1 it saves its progress and stops; a second signal stops it
+    immediately.
+
+    Args:
+        job: The job.
+        console: Console for progress.
+        deadline: Time of `time.monotonic` at which it saves its progress and stops.
 
     Raises:
-        StoppedError: It was stopped by a signal.
+        StoppedError: It was stopped by a signal, or by the time limit.
         BiphasicError: The job failed.
     """
     say = say_on(console)
     is_said = False
-    with stopped_by_interrupt(say) as should_stop:
+    with stopped_by_interrupt(say) as is_asked:
+
+        def should_stop() -> bool:
+            return is_asked() or time.monotonic() >= deadline
+
         while True:
             try:
                 with job_bar(console, job.label) as report:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,7 @@ def pretrain(
     heldout_every: int = 100,
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
+    max_seconds: float | None = None,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -148,6 +151,7 @@ def pretrain(
             by rounding only.
         device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
             recorded in the state's `environment`.
+        max_seconds: After this time, save the progress and raise `StoppedError`.
         wandb: As in `run_study`.
         console: Console for progress; standard error when None.
 
@@ -169,6 +173,7 @@ def pretrain(
         >>> (state / "model.safetensors").is_file()
         True
     """
+    deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
     if isinstance(recipe, (str, Path)):
         folder = expanded(recipe).resolve().parent
         recipe = load_config(Recipe, expanded(recipe), overrides).anchored(folder)
@@ -193,6 +198,7 @@ def pretrain(
             heldout_every=heldout_every,
             compute=compute,
             console=console,
+            deadline=deadline,
         )
 
 
@@ -221,8 +227,9 @@ def train_recipe(
     heldout_every: int,
     compute: ComputeConfig,
     console: Console,
+    deadline: float = math.inf,
 ) -> Path:
-    """Train a recipe on a finished corpus, like `pretrain`."""
+    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
     identities = Lineage(recipe, paths.open().fingerprint).identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
@@ -249,5 +256,5 @@ def train_recipe(
         tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
         compute=compute,
     )
-    run_here(job, console=console)
+    run_here(job, console=console, deadline=deadline)
     return states / identities[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,11 @@ from biphasic.cli.study.upkeep import (
     study_status_command,
     study_verify,
 )
+
+if TYPE_CHECKING:
+    from biphasic.execution.graph import WorkItem
+    from biphasic.study.run.prepare import PreparedStudy
+    from biphasic.study.run.report_job import ReportJob
 
 study_app = typer.Typer(help="Plan, compare, run and report studies.", no_args_is_help=True)
 
@@ -175,6 +180,48 @@ def study_jobs(
     Prints one line per job: identity, kind, processes, the job it waits for (- for none, * for
     all), label. Builds the study's data first.
     """
+    _, items, last = _saved_jobs(file, root, overrides, quiet=quiet)
+    names = {item.id for item in items}
+    for item in items:
+        dependency = item.needs if item.needs in names else "-"
+        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{dependency}\t{item.label}")
+    if items:
+        echo(f"{last.id}\treport\t1\t*\t{last.label}")
+
+
+@study_app.command("jobset")
+def study_jobset(
+    file: StudyFile,
+    image: Annotated[str, typer.Option(help="Container image with biphasic.")],
+    claim: Annotated[str, typer.Option(help="Volume claim that all pods can write to.")],
+    root: Root = Path("runs"),
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs per process.")] = 1,
+    parallelism: Annotated[int, typer.Option(min=1, help="Most pods at once.")] = 16,
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+) -> None:
+    """Print a JobSet manifest that runs the missing jobs on Kubernetes.
+
+    Saves the jobs. The volume is mounted at the folder above --root.
+    """
+    import yaml
+
+    from biphasic.study.run.jobset import Pods, jobset
+
+    study, items, last = _saved_jobs(file, root, overrides, quiet=quiet)
+    if not items:
+        echo("nothing to run", err=True)
+        return
+    root = root.resolve()
+    pods = Pods(image, claim, mount=root.parent, gpus=gpus, parallelism=parallelism)
+    manifest = jobset(study.config.name, items, last.id, folder=study.folder, root=root, pods=pods)
+    echo(yaml.safe_dump(manifest, sort_keys=False), nl=False)
+
+
+def _saved_jobs(
+    file: Path, root: Path, overrides: list[str] | None, *, quiet: bool
+) -> tuple[PreparedStudy, list[WorkItem], ReportJob]:
+    """Save the missing jobs of a study and the one that writes its report."""
     from biphasic.execution.job_store import save_job
     from biphasic.study.run.prepare import prepare_study
     from biphasic.study.run.report import write_study_report
@@ -182,23 +229,15 @@ def study_jobs(
     from biphasic.study.run.run import study_lock
     from biphasic.study.spec.load import load_study, save_resolved
 
-    console = progress_console(quiet=quiet)
     config = load_study(file, overrides or ())
-    study = prepare_study(config, root=root, console=console)
+    study = prepare_study(config, root=root, console=progress_console(quiet=quiet))
     with study_lock(study.folder):
         save_resolved(config, study.folder)
         write_study_report(study)  # 'study report' reads the expected results from it
-    items = study.missing_work()
-    names = {item.id for item in items}
-    for item in items:
-        save_job(item.make())
-        dependency = item.needs if item.needs in names else "-"
-        echo(f"{item.id}\t{item.kind}\t{item.num_slots}\t{dependency}\t{item.label}")
-    if not items:
-        return
-    last = ReportJob.of(study)
-    save_job(last)
-    echo(f"{last.id}\treport\t1\t*\t{last.label}")
+    items, last = study.missing_work(), ReportJob.of(study)
+    for job in (*(item.make() for item in items), *([last] if items else [])):
+        save_job(job)
+    return study, items, last
 
 
 @study_app.command("report")

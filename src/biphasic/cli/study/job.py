@@ -16,7 +16,14 @@ JobId = Annotated[str, typer.Argument(help="Job identity, from 'biphasic study j
 
 @job_app.command("run")
 def job_run(
-    job: JobId,
+    job: Annotated[str | None, typer.Argument(help="Job identity; or give --list.")] = None,
+    list_: Annotated[
+        Path | None, typer.Option("--list", help="File with a job identity in each line.")
+    ] = None,
+    index: Annotated[
+        int | None,
+        typer.Option(min=0, envvar="JOB_COMPLETION_INDEX", help="Line of --list, from 0."),
+    ] = None,
     root: Root = Path("runs"),
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     quiet: Quiet = False,
@@ -34,7 +41,7 @@ def job_run(
 
     console = progress_console(quiet=quiet)
     check_cores(num_threads=threads)
-    loaded = load_job(root.resolve() / STORE, job)
+    loaded = load_job(root.resolve() / STORE, _chosen(job, list_, index))
     if loaded.is_done():
         echo(f"already done: {loaded.label}")
         return
@@ -43,6 +50,27 @@ def job_run(
     with compute_threads(threads):
         run_here(loaded, console=console)
     echo(f"done: {loaded.label}")
+
+
+def _chosen(job: str | None, list_: Path | None, index: int | None) -> str:
+    """Return the identity of the job to run.
+
+    Raises:
+        ConfigError: None was given, or two, or the list has no such line.
+    """
+    from biphasic.errors import ConfigError
+
+    if (job is None) == (list_ is None):
+        raise ConfigError("give a job identity, or --list FILE with --index N")
+    if list_ is None:
+        return str(job)
+    try:
+        lines = list_.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--list {list_}: cannot be read ({error})") from None
+    if index is None or index >= len(lines):
+        raise ConfigError(f"--index: give a number from 0 to {len(lines) - 1}")
+    return lines[index]
 
 
 @job_app.command("show")

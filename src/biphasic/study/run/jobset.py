@@ -1,0 +1,104 @@
+"""A study as a JobSet for Kubernetes: an indexed Job for each level of the graph of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biphasic.execution.graph import WorkItem, dependents
+from biphasic.files import write_text
+
+_FOLDER = "jobset"
+
+
+@dataclass(frozen=True)
+class Pods:
+    """What pods are made of.
+
+    Attributes:
+        image: Container image with biphasic.
+        claim: Volume claim that all pods can write to.
+        mount: Folder of the volume in pods.
+        gpus: GPUs of a pod that runs a job on one slot.
+        parallelism: Most pods at once.
+    """
+
+    image: str
+    claim: str
+    mount: Path
+    gpus: int
+    parallelism: int
+
+
+def levels(items: Iterable[WorkItem]) -> Iterator[list[WorkItem]]:
+    """Yield groups of jobs that take equally many slots and need jobs of earlier groups alone."""
+    by_id = {item.id: item for item in items}
+    waiting = dependents(by_id.values())
+    level = [item for item in by_id.values() if item.needs not in by_id]
+    while level:
+        for slots in sorted({item.num_slots for item in level}, reverse=True):
+            yield [item for item in level if item.num_slots == slots]
+        level = [by_id[identity] for item in level for identity in waiting[item.id]]
+
+
+def jobset(
+    name: str, items: Iterable[WorkItem], report: str, *, folder: Path, root: Path, pods: Pods
+) -> dict[str, Any]:
+    """Write lists of jobs into the study's folder; return the manifest that runs them in order.
+
+    Args:
+        name: Name of the study.
+        items: Its missing jobs.
+        report: Identity of the job that writes the report.
+        folder: The study's folder.
+        root: Folder of studies, as pods see it.
+        pods: What pods are made of.
+    """
+    groups = [([item.id for item in group], group[0].num_slots) for group in levels(items)]
+    jobs: list[dict[str, Any]] = []
+    for number, (identities, slots) in enumerate([*groups, ([report], 0)]):
+        file = folder / _FOLDER / f"level-{number}.txt"
+        write_text(file, "".join(f"{identity}\n" for identity in identities))
+        command = ["biphasic", "job", "run", "--list", str(file), "--root", str(root), "--quiet"]
+        job = _job(command, len(identities), gpus=pods.gpus * slots, pods=pods)
+        after = [{"name": f"level-{number - 1}", "status": "Complete"}] if number else []
+        jobs.append({"name": f"level-{number}", "replicas": 1, "template": job})
+        if after:
+            jobs[-1]["dependsOn"] = after
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name.replace(".", "-").replace("_", "-")},
+        "spec": {"replicatedJobs": jobs},
+    }
+
+
+def _job(command: list[str], count: int, *, gpus: int, pods: Pods) -> dict[str, Any]:
+    """Return the template of an indexed Job; an index is a line of the list."""
+    container: dict[str, Any] = {
+        "name": "job",
+        "image": pods.image,
+        "command": command,
+        "volumeMounts": [{"name": "runs", "mountPath": str(pods.mount)}],
+    }
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    return {
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": min(count, pods.parallelism),
+            "backoffLimitPerIndex": 2,
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [container],
+                    "volumes": [
+                        {"name": "runs", "persistentVolumeClaim": {"claimName": pods.claim}}
+                    ],
+                }
+            },
+        }
+    }
