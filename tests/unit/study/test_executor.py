@@ -13,36 +13,19 @@ import pytest
 from biphasic.errors import ConfigError, DataError, LockHeldError, StudyError
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.job import JobFailedError
-from biphasic.execution.job_store import save_job
 from biphasic.execution.slots import Slot
 from biphasic.locks import lock_work
-from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.jobs.finetune import GridRun
 from biphasic.study.run.jobs import WORKER, load_job
-from biphasic.tasks.protocol import FinetuneProtocol
+from trivial_jobs import RUNS, save_trivial
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 120
-RUNS = (GridRun(id="r" * 64, learning_rate=1e-4, seed=0),)
+ONE = (Slot(0),)
 
 
-def save(store, letter, *, runs=(), folder="none"):
-    task = {"name": "t", "folder": store / folder, "protocol": FinetuneProtocol()}
-    job = FinetuneJob(
-        id=letter * 64,
-        label="a job",
-        store=store,
-        tokenizer=store / "none",
-        encoder=store / "none",
-        state="s",
-        training=TaskInput(**task),
-        evaluations=(ScoredTask(**task, runs=runs),),
-    )
-    save_job(job)
-    return job.id
-
-
-def executor_on(store, *, slots=(Slot(0),), load=load_job):
+def executor_on(store, *, slots=ONE, load=load_job):
     return LocalExecutor(
         store,
         slots,
@@ -62,18 +45,18 @@ def failure(executor, job_id):
 
 @pytest.mark.usefixtures("warm")
 def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_path):
-    works = save(tmp_path, "a")
+    works = save_trivial(tmp_path, "a")
     with executor_on(tmp_path) as executor:
         [worker] = executor._workers.values()
         # A foreseen error is the message, and trying again is no use.
-        failed = failure(executor, save(tmp_path, "b", runs=RUNS))
+        failed = failure(executor, save_trivial(tmp_path, "b", runs=RUNS))
         assert str(failed).startswith(f"{tmp_path / 'none'}: ")
         assert (failed.is_final, failed.log) == (True, None)
         first = worker._process.pid
         # An unforeseen one has its traceback in the job's own log.
         (tmp_path / "finetunes").mkdir()
         too_long = GridRun(id="r" * 300, learning_rate=1e-4, seed=0)
-        broken = save(tmp_path, "c", runs=(too_long,))
+        broken = save_trivial(tmp_path, "c", runs=(too_long,))
         failed = failure(executor, broken)
         assert str(failed).endswith(": File name too long")
         assert not failed.is_final
@@ -99,13 +82,13 @@ def test_a_worker_outlives_its_jobs_failures_and_is_replaced_when_it_dies(tmp_pa
 
 @pytest.mark.usefixtures("warm")
 def test_a_job_that_another_process_does_is_not_done_twice(tmp_path):
-    job_id = save(tmp_path, "a", runs=RUNS)
+    job_id = save_trivial(tmp_path, "a", runs=RUNS)
     with executor_on(tmp_path) as executor, lock_work(tmp_path, job_id):
         with pytest.raises(LockHeldError, match="another process holds it") as taken:
             executor.submit(job_id).result(timeout=PATIENCE)
         assert f"process {os.getpid()}" in taken.value.owner
         # It was not waited for: other jobs have the worker.
-        executor.submit(save(tmp_path, "b")).result(timeout=PATIENCE)
+        executor.submit(save_trivial(tmp_path, "b")).result(timeout=PATIENCE)
 
 
 def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monkeypatch):
@@ -115,7 +98,7 @@ def test_what_breaks_the_watcher_fails_the_job_and_not_the_study(tmp_path, monke
     with executor_on(tmp_path) as executor:
         monkeypatch.setattr(executor._workers[Slot(0)], "run", broken)
         with pytest.raises(RuntimeError, match="boom"):
-            executor.submit(save(tmp_path, "a")).result(timeout=PATIENCE)
+            executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
 
 
 def test_jobs_that_the_store_does_not_have_are_refused(tmp_path):

@@ -8,9 +8,8 @@ import torch
 from rich.console import Console
 
 from biphasic.errors import ConfigError, LockHeldError, StudyError, os_error_text
-from biphasic.execution.job import JobFailedError
 from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import Progress
+from biphasic.execution.job import JobFailedError, Progress
 from biphasic.execution.requests import (
     Request,
     Requests,

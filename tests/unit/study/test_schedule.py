@@ -6,8 +6,8 @@ import pytest
 
 from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.job import JobFailedError
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
+from biphasic.execution.job import JobFailedError
 from biphasic.execution.requests import Requests
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 

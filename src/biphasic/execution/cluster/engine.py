@@ -25,6 +25,7 @@ from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import (
     CommandClientBadError,
     CommandClientTimeoutError,
+    VersionMismatch,
 )
 from parsl.jobs.states import JobState, JobStatus
 from parsl.jobs.strategy import Strategy
@@ -35,6 +36,7 @@ from parsl.providers.errors import SubmitException
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster.remote import BLOCK_END
 from biphasic.execution.cluster.site import Site, is_batch_id
+from biphasic.execution.job import ExecutorError
 from biphasic.execution.nodes import Nodes
 
 _Argument = TypeVar("_Argument")
@@ -45,6 +47,8 @@ SINGLE, GROUPS = "slots", "groups"
 _MOST_FAILED = 3
 """Blocks in a row that may fail before the run ends."""
 _ANSWER_SECONDS = 60.0
+_LAST_WORDS_SECONDS = 1.0
+"""Time for the message with which an interchange ends itself."""
 _LAUNCH = {
     "slurm": "srun --nodes={0} --ntasks={0} --ntasks-per-node=1 --cpu-bind=none "
     "--kill-on-bad-exit=1 --unbuffered",
@@ -104,9 +108,9 @@ class Engine:
         if group_nodes > 1:
             launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
             self._group = Nodes(group_nodes, launch, str(folder))
-        address = _reachable_address(site)
+        self._address = _reachable_address(site)
         for label, count in nodes.items():
-            executor = _executor(site, label, nodes=count, address=address)
+            executor = _executor(site, label, nodes=count, address=self._address)
             executor.run_id, executor.run_dir = uuid.uuid4().hex, str(folder)
             provider = self._providers[label] = cast("Any", executor.provider)
             if hasattr(provider, "script_dir"):
@@ -133,14 +137,18 @@ class Engine:
         """Ask about blocks, and start or end some; return why the engine must be replaced, if so.
 
         Raises:
-            ExecutorError: Blocks fail again and again.
+            ExecutorError: Nodes have other versions of Python or Parsl than this machine.
         """
         for label, executor in self._executors.items():
             process = executor.interchange_proc
             if process is not None and process.poll() is not None:
+                time.sleep(_LAST_WORDS_SECONDS)
+                if isinstance(reason := executor.executor_exception, VersionMismatch):
+                    raise ExecutorError(
+                        f"nodes have {reason.manager_version}, and this machine has "
+                        f"{reason.interchange_version}; load the same Python on both"
+                    )
                 return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
-            if executor.bad_state_is_set:
-                return f"Parsl cannot go on: {_first_line(str(executor.executor_exception))}"
             try:
                 executor.poll_facade()
                 self._limit_blocks(label, executor)
@@ -178,8 +186,17 @@ class Engine:
             ended = [status for status in executor.status_facade.values() if status.terminal]
             latest = ended[-most:]
             if len(latest) == most and all(map(_has_failed, latest)):
-                return _reason(latest[-1])
+                return self._reason(latest[-1])
         return ""
+
+    def _reason(self, status: JobStatus) -> str:
+        """Return why a block failed, in one line: what its script or the scheduler printed last."""
+        printed = _last_line(status.stderr_summary or "")
+        if status.state != JobState.MISSING:
+            return printed or _first_line(status.message or "") or f"exit code {status.exit_code}"
+        first, last = self._site.ports
+        text = f"its nodes did not connect to {self._address}, ports {first} to {last}"
+        return f"{text}; the block printed: {printed}" if printed else text
 
     def queue(self) -> str:
         """Describe the blocks that wait in the scheduler's queue, in one line."""
@@ -260,7 +277,7 @@ def _reachable_address(site: Site) -> str:
         ConfigError: None is known.
     """
     if site.address is not None or site.scheduler == "local":
-        return site.address or "127.0.0.1"
+        return _own_address(site.address or "127.0.0.1")
     host = socket.gethostname()
     try:
         address = socket.gethostbyname(host)
@@ -271,6 +288,21 @@ def _reachable_address(site: Site) -> str:
             f"address: the name of this machine, {host}, has no address that nodes can reach; "
             "give one in the site file"
         )
+    return address
+
+
+def _own_address(name: str) -> str:
+    """Return the numbers of an address of this machine.
+
+    Raises:
+        ConfigError: It is not one.
+    """
+    try:
+        address = socket.gethostbyname(name)
+        with socket.socket() as trial:
+            trial.bind((address, 0))
+    except OSError as error:
+        raise ConfigError(f"address: {name} is no address of this machine ({error})") from None
     return address
 
 
@@ -368,12 +400,6 @@ class _LSF(_Polled, LSFProvider):  # pyright: ignore[reportIncompatibleMethodOve
 
 def _has_failed(status: JobStatus) -> bool:
     return status.state in {JobState.FAILED, JobState.MISSING}
-
-
-def _reason(status: JobStatus) -> str:
-    """Return why a block failed, in one line: what its script or the scheduler printed last."""
-    printed = _last_line(status.stderr_summary or "") if status.stderr_path else ""
-    return printed or _first_line(status.message or "") or f"exit code {status.exit_code}"
 
 
 def _first_line(text: str) -> str:

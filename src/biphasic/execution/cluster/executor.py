@@ -196,6 +196,8 @@ class ClusterExecutor:
                     self._give_up(trouble)
                 elif problem:
                     self._replace(problem)
+            except ExecutorError as error:
+                self._give_up(str(error))
             except Exception as error:  # noqa: BLE001 - a silent thread would hang the study
                 self._give_up(f"{type(error).__name__}: {error}")
 
@@ -257,7 +259,7 @@ class ClusterExecutor:
 
     def _give_up(self, reason: str) -> None:
         self._error = ExecutorError(
-            f"the cluster's blocks fail: {reason}; scripts and logs are in {self._run}"
+            f"the cluster cannot run jobs: {reason}; scripts and logs are in {self._run}"
         )
         with self._lock:
             jobs = list(self._running.values())

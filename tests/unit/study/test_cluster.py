@@ -1,0 +1,162 @@
+"""Jobs on blocks of Parsl: started as processes of this machine, with all that a cluster does."""
+
+import os
+import signal
+
+import pytest
+
+from biphasic.errors import ConfigError, LockHeldError
+from biphasic.execution.cluster import executor as module
+from biphasic.execution.cluster.engine import Block
+from biphasic.execution.cluster.executor import ClusterExecutor
+from biphasic.execution.cluster.remote import RemoteProgress, Request
+from biphasic.execution.cluster.site import Site
+from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
+from biphasic.locks import lock_work
+from biphasic.study.run.jobs import WORKER, load_job
+from trivial_jobs import RUNS, save_trivial
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 120
+SITE = Site(scheduler="local", jobs_per_node=1, poll_seconds=1)
+
+
+def on_blocks(store, *, site=SITE, processes=1, seen=None, said=None):
+    return ClusterExecutor(
+        store,
+        site,
+        load_job=load_job,
+        worker=WORKER,
+        folder=store / "study",
+        processes=processes,
+        watch=lambda job, progress: seen.append((job, progress)) if seen is not None else None,
+        say=(said if said is not None else []).append,
+    )
+
+
+def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_path):
+    said = []
+    with on_blocks(tmp_path, said=said) as executor:
+        assert executor.num_slots == 1
+        executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
+        wrong = executor.submit(save_trivial(tmp_path, "b", runs=RUNS)).exception(timeout=PATIENCE)
+        assert isinstance(wrong, JobFailedError)
+        assert str(wrong).startswith(f"{tmp_path / 'none'}: ")
+        assert wrong.is_final
+        with lock_work(tmp_path, "c" * 64):
+            taken = executor.submit(save_trivial(tmp_path, "c", runs=RUNS)).exception(
+                timeout=PATIENCE
+            )
+        assert isinstance(taken, LockHeldError)
+        assert f"process {os.getpid()}" in taken.owner
+
+        [interchange] = [one.interchange_proc for one in executor._engine._executors.values()]
+        interchange.send_signal(signal.SIGSTOP)  # the job stays in its queue
+        future = executor.submit(save_trivial(tmp_path, "d"))
+        interchange.kill()
+        assert isinstance(future.exception(timeout=PATIENCE), RequeuedError)
+        assert said == [
+            "Parsl's interchange for slots ended with exit code -9; starting Parsl again"
+        ]
+        executor.submit(save_trivial(tmp_path, "d")).result(timeout=PATIENCE)
+    assert interchange.poll() is not None
+    assert (tmp_path / "study/cluster/blocks.json").read_text() == "[]"
+
+
+def test_blocks_that_fail_at_once_end_the_run(tmp_path):
+    site = SITE.model_copy(update={"setup": ("echo no such module >&2", "exit 3")})
+    with on_blocks(tmp_path, site=site) as executor:
+        future = executor.submit(save_trivial(tmp_path, "a"))
+        error = future.exception(timeout=PATIENCE)
+        assert isinstance(error, ExecutorError)
+        assert "no such module" in str(error)
+        assert str(tmp_path / "study/cluster") in str(error)
+        with pytest.raises(ExecutorError, match="no such module"):
+            executor.submit(save_trivial(tmp_path, "b"))
+
+
+class Blocks:
+    """An engine whose blocks are told."""
+
+    def __init__(self):
+        self.over = False
+
+    def blocks(self):
+        return [Block("slots", "4", "77", is_over=self.over, is_queued=False)]
+
+
+@pytest.fixture
+def lone(tmp_path):
+    """An executor that was not started, with one job on block 4."""
+    executor = on_blocks(tmp_path, seen=(seen := []))
+    executor._engine = Blocks()
+    request = Request("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
+
+    def run(done):
+        running = module._Running(module.Future(), request)
+        executor._running["a"] = running
+        path = executor._run / "running/a.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = RemoteProgress(
+            job="a", label="slots", block="4", host="n7", started="", done=done, total=9, text="x"
+        )
+        path.write_text(record.model_dump_json())
+        executor._engine.over = False
+        executor._follow()
+        executor._engine.over = True
+        executor._follow()
+        assert not path.exists()
+        return running.future.exception(timeout=0)
+
+    return run, seen
+
+
+def test_a_job_whose_block_has_ended_runs_again_and_fails_only_without_progress(lone):
+    run, seen = lone
+    assert isinstance(run(3), RequeuedError)
+    assert isinstance(run(5), RequeuedError)
+    stuck = run(5)
+    assert isinstance(stuck, JobFailedError)
+    assert not stuck.is_final
+    assert str(stuck) == "block 4 on n7 ended before the job"
+    job, progress = seen[0]
+    assert (job, progress.done, progress.total, progress.place) == ("a", 3, 9, "on n7, block 4")
+
+
+def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):
+    cancelled, said = [], []
+    monkeypatch.setattr(
+        "biphasic.execution.cluster.engine.subprocess.run",
+        lambda command, **_: cancelled.append(command),
+    )
+    site = SITE.model_copy(update={"scheduler": "slurm"})
+    executor = on_blocks(tmp_path, site=site, said=said)
+    file = tmp_path / "study/cluster/blocks.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('["12", "-u root", "13; reboot"]')
+    executor._cancel_leftovers()
+    assert cancelled == [["scancel", "12"]]
+    file.write_text("{broken")
+    executor._cancel_leftovers()
+    assert len(said) == 1
+
+
+def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
+    site = SITE.model_copy(update={"scheduler": "slurm", "jobs_per_node": 4})
+    assert on_blocks(tmp_path, site=site, processes=4)._group_nodes == 1
+    with pytest.raises(ConfigError, match="needs 2 nodes, and the site file allows 1; increase"):
+        on_blocks(tmp_path, site=site, processes=8)
+    with pytest.raises(ConfigError, match="cannot be shared equally between nodes with 4 each"):
+        on_blocks(tmp_path, site=site, processes=5)
+
+
+def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, monkeypatch):
+    said, now = [], [0.0]
+    executor = on_blocks(tmp_path, said=said)
+    executor._engine = type("E", (), {"queue": lambda _: "batch jobs 7 wait"})()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    queued = [Block("slots", "0", "7", is_over=False, is_queued=True)]
+    for now[0] in (0.0, 59.0, 61.0, 100.0, 130.0):
+        executor._mention_queue(queued)
+    assert said == ["waiting for nodes: batch jobs 7 wait"] * 2

@@ -1,0 +1,135 @@
+"""Site files: what they allow, what they say of groups, and first ones from sinfo."""
+
+import pytest
+import yaml
+
+from biphasic.cli.options import seconds
+from biphasic.errors import ConfigError
+from biphasic.execution.cluster import discover
+from biphasic.execution.cluster.site import Site, is_batch_id, load_site
+from biphasic.execution.graph import WorkItem
+from biphasic.study.run.jobset import Pods, jobset
+
+
+def written(path, **settings):
+    path.write_text(yaml.safe_dump({"scheduler": "slurm", "jobs_per_node": 4, **settings}))
+    return path
+
+
+@pytest.mark.parametrize("name", ["slurm", "node", "cpu"])
+def test_shipped_site_files_are_valid(name, pytestconfig):
+    site = load_site(pytestconfig.rootpath / f"sites/{name}.yaml")
+    assert site.num_slots == {"slurm": 32, "node": 16, "cpu": 128}[name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"partion": "gpu"}, "unknown key 'partion' (did you mean 'partition'?)"),
+        ({"walltime": "12h"}, "walltime"),
+        ({"gpus_per_node": 8}, "give either gpus_per_node or jobs_per_node"),
+        ({"walltime": "00:05:00"}, "drain_minutes: more than half of walltime"),
+        ({"ports": [55000, 54000]}, "two rising numbers"),
+        ({"partition": "gpu; rm -rf"}, "partition"),
+        ({"setup": ["a\nb"]}, "setup"),
+        ({"scheduler": "local", "nodes_per_block": 2}, "this machine is one node"),
+    ],
+)
+def test_a_wrong_site_file_is_one_clear_line(tmp_path, settings, message):
+    with pytest.raises(ConfigError) as refused:
+        load_site(written(tmp_path / "site.yaml", **settings))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_parsl_a_line_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("biphasic.execution.cluster.site.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"pip install 'biphasic\[cluster\]'"):
+        load_site(written(tmp_path / "site.yaml"))
+
+
+def test_slots_and_nodes_of_groups():
+    site = Site(scheduler="slurm", gpus_per_node=8, jobs_per_gpu=2, max_blocks=3, nodes_per_block=2)
+    assert (site.slots_per_node, site.num_slots) == (16, 96)
+    # A process of a group has a GPU to itself.
+    assert [site.nodes_for(count) for count in (1, 8, 16, 24)] == [1, 1, 2, 3]
+
+
+def test_identifiers_of_batch_jobs_are_no_options():
+    assert all(map(is_batch_id, ["17", "17_3", "4711.server", "12[1]"]))
+    assert not any(map(is_batch_id, ["", "-u", "1 2", "1;2"]))
+
+
+SINFO = """\
+cpu*|infinite|128|(null)|40
+gpu|3-12:00:00|64|gpu:a100:8(S:0-1)|20
+gpu|3-12:00:00|48+|gpu:4|2
+tiny|30:00|4|(null)|1
+"""
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        (None, {"partition": "cpu", "jobs_per_node": 128, "walltime": "24:00:00", "max_blocks": 4}),
+        ("gpu", {"gpus_per_node": 4, "jobs_per_gpu": 1, "walltime": "84:00:00", "max_blocks": 4}),
+        ("tiny", {"jobs_per_node": 4, "walltime": "00:30:00", "max_blocks": 1}),
+    ],
+)
+def test_a_first_site_file_follows_sinfo(tmp_path, monkeypatch, partition, expected):
+    monkeypatch.setattr(discover, "_sinfo", lambda: SINFO)
+    path = tmp_path / "site.yaml"
+    path.write_text(discover.site_text(partition))
+    load_site(path)
+    settings = yaml.safe_load(path.read_text())
+    assert expected.items() <= settings.items()
+
+
+def test_without_slurm_there_is_no_first_site_file(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="sinfo: not found"):
+        discover.site_text(None)
+
+
+def item(identity, needs=None, slots=1):
+    return WorkItem(
+        id=identity, label=identity, kind="train", needs=needs, cost=1.0, num_slots=slots, arms=(),
+        make=lambda: None, is_done=lambda: False,
+    )  # fmt: skip
+
+
+def test_a_jobset_runs_levels_one_after_another(tmp_path):
+    items = [
+        item("trunk", slots=4),
+        item("left", "trunk", slots=4),
+        item("score", "trunk"),
+        item("done-before", "elsewhere"),
+        item("score-left", "left"),
+    ]
+    pods = Pods("image:1", "claim", mount=tmp_path, gpus=1, parallelism=2)
+    manifest = jobset(
+        "my_study", items, "report-1", folder=tmp_path, root=tmp_path / "runs", pods=pods
+    )
+    assert manifest["metadata"]["name"] == "my-study"
+    jobs = manifest["spec"]["replicatedJobs"]
+    lists = [(tmp_path / f"jobset/level-{n}.txt").read_text().split() for n in range(len(jobs))]
+    assert lists == [
+        ["trunk"], ["done-before"], ["left"], ["score"], ["score-left"], ["report-1"]
+    ]  # fmt: skip
+    assert [job["name"] for job in jobs] == [f"level-{n}" for n in range(6)]
+    assert "dependsOn" not in jobs[0]
+    assert jobs[3]["dependsOn"] == [{"name": "level-2", "status": "Complete"}]
+    first = jobs[0]["template"]["spec"]
+    assert (first["completions"], first["parallelism"]) == (1, 1)
+    [container] = first["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 4}}
+    assert container["command"][:4] == ["biphasic", "job", "run", "--list"]
+    [report] = jobs[-1]["template"]["spec"]["template"]["spec"]["containers"]
+    assert "resources" not in report
+
+
+@pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])
+def test_times_are_hours_minutes_seconds(text):
+    assert seconds("11:50:00", option="--max-time") == 42600
+    with pytest.raises(ConfigError, match="give a time as HH:MM:SS"):
+        seconds(text, option="--max-time")
