@@ -15,15 +15,14 @@ from mini_study import run_command
 LOCAL = {"address": "127.0.0.1", "exclusive": False, "poll_seconds": 1}
 """What these tests' nodes need, beside what sinfo says."""
 
-OTHER_PYTHON = (
-    "process_worker_pool.py() { python -c '"
-    'import collections, runpy, sys; names = list("abcde"); '
-    'names[:3] = ["major", "minor", "micro"]; '
-    'sys.version_info = collections.namedtuple("V", names)(3, 9, 0, "final", 0); '
-    'runpy.run_module("parsl.executors.high_throughput.process_worker_pool", '
-    'run_name="__main__")\' "$@"; }'
-)
-"""A line of shell after which nodes say that they run Python 3.9."""
+OTHER_PYTHON = """
+import collections, sys
+
+if any("process_worker_pool" in argument for argument in sys.orig_argv):
+    names = ("major", "minor", "micro", "releaselevel", "serial")
+    sys.version_info = collections.namedtuple("version_info", names)(3, 9, 0, "final", 0)
+"""
+"""A module `sitecustomize` after which nodes say that they run Python 3.9."""
 
 
 @pytest.fixture
@@ -77,9 +76,12 @@ def test_what_is_wrong_with_a_site_is_one_line(slurm: SlurmCluster, site: Path):
     code, printed = check(changed(site, partition="main", setup=["export PATH=/usr/bin:/bin"]))
     assert code == 1
     assert "process_worker_pool.py: command not found" in printed
-    code, printed = check(changed(site, setup=[OTHER_PYTHON]))
+    (site.parent / "sitecustomize.py").write_text(OTHER_PYTHON)
+    other = [f"export PYTHONPATH={site.parent}:$PYTHONPATH"]
+    code, printed = check(changed(site, setup=other))
     assert code == 1
-    assert "py.v=3.9" in printed
+    assert "nodes have py.v=3.9 " in printed
+    assert printed.endswith("load the same Python on both")
     code, printed = check(changed(site, setup=[], address="203.0.113.7"))
     assert (code, printed.partition(" (")[0]) == (
         2,

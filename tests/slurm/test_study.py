@@ -78,7 +78,6 @@ def test_a_study_survives_cancelled_blocks_and_killed_drivers(
     assert scores(root) == scores(local / "root")
     assert results(root) == results(local / "root")
     assert not slurm.run("squeue", "--noheader")
-    # Every job ran on a core of its own.
     assert not list((root / "store").rglob(".partial-*"))
 
 
@@ -98,6 +97,35 @@ def test_a_study_survives_the_death_of_parsls_interchange(
         assert it.wait(DEADLINE) == 0, (tmp_path / "log").read_text()
     assert "starting Parsl again" in (tmp_path / "log").read_text()
     assert scores(root) == scores(local / "root")
+
+
+def test_status_names_hosts_and_blocks_and_cancel_saves(
+    slurm: SlurmCluster, local: Path, tmp_path: Path
+):
+    root = copy_root(local, tmp_path / "root", data_only=True)
+    study, log = write_long_study(tmp_path, steps=20_000), tmp_path / "log"
+    site = write_site(tmp_path, jobs_per_node=2, max_blocks=1)
+    shown = []
+
+    def is_running() -> bool:
+        status = run_command("study", "status", study, "--root", root, "--no-watch").stdout
+        shown[:] = [line for line in status.splitlines() if "tokens/s" in line]
+        return bool(shown)
+
+    with started("study", "run", study, "--root", root, "--site", site, log=log) as driver:
+        slurm.wait("a job is on a node", is_running, seconds=120)
+        assert shown[0].endswith(("on n1, block 0", "on n2, block 0"))
+        [worker] = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(root / "store") in (process.info["cmdline"] or [])
+        ]
+        assert len(worker.cpu_affinity()) == 1
+        cancelled = run_command("study", "cancel", study, "--root", root)
+        assert cancelled.returncode == 0, cancelled.stderr
+        assert driver.wait(60) == 130, log.read_text()
+    assert list(root.glob("store/progress/*/step-*/manifest.json"))
+    assert not slurm.run("squeue", "--noheader")
 
 
 def test_a_block_drains_before_its_time_limit(slurm: SlurmCluster, local: Path, tmp_path: Path):

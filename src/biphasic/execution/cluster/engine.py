@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from parsl.executors import HighThroughputExecutor
+from parsl.executors.errors import BadStateException
 from parsl.executors.high_throughput.errors import (
     CommandClientBadError,
     CommandClientTimeoutError,
@@ -46,7 +47,7 @@ SINGLE, GROUPS = "slots", "groups"
 """Labels of the executors for jobs on one slot, and for groups of processes."""
 _MOST_FAILED = 3
 """Blocks in a row that may fail before the run ends."""
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 1.0
 """Time for the message with which an interchange ends itself."""
 _LAUNCH = {
@@ -130,8 +131,11 @@ class Engine:
     def submit(
         self, label: str, function: Callable[[_Argument], _Result], argument: _Argument
     ) -> Future[_Result]:
-        """Call a function in a process of a node."""
-        return self._executors[label].submit(function, {}, argument)
+        """Call a function in a process of a node; the call ends only if the engine lives on."""
+        executor, future = self._executors[label], Future[_Result]()
+        if not executor.bad_state_is_set:
+            executor.submit(function, {}, argument).add_done_callback(partial(_pass_on, future))
+        return future
 
     def look(self) -> str:
         """Ask about blocks, and start or end some; return why the engine must be replaced, if so.
@@ -140,21 +144,29 @@ class Engine:
             ExecutorError: Nodes have other versions of Python or Parsl than this machine.
         """
         for label, executor in self._executors.items():
-            process = executor.interchange_proc
-            if process is not None and process.poll() is not None:
-                time.sleep(_LAST_WORDS_SECONDS)
-                if isinstance(reason := executor.executor_exception, VersionMismatch):
-                    raise ExecutorError(
-                        f"nodes have {reason.manager_version}, and this machine has "
-                        f"{reason.interchange_version}; load the same Python on both"
-                    )
-                return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
-            try:
-                executor.poll_facade()
-                self._limit_blocks(label, executor)
-                self._strategy.strategize([executor])
-            except (CommandClientTimeoutError, CommandClientBadError):
-                return f"Parsl's interchange for {label} does not answer"
+            problem = self._look_at(label, executor)
+            if isinstance(reason := executor.executor_exception, VersionMismatch):
+                raise ExecutorError(
+                    f"nodes have {reason.manager_version}, and this machine has "
+                    f"{reason.interchange_version}; load the same Python on both"
+                )
+            if problem:
+                return problem
+        return ""
+
+    def _look_at(self, label: str, executor: _Executor) -> str:
+        process = executor.interchange_proc
+        if process is not None and process.poll() is not None:
+            time.sleep(_LAST_WORDS_SECONDS)
+            return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
+        if executor.bad_state_is_set:
+            return f"Parsl's executor for {label} has failed"
+        try:
+            executor.poll_facade()
+            self._limit_blocks(label, executor)
+            self._strategy.strategize([executor])
+        except (CommandClientTimeoutError, CommandClientBadError):
+            return f"Parsl's interchange for {label} does not answer"
         return ""
 
     def _limit_blocks(self, label: str, executor: _Executor) -> None:
@@ -400,6 +412,15 @@ class _LSF(_Polled, LSFProvider):  # pyright: ignore[reportIncompatibleMethodOve
 
 def _has_failed(status: JobStatus) -> bool:
     return status.state in {JobState.FAILED, JobState.MISSING}
+
+
+def _pass_on(future: Future[Any], submitted: Future[Any]) -> None:
+    """Pass on the result of a call, unless the executor as a whole has failed."""
+    error = submitted.exception()
+    if error is None:
+        future.set_result(submitted.result())
+    elif not isinstance(error, BadStateException):
+        future.set_exception(error)
 
 
 def _first_line(text: str) -> str:
