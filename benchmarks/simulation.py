@@ -24,9 +24,15 @@ from harness import write_records
 from scheduling import reference_work
 
 from biphasic.execution import scheduler as schedule
-from biphasic.execution.executor import JobFailedError
 from biphasic.execution.graph import WorkItem, longest_paths
-from biphasic.execution.scheduler import Clock, Event, RetryPolicy, Scheduler, WorkOutcome
+from biphasic.execution.scheduler import (
+    Clock,
+    Event,
+    JobFailedError,
+    RetryPolicy,
+    Scheduler,
+    WorkOutcome,
+)
 
 HOUR = 3600.0
 LIMIT = 0.05
