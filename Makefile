@@ -78,6 +78,7 @@ bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half 
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/scheduling.py
+	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/where_time_goes.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/corpus.py

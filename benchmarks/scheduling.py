@@ -2,8 +2,8 @@
 
 Trivial jobs, fine-tunings whose results are all there, go the whole way: written to the store,
 given to a worker process, claimed, found done, reported, counted. Beside it the scheduler alone,
-with an engine that does nothing. Workers are started before time is taken. See README.md beside
-this file.
+with an engine that does nothing, and `study run`'s own process with the jobs of the reference
+study. Workers are started before time is taken. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -13,31 +13,44 @@ import io
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness import write_records
+from harness import exponent, measured, write_records
 from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
-from biphasic.execution.scheduler import RetryPolicy, Scheduler
+from biphasic.execution.scheduler import RetryPolicy, Scheduler, Watcher
 from biphasic.execution.slots import Slot
-from biphasic.files import complete_folder
+from biphasic.files import complete_folder, digest
+from biphasic.study.inputs.corpus import DataPaths
 from biphasic.study.jobs.finetune import FinetuneJob, GridRun, ScoredTask, TaskInput
+from biphasic.study.plan.finished import Finished
+from biphasic.study.plan.plan import Plan
+from biphasic.study.plan.preview import preview_study
 from biphasic.study.run.jobs import WORKER, load_job
+from biphasic.study.run.missing import missing_work
+from biphasic.study.run.monitor import Monitor
+from biphasic.study.spec.load import load_study
+from biphasic.study.spec.study import StudyConfig
 from biphasic.tasks.protocol import FinetuneProtocol
 
+PAPER = Path(__file__).parents[1] / "studies/paper.yaml"
+NUM_DEVICES = 192
 LIMIT_MS = 2.0
 
 
+@dataclass(frozen=True)
 class NoEngine:
     """Finds every job done."""
 
-    num_slots = 2
+    num_slots: int
 
     def submit(self, _job_id: str) -> Future[None]:
         """Do nothing, well."""
@@ -52,14 +65,31 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5_000)
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--alone", type=int, default=100_000, help="jobs for the scheduler alone")
+    parser.add_argument(
+        "--fine-tunings",
+        type=int,
+        nargs="*",
+        default=(1_500, 7_500, 15_000),
+        help="of the reference study, each a job; a process for each number",
+    )
+    parser.add_argument("--study", type=int, help="only this number of them, in this process")
     parser.add_argument("--out", type=Path, help="where to write what was measured, as JSON")
     chosen = parser.parse_args()
+    if chosen.study is not None:
+        print(json.dumps(reference_study(chosen.study)))
+        return
     records = [
         {"case": "through workers", **through_workers(chosen.jobs, chosen.slots)},
         {"case": "scheduler alone", **scheduler_alone(chosen.alone)},
     ]
+    for number in (0, *chosen.fine_tunings):
+        record, cost = measured(__file__, ["--study", str(number)])
+        records.append({"case": "study run", **record, "peak_bytes": cost.peak_bytes})
     for record in records:
         print(json.dumps(record))
+    sizes, seconds = zip(*((r["jobs"], r["cpu_seconds"]) for r in records[3:]), strict=True)
+    if len(sizes) > 1:
+        print(f"study run: exponent of CPU time {exponent(sizes, seconds):.2f}")
     if chosen.out:
         write_records(chosen.out, records)
 
@@ -96,16 +126,80 @@ def scheduler_alone(num_jobs: int) -> dict[str, Any]:
     for number in range(num_jobs):
         needs = f"{number - 1}" if number % 10 else None
         items.append(item(f"{number}", lambda _id: None, needs=needs))
+    engine = NoEngine(2)
     saved, schedule.save_job = schedule.save_job, lambda _job: None
     try:
-        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=NoEngine.num_slots)
-        seconds, executed = timed(items, NoEngine(), display)
+        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=engine.num_slots)
+        seconds, executed = timed(items, engine, display)
     finally:
         schedule.save_job = saved
-    return report(num_jobs, executed, seconds, slots=NoEngine.num_slots)
+    return report(num_jobs, executed, seconds, slots=engine.num_slots)
 
 
-def timed(items: list[WorkItem], engine: Any, display: StudyDisplay) -> tuple[float, int]:
+@dataclass(frozen=True)
+class ReferenceWork:
+    """The reference study without any data: nothing of it is done."""
+
+    config: StudyConfig
+    plan: Plan
+    items: list[WorkItem]
+
+
+def reference_work(
+    root: Path, *, overrides: Iterable[str] = (), num_finetunings: int = 0
+) -> ReferenceWork:
+    """Plan the reference study.
+
+    Args:
+        root: An empty folder.
+        overrides: Settings that replace those of the study file.
+        num_finetunings: Take only so many fine-tunings, each as a job of its own; 0 for all of
+            them, in jobs of 30 as `study run` has them.
+    """
+    store, config = root / "store", load_study(PAPER, overrides)
+    preview = preview_study(config, store)
+    plan = preview.plan
+    if num_finetunings:
+        single = [
+            replace(group, id=digest([group.id, *point]), grid=(point,))
+            for group in plan.groups
+            for point in group.grid
+        ]
+        spread = single[:: max(len(single) // num_finetunings, 1)]
+        plan = replace(plan, groups=tuple(spread[:num_finetunings]))
+    items = missing_work(
+        plan,
+        config,
+        DataPaths(tokenizer=store / "tokenizer", train=store / "train", heldout=store / "heldout"),
+        store,
+        Finished.of(store),
+        folder=root / config.name,
+        vocab_size=preview.fingerprint.vocab_size,
+    )
+    return ReferenceWork(config, plan, items)
+
+
+def reference_study(num_finetunings: int) -> dict[str, Any]:
+    """Run the reference study as `study run` does, on an engine that finds every job done."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, engine = Path(folder), NoEngine(NUM_DEVICES)
+        work = reference_work(root, num_finetunings=num_finetunings)
+        monitor = Monitor(
+            work.items,
+            root / work.config.name,
+            plan=work.plan,
+            num_slots=engine.num_slots,
+            console=Console(file=io.StringIO()),
+        )
+        cpu = time.process_time()
+        with monitor:
+            seconds, executed = timed(work.items, engine, monitor)
+        cpu = time.process_time() - cpu
+    record = report(len(work.items), executed, seconds, slots=engine.num_slots)
+    return {**record, "cpu_seconds": cpu, "cpu_ms_per_job": 1000 * cpu / executed}
+
+
+def timed(items: list[WorkItem], engine: Any, display: Watcher) -> tuple[float, int]:
     """Return the seconds that a scheduler takes, set-up included, and the jobs that it did."""
     began = time.perf_counter()
     outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=display).run()

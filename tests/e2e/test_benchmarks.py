@@ -55,6 +55,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "WINDOW_DOCUMENTS": 200,
         "ROUNDS": 1,
     },
+    "scheduling": {"PAPER": BENCHMARKS.parent / "studies/paper-micro.yaml"},
     "scoring": {"TRAINED_VOCABULARY": VOCABULARY},
     "ranks": {"TRAINED_VOCABULARY": VOCABULARY},
     "corpus": {"TOKENIZER_BYTES": 10_000, "VOCAB_SIZE": 320, "PROCESSES": 1},
@@ -203,10 +204,19 @@ def test_scheduling(bench, monkeypatch):
         load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(engine._Worker, "run", run_here)
-    options = ["--jobs", "2", "--slots", "1", "--alone", "20"]
-    workers, alone = bench("scheduling", *options, records="--out")
+    options = ["--jobs", "2", "--slots", "1", "--alone", "20", "--fine-tunings", "10"]
+    workers, alone, study, part = records = bench("scheduling", *options, records="--out")
     assert (workers["jobs"], alone["jobs"]) == (2, 20)
-    assert min(workers["ms_per_job"], alone["ms_per_job"]) > 0
+    # 50 states on four tasks, or ten fine-tunings.
+    assert study["jobs"] - part["jobs"] == 50 * 4 - 10
+    assert min(record["ms_per_job"] for record in records) > 0
+
+
+def test_simulation(bench):
+    bench.load("scheduling")  # plans the study
+    records = bench("simulation", "--nodes", "1", "--seeds", "1", "--rate", "1e11")
+    assert [record["processes"] for record in records] == [1, 8, 8, 8]
+    assert {record["finished"] == record["jobs"] for record in records} == {True}
 
 
 def test_commands(bench, monkeypatch):

@@ -25,6 +25,9 @@ _TAKEN_SECONDS = 2.0
 _LISTEN_SECONDS = 1.0
 """Maximum wait for an event before reading requests."""
 
+Event = tuple[str, BaseException | None]
+"""A job that has ended, and its error."""
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -88,6 +91,22 @@ class WorkOutcome:
     is_stopped: bool = False
 
 
+class Clock:
+    """The clock of a scheduler; a simulation has its own."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+        return time.monotonic()
+
+    def wait(self, events: SimpleQueue[Event], seconds: float) -> Event:
+        """Return the next event.
+
+        Raises:
+            Empty: There is none within these seconds.
+        """
+        return events.get(timeout=seconds)
+
+
 class Watcher(Protocol):
     """Callbacks for job events, called from the scheduling thread."""
 
@@ -136,6 +155,7 @@ class Scheduler:
         policy: RetryPolicy,
         watcher: Watcher,
         read_requests: Callable[[], Requests] = Requests,
+        clock: Clock | None = None,
     ) -> None:
         """Prepare.
 
@@ -145,20 +165,21 @@ class Scheduler:
             policy: Retry policy.
             watcher: Receives job events.
             read_requests: Called about once a second.
+            clock: Clock of delays; this machine's when None.
 
         Raises:
             ConfigError: A job needs more slots than there are.
         """
         self._items = {item.id: item for item in items}
         self._executor, self._policy, self._watcher = executor, policy, watcher
-        self._read_requests = read_requests
+        self._read_requests, self._clock = read_requests, clock or Clock()
         self._waiting = dependents(self._items.values())
         self._ready = _Ready(longest_paths(self._items.values()))
         for identity in self._items:  # ties follow the study's order
             self._ready.order[identity] = len(self._ready.order)
         self._delayed: list[tuple[float, int, str]] = []
         self._running: dict[str, Future[None]] = {}
-        self._ended: SimpleQueue[tuple[str, BaseException | None]] = SimpleQueue()
+        self._ended: SimpleQueue[Event] = SimpleQueue()
         self._done: set[str] = set()
         self._failed: dict[str, Failure] = {}
         self._tries: dict[str, int] = {}
@@ -196,7 +217,7 @@ class Scheduler:
 
     def _wake(self) -> None:
         """Move delayed jobs that are due to the ready queue."""
-        now = time.monotonic()
+        now = self._clock.now()
         while self._delayed and self._delayed[0][0] <= now:
             self._ready.add(heapq.heappop(self._delayed)[2])
 
@@ -235,14 +256,14 @@ class Scheduler:
         if not self._running and not self._delayed:
             return
         with suppress(Empty):
-            self._settle(*self._ended.get(timeout=self._patience()))
+            self._settle(*self._clock.wait(self._ended, self._patience()))
             while True:
                 self._settle(*self._ended.get_nowait())
 
     def _patience(self) -> float:
         if not self._delayed:
             return _LISTEN_SECONDS
-        return min(max(self._delayed[0][0] - time.monotonic(), 0.01), _LISTEN_SECONDS)
+        return min(max(self._delayed[0][0] - self._clock.now(), 0.01), _LISTEN_SECONDS)
 
     def _settle(self, identity: str, error: BaseException | None) -> None:
         item = self._items[identity]
@@ -286,13 +307,13 @@ class Scheduler:
             self._ready.add(identity)
 
     def _delay(self, item: WorkItem, error: BaseException, seconds: float) -> None:
-        due = time.monotonic() + seconds
+        due = self._clock.now() + seconds
         heapq.heappush(self._delayed, (due, self._ready.order[item.id], item.id))
         self._watcher.delayed(item, error)
 
     def _heed_requests(self) -> bool:
         """Handle requests; return whether to stop."""
-        now = time.monotonic()
+        now = self._clock.now()
         if now - self._looked < _LISTEN_SECONDS:
             return False
         self._looked = now
