@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -127,8 +127,8 @@ def example_interval(
     num, mean = len(observed), float(observed.mean())
     seeds = np.array([observed.var(ddof=1) / num if num > 1 else 0.0])
     variance, freedom = _joint(seeds, np.array([num]), errors)
-    alone = stdtrit(_seed_freedom(num), 0.975) * np.sqrt(seeds)
-    reach = float(np.maximum(stdtrit(freedom, 0.975) * np.sqrt(variance), alone)[0])
+    alone = scipy.special.stdtrit(_seed_freedom(num), 0.975) * np.sqrt(seeds)
+    reach = float(np.maximum(scipy.special.stdtrit(freedom, 0.975) * np.sqrt(variance), alone)[0])
     return ExampleInterval(
         low=mean - reach,
         high=mean + reach,
@@ -163,4 +163,4 @@ def _p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array
     distance = np.abs(mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_value = np.where(distance == 0, 0.0, distance / np.sqrt(variance))
-    return 2 * stdtr(freedom, -t_value)
+    return 2 * scipy.special.stdtr(freedom, -t_value)

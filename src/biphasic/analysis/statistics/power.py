@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import chdtrc, gammaln, ndtr, stdtrit
 
 LEVEL = 0.05
 POWER = 0.8
@@ -83,13 +83,13 @@ def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
         z = _WIDEST * nodes
         weights = _WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         s = np.maximum((z + noncentrality) / t_value, 0.0)
-        return float(weights @ chdtrc(freedom, freedom * s**2))
+        return float(weights @ scipy.special.chdtrc(freedom, freedom * s**2))
     longest = 1 + _WIDEST / math.sqrt(freedom)
     s = longest * (1 + nodes) / 2
     half = freedom / 2
-    log_density = math.log(2) + half * math.log(half) - gammaln(half) - half * s**2
+    log_density = math.log(2) + half * math.log(half) - scipy.special.gammaln(half) - half * s**2
     density = np.exp(log_density + (freedom - 1) * np.log(s))
-    return float(longest / 2 * shares * density @ ndtr(t_value * s - noncentrality))
+    return float(longest / 2 * shares * density @ scipy.special.ndtr(t_value * s - noncentrality))
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     if num_pairs < 2:
         raise ValueError("a spread needs two pairs or more")
     freedom, root = num_pairs - 1, math.sqrt(num_pairs)
-    critical = float(stdtrit(freedom, 1 - level / 2))
+    critical = float(scipy.special.stdtrit(freedom, 1 - level / 2))
 
     def shortfall(noncentrality: float) -> float:
         missed = noncentral_t(critical, freedom, noncentrality)
