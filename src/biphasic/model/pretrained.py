@@ -67,9 +67,7 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model in place.
 
-    Args:
-        model: A model of the shape that the weights were saved from.
-        tensors: Weights by the names of `named_parameters`, so a tied head is absent.
+    Names are those of `named_parameters`, so a tied head is absent.
 
     Raises:
         ModelError: Names or shapes differ; no weight has been changed.

@@ -53,9 +53,7 @@ class TextColumns:
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
         """Choose columns for a model.
 
-        Args:
-            record: The model's record.
-            given: One column per field, in the fields' order; the usual names if empty.
+        Columns are given in the order of the fields; without any, the usual names are used.
 
         Raises:
             DataError: The number of columns is wrong.

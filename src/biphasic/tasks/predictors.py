@@ -71,10 +71,6 @@ def predictor_of(finetuned: FinetunedModel) -> Predictor:
 def example_of(row: Row, record: HeadRecord) -> Any:
     """Return the example that a row holds.
 
-    Args:
-        row: With the task's fields under their own names.
-        record: The model's record.
-
     Raises:
         DataError: The row cannot be used.
     """

@@ -73,11 +73,7 @@ def place_phases(
 ) -> tuple[PlacedPhase, ...]:
     """Place phases one after another.
 
-    Args:
-        phases: In order.
-        learning_rate: Schedule until a phase starts its own.
-        max_seqlen: Row length if a phase sets none.
-        rows_per_step: Rows per global batch if a phase sets none.
+    The other settings are for phases that set none.
     """
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
     restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]

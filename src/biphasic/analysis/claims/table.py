@@ -54,10 +54,7 @@ def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
 
     A model under several names counts once. Models with equal factors, such as runs that differ in
     their seed, are numbered in the order of the table; only those with equal numbers are compared.
-
-    Args:
-        scores: The table.
-        groups: Headings of the models to include; all if empty.
+    `groups` are headings of the models to include; all if empty.
 
     Returns:
         The factors of docs/claims.md, `replicate`, `mean` and `half_width` in percentage points,

@@ -113,9 +113,7 @@ def _thousands(steps: int) -> str:
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:
     """Return a study's scores, with the average over each category with several tasks.
 
-    Args:
-        records: Records of the study.
-        convention: Overrides the study's own.
+    `convention` overrides the study's own.
     """
     by = convention or records.study.convention
     return records.once("scores", by, lambda: _study_scores(records, by))

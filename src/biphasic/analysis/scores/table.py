@@ -167,8 +167,7 @@ class Scores:
     def select(self, **factors: Any) -> tuple[ModelInfo, ...]:
         """Return the models whose fields have the given values, in order.
 
-        Args:
-            factors: Fields of `ModelInfo`; a value may also be a set of allowed ones.
+        A value may also be a set of allowed ones.
 
         Raises:
             DataError: The field is unknown.
@@ -234,10 +233,7 @@ def score_of_grid(
 ) -> Score:
     """Compute the score of a model on a dataset from its grid of learning rates and seeds.
 
-    Args:
-        runs: Runs with scores, as shares.
-        convention: How the interval is computed.
-        is_complete: Whether no run that might change it is missing.
+    The runs' scores are shares.
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     return Score(

@@ -165,12 +165,6 @@ def family_of(
 ) -> Family:
     """Test all pairs of models on a dataset and correct the p values together.
 
-    Args:
-        scores: Scores of the models.
-        dataset: Name of a dataset or average.
-        models: Names of the models to test; all when None.
-        with_examples: Whether to read scores of single examples, if there are any.
-
     Raises:
         DataError: The dataset is unknown.
     """

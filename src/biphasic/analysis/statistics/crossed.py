@@ -119,9 +119,7 @@ def example_interval(
 ) -> ExampleInterval:
     """Return the interval of one mean difference.
 
-    Args:
-        differences: Of each pair of seeds over all examples, in percent points.
-        errors: Over test examples, of this pair alone.
+    `differences` are those of pairs of seeds over all examples, in percent points.
     """
     observed = np.asarray(differences, dtype=np.float64)
     num, mean = len(observed), float(observed.mean())

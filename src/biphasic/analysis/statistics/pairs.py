@@ -76,11 +76,6 @@ def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
     """Test every pair of models over seeds.
 
     All pairs are computed at once, since their number grows with the square of the models.
-
-    Args:
-        scores: Of the models.
-        models: Names of models that have a score.
-        dataset: Name of the dataset.
     """
     parts = [np.empty((4, 0)), *_paired_tests(_by_seed_table(scores, models, dataset))]
     tests = PairTests(*np.concatenate(parts, axis=1))

@@ -66,12 +66,6 @@ def variance_split(
 ) -> VarianceSplit:
     """Split the spread of scores on one dataset.
 
-    Args:
-        scores: With scores by seed.
-        dataset: Name of a dataset or average.
-        models: Names of the models to use; all when None.
-        with_examples: Whether to read scores of single examples, if there are any.
-
     Raises:
         DataError: The dataset is unknown.
     """

@@ -21,9 +21,7 @@ CONSIDERED_BYTES = 1_000_000_000
 def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     """Draw text from the training documents of a corpus's sources, by their shares.
 
-    Args:
-        config: The corpus.
-        folder: For temporary files.
+    `folder` is for temporary files.
 
     Raises:
         DataError: There is no training document.

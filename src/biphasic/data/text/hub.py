@@ -54,9 +54,7 @@ class HubTable:
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
         """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.
 
-        Args:
-            columns: Required columns.
-            optional: Columns to include if they exist.
+        `optional` columns are included if they exist.
 
         Raises:
             DataError: A column is missing, or rows cannot be read.

@@ -157,11 +157,6 @@ def read_documents(
 ) -> Iterator[SourceDocument]:
     """Read a source's documents one at a time, always in the same order.
 
-    Args:
-        source: The source.
-        libraries: For the built-in documentation: the libraries to read.
-        copies: Folder of local copies of hub datasets, as `owner/name/`.
-
     Raises:
         DataError: It cannot be read; the message names file and line.
     """

@@ -106,10 +106,7 @@ class TextTokenizer:
         """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
 
         It adds BOS and EOS around a text, and a line break between a question and its context.
-
-        Args:
-            folder: An existing folder.
-            **settings: Further entries of `tokenizer_config.json`.
+        Further `settings` are added to `tokenizer_config.json`.
         """
         (folder / _VOCABULARY).write_text(self._framed_text, encoding="utf-8")
         self._save_settings(folder, settings)

@@ -78,11 +78,6 @@ def scores_of_state(
 
     A task fine-tuned under several protocols has several results for one rate and seed. Records do
     not show which belong together, so this task is omitted and listed in `left_out`.
-
-    Args:
-        finetunes: `store/finetunes`; may be absent.
-        identity: Identity of the state.
-        convention: How intervals are computed.
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
     left_out: list[str] = []

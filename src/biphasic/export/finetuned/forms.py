@@ -102,14 +102,8 @@ def forms_of(
     """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
     The caller checks whether a form computes the same. The last form stores the head separately,
-    beside an encoder that other libraries can load.
-
-    Args:
-        encoder: Folder of the model before fine-tuning; its configuration is used.
-        body: Tensors of the body.
-        head: `weight` [num_outputs, hidden_size] and `bias` [num_outputs]; empty for retrieval.
-        outputs: Meaning of the outputs.
-        tokenizer: Its special tokens are written into the configuration.
+    beside an encoder that other libraries can load. `head` has `weight` [num_outputs, hidden_size]
+    and `bias` [num_outputs]; it is empty for retrieval.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}

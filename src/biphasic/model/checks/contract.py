@@ -73,9 +73,7 @@ def load_checked_encoder(
 ) -> PreTrainedModel:
     """Load an encoder for packed rows or, if it fails the checks, for padded rows.
 
-    Args:
-        folder: A folder for `load_encoder`.
-        place: Moves the model to its device.
+    `place` moves the model to its device.
 
     Raises:
         ModelError: It cannot be an encoder in either way.
@@ -100,12 +98,7 @@ def _check_layer(
 ) -> None:
     """Compare the tokens that a layer attends to with the expected ones.
 
-    Args:
-        name: Name of the layer, for errors.
-        sees: Bool [tokens of a row, row_length]: whether token i attends to token j.
-        model: The model.
-        causal: The expected direction.
-        has_padding: Whether rows end in padding.
+    `sees` is bool [tokens of a row, row_length]: whether token i attends to token j.
     """
     among = sees[:, :_TOKENS]
     if not bool(among.diagonal().all()):

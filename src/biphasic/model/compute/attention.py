@@ -311,12 +311,6 @@ def varlen_options(
 
     torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
 
-    Args:
-        accepted: Parameter names of the installed `varlen_attn`.
-        causal: True for CLM.
-        scaling: Factor on the scores; None for the default.
-        sliding_window: As in `packed_attention`.
-
     Raises:
         ModelError: The installed torch does not support what the model needs.
     """

@@ -38,12 +38,6 @@ def architecture_config(
 ) -> EuroBertConfig:
     """Return the EuroBERT configuration of an architecture, with the study's shared settings.
 
-    Args:
-        architecture: Dimensions of the model.
-        vocab_size: Entries of the vocabulary.
-        max_seqlen: Longest sequence in tokens.
-        special_ids: Ids of the tokenizer's `bos`, `eos`, `pad` and `mask`.
-
     Reference: arXiv 2507.00994, Appendix A (RMSNorm, SwiGLU, RoPE with theta 10,000, untied head,
     no biases, no dropout); epsilon and initialiser range as in the published models.
     """

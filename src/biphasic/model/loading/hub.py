@@ -133,10 +133,6 @@ def claimed_identity(folder: Path) -> str | None:
 def check_claim(model: LocalModel, *, remedy: str) -> None:
     """Check that a folder with a state's records is this state.
 
-    Args:
-        model: On disk.
-        remedy: End of the error message: what happens otherwise.
-
     Raises:
         CheckpointError: Files differ from its manifest, so a hash of the files identifies it.
     """
@@ -146,11 +142,6 @@ def check_claim(model: LocalModel, *, remedy: str) -> None:
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
     """Check that a folder still holds the same model.
-
-    Args:
-        folder: Folder of the model.
-        identity: Identity from `fetch_model`.
-        remedy: End of the error message: how to fix the problem.
 
     Raises:
         CheckpointError: A file is missing, damaged, or was changed since.

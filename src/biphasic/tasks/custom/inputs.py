@@ -88,11 +88,8 @@ def _one_of(name: str) -> InputFormat:
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
     """Read a whole input before any work and return its number of rows.
 
-    A stream can be read only once, so it is not read here and the result is None.
-
-    Args:
-        source: The input.
-        check: Raises an error for an unusable row.
+    A stream can be read only once, so it is not read here and the result is None. `check` raises an
+    error for an unusable row.
 
     Raises:
         DataError: A row is unusable, or the input is empty.

@@ -105,15 +105,7 @@ def encode_text_task(
     *,
     protocol: FinetuneProtocol,
 ) -> EncodedTextTask:
-    """Tokenise a task once, for every run on it.
-
-    Args:
-        task: Texts and their answers.
-        kind: Targets, loss and scoring.
-        expected: Returns the answers of some records, one per record.
-        tokenizer: The model's tokenizer.
-        protocol: Sets the maximum text length.
-    """
+    """Tokenise a task once, for every run on it."""
     splits, num_truncated = {}, {}
     for split, records in task.splits.items():
         sequences, num_truncated[split] = encode_texts(

@@ -68,11 +68,7 @@ def read_retrieval(
 ) -> Content:
     """Read a task: training pairs, judged queries, and judged documents.
 
-    Args:
-        source: The tables.
-        opener: Opens them.
-        is_zero_shot: Omit the training pairs.
-        paper: As in the study, split NQ in halves again and keep every training pair.
+    With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
 
     Raises:
         DataError: A column, a judged query or a judged document is missing.

@@ -59,16 +59,6 @@ class StepInputs:
     ) -> None:
         """Check that passes can hold the rows of every phase and of held-out text.
 
-        Args:
-            recipe: The recipe.
-            rows: Its rows.
-            vocabulary: The tokenizer's properties that objectives need.
-            shape: Shape of the model, for its FLOPs.
-            first_position: Position of a sequence's first token (`model.forward.first_position`).
-            device: Device of the model.
-            compute: Sets the maximum tokens per pass.
-            ranks: The ranks that share the rows.
-
         Raises:
             ConfigError: A pass cannot hold a row.
         """
