@@ -60,12 +60,7 @@ class Points:
 
 @dataclass
 class SegmentLines:
-    """Losses logged by one segment.
-
-    Attributes:
-        training: Losses of optimizer steps, by objective.
-        heldout: Held-out losses, by objective.
-    """
+    """Losses logged by one segment."""
 
     training: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
     heldout: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))

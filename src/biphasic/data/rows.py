@@ -59,7 +59,6 @@ class RowBatch:
     """Rows of a step.
 
     Attributes:
-        packed: The rows.
         pieces: Provenance of each sequence, as ordered in `packed.spans`.
         is_token: bool [num_rows * row_length]; False for padding.
     """

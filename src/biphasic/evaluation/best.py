@@ -35,8 +35,6 @@ class GridModel:
     """The best fine-tuning of a grid.
 
     Attributes:
-        plan: The plan of the evaluation.
-        evaluation: Scores of the whole grid.
         kept: Model with the best validation score.
     """
 

@@ -41,11 +41,8 @@ class PlannedEvaluation:
 
     Attributes:
         name: Name of the encoder in progress displays.
-        encoder: The encoder.
         limits: Maximum input length and vocabulary of the encoder.
-        tasks: The tasks.
         finetuning: The grid.
-        store: Content store.
     """
 
     name: str

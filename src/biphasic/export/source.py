@@ -27,11 +27,9 @@ class Source:
     """A model to export.
 
     Attributes:
-        folder: Path of the model.
         name: A hub id, or the folder's name.
         identity: Identity of a verified state, otherwise a hash of the folder's files.
         tokenizer: Its tokenizer, which has a mask token.
-        limits: Input limits of the model.
         max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
         state: Content of `state.json`; None if the model is not a training state.
     """

@@ -50,10 +50,8 @@ class EmbeddingSettings:
     """How a model embeds texts.
 
     Attributes:
-        folder: Folder of model and tokenizer.
         max_seqlen: Maximum input length in tokens; longer inputs are cut.
         prefix: Prepended to every text.
-        is_lower_case: Whether texts are lower-cased.
         is_normalized: Whether vectors are normalized to length 1.
         begin: Tokens before every text.
         end: Tokens after every text.
@@ -74,9 +72,7 @@ class Choices:
 
     Attributes:
         max_seqlen: Maximum input length in tokens.
-        prefix: Prepended to every text.
         prompt: Name of one of the model's prompts, used instead of `prefix`.
-        normalize: Normalize vectors to length 1.
     """
 
     max_seqlen: int | None = None
@@ -245,9 +241,6 @@ class Embedder:
     """A loaded model that embeds texts.
 
     Attributes:
-        settings: Embedding settings.
-        tokenizer: Its tokenizer.
-        encoder: Its body.
         batch_tokens: Maximum tokens of a batch; None for the device's default.
     """
 

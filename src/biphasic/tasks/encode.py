@@ -37,9 +37,7 @@ class EncodingSummary:
     """Counts and time of an encoding.
 
     Attributes:
-        num_texts: Texts read.
         num_cut: Truncated texts.
-        num_empty: Empty texts.
         seconds: Duration, without loading the model.
     """
 

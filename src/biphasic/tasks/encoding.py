@@ -29,7 +29,6 @@ class EncodedTask(Protocol):
     """A task as token sequences, with its loss and its evaluation.
 
     Attributes:
-        info: Description of the task.
         num_outputs: Width of the linear head; 0 without a head.
         num_train: Training examples, of which an optimizer step takes `batch_size`.
         pad_id: Padding token.

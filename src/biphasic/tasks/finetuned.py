@@ -95,7 +95,6 @@ class FinetunedModel:
     Attributes:
         record: Contents of `head.json`.
         protocol: How its inputs are encoded.
-        tokenizer: Its tokenizer.
         encoder: Its body.
         head: Its head; takes pooled or single states in fp32.
     """

@@ -35,9 +35,7 @@ class Summary:
     """Counts of a prediction run.
 
     Attributes:
-        num_examples: Examples read.
         num_cut: Truncated examples.
-        num_empty: Empty examples.
         max_seqlen: The length limit, in tokens.
     """
 

@@ -176,7 +176,6 @@ class Words:
     """A text cut into words.
 
     Attributes:
-        words: The words.
         starts: Start of each word in the text, in characters.
         text: The text; None if the words were given.
     """

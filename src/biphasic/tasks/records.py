@@ -34,8 +34,6 @@ class TaskInfo:
 
     Attributes:
         name: Name in reports.
-        kind: Kind of task.
-        title: Longer name.
         metric: The primary metric.
         sha256: Hash of everything the examples were read from.
         trained_on: Task whose training split replaces this task's own, or None.
@@ -174,7 +172,6 @@ class RetrievalTask:
     """Retrieval, fine-tuned (`ir`) or zero-shot (`zs`).
 
     Attributes:
-        info: Description of the task.
         corpus: Documents by id, as the model reads them, with titles and prompts.
         queries: Queries by id, as the model reads them.
         qrels: Judgements by split and query. There is no `train` if the task is zero-shot or is

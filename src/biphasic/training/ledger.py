@@ -19,8 +19,6 @@ class PhaseCost:
 
     Attributes:
         phase: Its index.
-        objective: Name of its objective.
-        steps: Optimizer updates.
         documents: Documents started; chunks of a long one count once.
         tokens: Tokens read, including special tokens and excluding padding.
         supervised_tokens: Tokens predicted.

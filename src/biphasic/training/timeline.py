@@ -18,13 +18,10 @@ class PlacedPhase:
     """A phase with its position in the run.
 
     Attributes:
-        index: Its index.
-        phase: Its settings.
         start: Number of updates before it.
         batches: Shape of its rows.
         longest: Longest rows so far, in tokens; the model needs as many positions.
         rope_theta: Base of the rotary frequencies; None if no phase has changed it yet.
-        schedule: The learning-rate schedule.
         schedule_start: First update of the schedule.
         schedule_end: Update at which it ends (exclusive).
     """

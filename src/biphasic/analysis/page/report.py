@@ -58,9 +58,6 @@ class Part:
 
     Attributes:
         id: Its anchor in the page, and the name of its template.
-        title: Its heading.
-        hint: Summary of its content.
-        is_open: Whether it is initially open.
     """
 
     id: str

@@ -41,8 +41,6 @@ class Layout:
     """All runs below a folder, and problems of the others.
 
     Attributes:
-        folder: Folder of the models.
-        datasets: Datasets by name, with their tasks.
         runs: Runs with scores, by model and dataset.
         problems: Omitted or missing runs.
     """

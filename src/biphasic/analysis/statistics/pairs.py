@@ -26,8 +26,6 @@ class Pair:
     """Two models' scores on a dataset.
 
     Attributes:
-        first: Name of a model.
-        second: Name of the other.
         by_seed: Differences by common seed.
         difference: First minus second.
         p_value: By Student's paired t test, or Welch's.

@@ -54,8 +54,6 @@ class Sheet:
 
     Attributes:
         name: Unique among tables; letters, digits and hyphens.
-        title: Display title.
-        notes: Sentences to show under it.
         head_columns: Column names of `SheetRow.heads`.
         datasets: One column each.
         blocks: Groups of rows that are compared with each other.

@@ -51,7 +51,6 @@ class Fill:
 
     Attributes:
         rate: Tokens, including special tokens, divided by capacity.
-        rows: Number of rows measured.
     """
 
     rate: float

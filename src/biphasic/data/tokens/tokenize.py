@@ -46,7 +46,6 @@ class ShardMaker:
 
     Attributes:
         num_found: Shards found from an interrupted build.
-        tokenizer_sha256: Hash of the tokenizer.
     """
 
     def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:

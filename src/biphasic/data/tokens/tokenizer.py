@@ -47,7 +47,6 @@ class TextTokenizer:
     Attributes:
         bos_id: Token before documents.
         eos_id: Token after documents.
-        pad_id: Padding token.
         vocab_size: Highest id plus one.
     """
 

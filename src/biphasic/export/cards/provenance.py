@@ -21,7 +21,6 @@ class TextSource:
 
     Attributes:
         name: Such as `hf:OWNER/NAME` or a folder's name.
-        documents: Number of documents.
         tokens: Number of tokens, without special tokens.
         licenses: Number of documents by license; empty if the source states none.
     """

@@ -22,7 +22,6 @@ class TaskScore:
     """Score of a state on one task.
 
     Attributes:
-        task: Its name.
         trained_on: The task trained on, if it is another one.
         kind: Kind of task, such as `sc`; `zs` is scored without fine-tuning.
         metric: The primary metric.
@@ -63,7 +62,6 @@ class StateScores:
     """All scores of a state.
 
     Attributes:
-        scores: By task.
         left_out: What was omitted, one sentence each.
     """
 

@@ -49,7 +49,6 @@ class Outputs:
     """Meaning of a head's outputs.
 
     Attributes:
-        kind: Kind of task.
         labels: Names of the outputs; empty for `sr`, `qa` and retrieval.
         mean: `sr`: value of an output of 0.
         deviation: `sr`: value difference per unit of output.
@@ -68,7 +67,6 @@ class WrittenForm:
     Attributes:
         form: How it can be loaded.
         architecture: Name of the transformers class.
-        config: Its `config.json`.
         tensors: Content of `model.safetensors`, by transformers' names.
         head: Names of the head's tensors; None without a head.
         separate: Content of `head.safetensors`; empty if the head is in `tensors`.

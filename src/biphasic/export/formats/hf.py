@@ -36,7 +36,6 @@ class WrittenModel:
     """The exported model.
 
     Attributes:
-        config: Content of `config.json`.
         architecture: Name of the transformers class.
         has_head: Whether that class has a language-model head.
         logits: Logits of the head for the probe, fp32 [length, vocab_size]; None without a head.

@@ -161,7 +161,6 @@ class _LayerProbe:
     """Cuts the graph before and after a layer, and takes the gradient in between.
 
     Attributes:
-        name: Name of the layer.
         sights: For each call, whether token i attends to token j, bool [tokens, row_length].
     """
 

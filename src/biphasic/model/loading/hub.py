@@ -50,7 +50,6 @@ class LocalModel:
     """A model on disk.
 
     Attributes:
-        folder: Folder of its files.
         identity: A verified state's own identity, otherwise a hash of its files.
         revision: The resolved commit of a model from the hub.
     """

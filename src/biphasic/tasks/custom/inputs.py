@@ -30,8 +30,6 @@ class Input:
     """A file of examples, or a stream from another program.
 
     Attributes:
-        path: The file.
-        format: Format of the file.
         is_stream: Whether it can be read only once.
     """
 

@@ -32,7 +32,6 @@ class TextKind:
     """Targets, loss and scoring of one kind of task.
 
     Attributes:
-        num_outputs: Width of the head.
         targets: Converts expected answers to loss targets, one per text.
         loss: Takes outputs [num_texts, num_outputs] and targets; returns the mean over texts.
         score: Takes text ids, outputs [num_texts, num_outputs] and expected answers.

@@ -33,8 +33,6 @@ class PublishedTask:
 
     Attributes:
         name: Name in reports.
-        title: Longer name.
-        kind: Kind of task.
         source: Its tables and how to read them.
         license: License stated on its page; empty if none.
         trained_on: Task whose fine-tuned models are evaluated on it, or None.

@@ -39,8 +39,6 @@ class RetrievalSource:
     """Tables and columns of a task's texts and judgements.
 
     Attributes:
-        corpus: All documents.
-        document_id: Column of their ids.
         judged: Judgements by split; without one for validation, the test queries are split
             in half.
         queries: All queries; None if the tables of judgements hold them.

@@ -44,8 +44,6 @@ class Content:
         description: Fields of the task description that depend on the data.
         splits: Rows by split; empty for retrieval.
         labels: Names of the classes or tags, for kinds that have them.
-        corpus: Documents of a retrieval task.
-        queries: Queries of a retrieval task.
         qrels: Judgements by split: query, document, and 1 for relevant or 0 for not relevant.
     """
 

@@ -24,7 +24,6 @@ class StepInput:
 
     Attributes:
         batch: The rows of all ranks, for the records.
-        sha256: Their hash.
         passes: Input of this rank's model, in one or more passes; pinned if the device is CUDA.
             None if by chance its rows have no label.
         num_supervised: Labels of all passes of all ranks.
