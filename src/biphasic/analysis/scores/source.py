@@ -33,7 +33,6 @@ __all__ = ["DatasetInfo", "ModelInfo", "Score", "Scores", "paper_scores", "study
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
-_BASE = "base"
 
 
 @lru_cache(maxsize=1)

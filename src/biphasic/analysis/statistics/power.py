@@ -98,10 +98,10 @@ def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @lru_cache(maxsize=256)
-def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = POWER) -> float:
+def detectable_effect(num_pairs: int) -> float:
     """Return the smallest detectable difference, in standard deviations of the pairs' differences.
 
-    A two-sided paired t test at `level` detects it in a share `power` of all repetitions.
+    A two-sided paired t test at `LEVEL` detects it in a share `POWER` of all repetitions.
 
     Raises:
         ValueError: There are fewer than two pairs.
@@ -109,12 +109,12 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     if num_pairs < 2:
         raise ValueError("a spread needs two pairs or more")
     freedom, root = num_pairs - 1, math.sqrt(num_pairs)
-    critical = float(scipy.special.stdtrit(freedom, 1 - level / 2))
+    critical = float(scipy.special.stdtrit(freedom, 1 - LEVEL / 2))
 
     def shortfall(noncentrality: float) -> float:
         missed = noncentral_t(critical, freedom, noncentrality)
         missed -= noncentral_t(-critical, freedom, noncentrality)
-        return power - (1 - missed)
+        return POWER - (1 - missed)
 
     upper = critical
     while shortfall(upper) > 0:
@@ -122,9 +122,7 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     return _root(shortfall, 0.0, upper) / root
 
 
-def detectable_difference(
-    differences: Sequence[float], *, level: float = LEVEL, power: float = POWER
-) -> float | None:
+def detectable_difference(differences: Sequence[float]) -> float | None:
     """Return the smallest difference that these pairs could have shown, in their unit.
 
     It depends on the spread of the differences and their number, not on their mean. None with fewer
@@ -133,4 +131,4 @@ def detectable_difference(
     spread = deviation(differences)
     if not spread:
         return None
-    return spread * detectable_effect(len(differences), level=level, power=power)
+    return spread * detectable_effect(len(differences))

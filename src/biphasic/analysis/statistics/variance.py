@@ -57,20 +57,14 @@ class VarianceSplit:
         return (self.pretraining, self.finetuning, self.rate_choice, self.examples)
 
 
-def variance_split(
-    scores: Scores,
-    dataset: str,
-    *,
-    models: Sequence[str] | None = None,
-    with_examples: bool = True,
-) -> VarianceSplit:
+def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:
     """Split the spread of scores on one dataset.
 
     Raises:
         DataError: The dataset is unknown.
     """
     about = scores.dataset(dataset)
-    names = [m.name for m in scores.distinct if models is None or m.name in models]
+    names = (model.name for model in scores.distinct)
     by_model = {name: score for name in names if (score := scores.get(name, dataset))}
     return VarianceSplit(
         dataset=dataset,
