@@ -10,12 +10,7 @@ from biphasic.errors import DataError
 from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.loading.footprint import check_memory
-from biphasic.model.loading.hub import (
-    LocalModel,
-    check_claim,
-    claimed_identity,
-    fetch_model,
-)
+from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"

@@ -12,12 +12,7 @@ from urllib.parse import unquote
 from pydantic import PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest
-from biphasic.data.text.files import (
-    files_fingerprint,
-    find_text_files,
-    read_text_files,
-    record_of,
-)
+from biphasic.data.text.files import files_fingerprint, find_text_files, read_text_files, record_of
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
 from biphasic.data.text.pydocs import (
     PYDOCS_VERSION,

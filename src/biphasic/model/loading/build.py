@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    EuroBertConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import EuroBertConfig, PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
 from biphasic.model.compute.attention import register_attention
