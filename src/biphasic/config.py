@@ -144,9 +144,7 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
 def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
     """Load one YAML file as a mapping.
 
-    Args:
-        path: The file; error messages begin with it.
-        text: Content to parse instead of reading the file.
+    `text` is parsed instead of the file's content. Messages begin with the path.
 
     Raises:
         ConfigError: The file is missing, too large, or not a YAML mapping.
