@@ -300,12 +300,9 @@ def load_embedder(
 ) -> Embedder:
     """Load a model for embedding.
 
-    Args:
-        settings: Embedding settings.
-        precision: Compute precision; vectors are always float32.
-        batch_tokens: Maximum tokens of a batch; by default 4,096, on a GPU 65,536.
-        watch: Called after each batch with the number of texts read and the total of the `embed`
-            call.
+    Vectors are float32 in any precision. `batch_tokens` is 4,096 by default, on a GPU 65,536.
+    `watch` is called after each batch with the number of texts read and the total of the `embed`
+    call.
 
     Raises:
         ModelError: The model cannot be an encoder.

@@ -62,8 +62,7 @@ class TextSample:
     def __init__(self, max_bytes: int) -> None:
         """Start empty.
 
-        Args:
-            max_bytes: Maximum text to keep, in bytes of UTF-8.
+        `max_bytes` counts UTF-8.
         """
         self._max_bytes = max_bytes
         self._kept: list[tuple[float, str]] = []

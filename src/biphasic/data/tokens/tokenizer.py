@@ -225,10 +225,8 @@ class TextTokenizer:
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
     """Read a tokenizer from a folder, or that of a model on the hub.
 
-    Args:
-        name_or_folder: Folder in Hugging Face's format, or hub id; a folder takes precedence.
-        revision: Branch, tag or commit on the hub; by default the newest. With HF_HUB_OFFLINE,
-            the downloaded one.
+    A folder takes precedence over a hub id. The revision is the newest by default and, with
+    HF_HUB_OFFLINE, the downloaded one.
 
     Raises:
         DataError: The folder or model does not exist, the hub cannot be reached, or the tokenizer

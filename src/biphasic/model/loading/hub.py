@@ -62,11 +62,8 @@ class LocalModel:
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
     """Find a model on disk, or fetch it from the hub.
 
-    Files in the hub's cache are not fetched again, and are available offline.
-
-    Args:
-        name_or_folder: A folder, or an id on the hub such as `answerdotai/ModernBERT-base`.
-        revision: Branch, tag or commit on the hub; its main branch when None.
+    Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
+    like `answerdotai/ModernBERT-base`; the default revision is the main branch.
 
     Raises:
         ConfigError: A revision was given for a folder.

@@ -50,10 +50,8 @@ class Input:
 def open_input(source: str, *, format: str | None = None) -> Input:
     """Find a file of examples and its format.
 
-    Args:
-        source: A path, or `-` for standard input.
-        format: One of `InputFormat`; by default that of the suffix, and lines of text for standard
-            input.
+    `source` is a path, or `-` for standard input. The default format is that of the suffix, and
+    lines of text for standard input.
 
     Raises:
         DataError: The file does not exist, or its format is unknown.

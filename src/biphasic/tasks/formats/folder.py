@@ -101,10 +101,8 @@ def read_description(
 ) -> TaskDescription:
     """Read the description of a task folder.
 
-    Args:
-        folder: A task folder.
-        kind: Required if the folder has no `task.json`; must agree with it otherwise.
-        name: Overrides the name in `task.json`, which overrides the folder's.
+    `kind` is required if there is no `task.json`, and must agree with it otherwise. `name`
+    overrides that in `task.json`, which overrides the folder's.
 
     Raises:
         DataError: The folder is missing, or its description is unusable.
