@@ -41,9 +41,7 @@ class Source:
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     """Find a model and check that it can be exported, without reading its weights.
 
-    Args:
-        model: Folder of a state, or of any model in Hugging Face's format; or a hub id.
-        revision: Revision of a model on the hub.
+    `model` is the folder of a state or of any model in Hugging Face's format, or a hub id.
 
     Raises:
         CheckpointError: A state is incomplete or damaged.

@@ -102,11 +102,8 @@ def joint_p_values(
 ) -> Array:
     """Return two-sided p values over seeds and test examples together.
 
-    Args:
-        mean: Mean differences, in percent points, [num_pairs].
-        seeds: Their squared standard errors over seeds, [num_pairs]; 0 with one seed.
-        num_seeds: Seeds of each pair.
-        errors: Over test examples.
+    `mean` are differences in percent points, [num_pairs]; `seeds` are their squared standard errors
+    over seeds, [num_pairs], 0 with one seed.
     """
     variance, freedom = _joint(np.asarray(seeds), np.asarray(num_seeds), errors)
     return np.maximum(

@@ -59,10 +59,9 @@ class TextTokenizer:
     ) -> None:
         """Wrap a tokenizer.
 
-        Args:
-            tokenizer: Changed: truncation, padding and special tokens in text are disabled.
-            special_tokens: Tokens by role: bos, eos, pad and, if there is one, mask.
-            further_tokens: Declarations, such as `unk_token`, that `save` preserves.
+        It is changed: truncation, padding and special tokens in text are disabled. `special_tokens`
+        are by role: bos, eos, pad and, if there is one, mask. `save` preserves `further_tokens`,
+        declarations such as `unk_token`.
 
         Raises:
             DataError: A role's token is not in the vocabulary.

@@ -45,10 +45,8 @@ _DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
 def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation, padding, and hidden states.
 
-    Args:
-        model: Loaded by `biphasic.model.loading.build`, for packed or padded rows; padded rows
-            hold one document each. In half precision only its layers are probed, not its states.
-        causal: The required direction; False for padded rows.
+    Padded rows hold one document each, and are never causal. In half precision only layers are
+    probed, not states.
 
     Raises:
         ModelError: A layer attends to the wrong tokens (the message names it), or states differ

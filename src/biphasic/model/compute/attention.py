@@ -55,13 +55,9 @@ def attention_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments that describe a model's segments.
 
-    Args:
-        cu_seqlens: int32 [num_segments + 1] on the model's device; the last entry is the number of
-            tokens, padding included (a token beyond it would yield NaN gradients).
-        max_seqlen: Length of the longest segment in tokens.
-        row_length: Length of a row in tokens.
-        causal: True for CLM.
-        dtype: Precision of the model's activations.
+    `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number of
+    tokens, padding included (a token beyond it would yield NaN gradients). `dtype` is that of the
+    activations.
     """
     has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
     return {

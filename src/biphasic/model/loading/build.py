@@ -81,11 +81,9 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
 def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
     """Load the body of any model as an encoder, in fp32, without head or pooler.
 
-    Args:
-        folder: Folder of `config.json` and safetensors weights, of a model with or without heads.
-        batching: `packed` uses our attention function; `padded` keeps the model's own, with
-            transformers' switch that makes decoders bidirectional. `check_contract` verifies that
-            the model respects it.
+    With `packed`, our attention function is used; `padded` keeps the model's own, with
+    transformers' switch that makes decoders bidirectional. `check_contract` verifies that the model
+    respects it.
 
     Raises:
         ModelError: transformers cannot load it, weights are missing, or the model cannot be an
