@@ -34,12 +34,7 @@ from biphasic.study.inputs.continuation import (
     find_continuation,
     is_state,
 )
-from biphasic.study.inputs.corpus import (
-    DataPaths,
-    corpus_settings,
-    locate_corpus,
-    prepare_corpus,
-)
+from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text

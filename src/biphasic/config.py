@@ -7,7 +7,6 @@ import difflib
 import inspect
 import reprlib
 import sys
-import textwrap
 import types
 import typing
 from collections import Counter
@@ -89,7 +88,7 @@ def _field_docstrings(kind: type) -> dict[str, str]:
     for owner in reversed(kind.__mro__):
         if not (issubclass(owner, Config) and inspect.get_annotations(owner)):
             continue
-        [definition] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        definition = _classes_of(owner.__module__)[owner.__name__]
         for field, below in pairwise([*ast.iter_child_nodes(definition), None]):
             match field:
                 case ast.AnnAssign(target=ast.Name(id=name)):
@@ -98,6 +97,12 @@ def _field_docstrings(kind: type) -> dict[str, str]:
                         case ast.Expr(ast.Constant(str(text))):
                             texts[name] = inspect.cleandoc(text)
     return texts
+
+
+@cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 class _Loader(yaml.SafeLoader):
@@ -139,9 +144,7 @@ def load_config(kind: type[ConfigT], path: Path | str, overrides: Iterable[str] 
 def load_settings(path: Path | str, *, text: str | None = None) -> dict[str, Any]:
     """Load one YAML file as a mapping.
 
-    Args:
-        path: The file; error messages begin with it.
-        text: Content to parse instead of reading the file.
+    `text` is parsed instead of the file's content. Messages begin with the path.
 
     Raises:
         ConfigError: The file is missing, too large, or not a YAML mapping.

@@ -65,12 +65,9 @@ class ProcessGroup:
     def share(self, num_rows: int, *, before: int = 0) -> tuple[int, int]:
         """Return the first and last index of this rank's share of rows.
 
-        Shares are contiguous, in order of ranks, and as equal as possible.
-
-        Args:
-            num_rows: Rows to divide.
-            before: Rows divided by earlier calls. The next rank gets the first extra row, to keep
-                many small divisions balanced.
+        Shares are contiguous, in order of ranks, and as equal as possible. `before` counts rows
+        divided by earlier calls: the next rank gets the first extra row, to keep many small
+        divisions balanced.
         """
         size, shift = self.dp_world_size, before % self.dp_world_size
         return (

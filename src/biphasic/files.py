@@ -38,10 +38,7 @@ def file_sha256(path: Path) -> str:
 def write_text(path: Path, text: str, *, is_flushed: bool = True) -> None:
     """Replace `path` by `text` atomically: readers see the old file or the new one.
 
-    Args:
-        path: The file.
-        text: Its content.
-        is_flushed: Flush it to disk, to survive a power loss.
+    A flushed file survives a power loss.
     """
     write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
@@ -173,10 +170,7 @@ def complete_names(folder: Path) -> set[str]:
 def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str, Any]:
     """Verify the files of a complete folder against its manifest, and return the manifest.
 
-    Args:
-        folder: Written by `complete_folder`.
-        remedy: End of the error message: what to do.
-        hashes: Check hashes, not only existence and sizes.
+    Without `hashes`, only existence and sizes are checked. `remedy` ends the error message.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.
@@ -196,10 +190,8 @@ def file_entry(file: Path) -> dict[str, Any]:
 def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
     """Yield the problems of the files that a record lists.
 
-    Args:
-        folder: Folder of the files.
-        record: JSON file whose `files` maps names to entries of `file_entry`.
-        hashes: Check hashes, not only existence and sizes.
+    The files of the record map names to entries of `file_entry`. Without `hashes`, only existence
+    and sizes are checked.
     """
     try:
         files = {

@@ -119,13 +119,7 @@ class Bars(Progress):
 
 @contextmanager
 def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterator[Report]:
-    """Show the progress of one task; yield its progress callback.
-
-    Args:
-        console: Where to print.
-        label: Name of the task.
-        unit: What is counted.
-    """
+    """Show the progress of one task; yield its progress callback."""
     bars = Bars(console)
     task = bars.add_task(visible(label), total=None, text="", unit=unit)
 

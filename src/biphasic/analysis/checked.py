@@ -26,11 +26,6 @@ def check_file(path: Path) -> str:
 def read_checked(path: Path, *, name: str, remedy: str) -> Any:
     """Read a JSON file once, for its hash and its content.
 
-    Args:
-        path: The file.
-        name: Name of the file in messages.
-        remedy: End of the error message: how to fix the damage.
-
     Raises:
         DataError: It was changed since it was written, or is not JSON.
     """
@@ -47,9 +42,7 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
 def report_damage(folder: Path, *, hashes: bool) -> list[str]:
     """Return the problems of the files of a study's report; none if there is no report.
 
-    Args:
-        folder: Folder of the study.
-        hashes: Verify hashes. Otherwise only missing files and wrong sizes are detected.
+    Without `hashes`, only missing files and wrong sizes are detected.
     """
     note = folder / "report" / NOTE
     if not note.is_file():

@@ -60,25 +60,14 @@ class Points:
 
 @dataclass
 class SegmentLines:
-    """Losses logged by one segment.
-
-    Attributes:
-        training: Losses of optimizer steps, by objective.
-        heldout: Held-out losses, by objective.
-    """
+    """Losses logged by one segment."""
 
     training: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
     heldout: dict[str, Points] = field(default_factory=lambda: defaultdict(Points))
 
 
 def read_lines(path: Path, *, where: str, problems: list[str]) -> SegmentLines:
-    """Read `metrics.jsonl`; damaged lines are added to `problems` and skipped.
-
-    Args:
-        path: The file.
-        where: Name of the file in messages.
-        problems: A message is appended for each damaged line.
-    """
+    """Read `metrics.jsonl`; damaged lines are added to `problems` and skipped."""
     parsed = SegmentLines()
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, start=1):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy.special import stdtr, stdtrit
+import scipy
 
 from biphasic.records import Convention
 
@@ -67,7 +67,7 @@ def interval_quantile(num_seeds: int, *, convention: Convention) -> float:
     """Return the half-width in standard errors; needs at least two seeds."""
     if convention == "paper":
         return NORMAL_QUANTILE
-    return float(stdtrit(num_seeds - 1, 0.5 + CONFIDENCE / 2))
+    return float(scipy.special.stdtrit(num_seeds - 1, 0.5 + CONFIDENCE / 2))
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +77,7 @@ def expected_coverage(num_seeds: int, *, convention: Convention) -> float:
     The mean over its estimated standard error follows Student's t with n - 1 degrees of freedom.
     """
     quantile = interval_quantile(num_seeds, convention=convention)
-    return float(2 * stdtr(num_seeds - 1, quantile) - 1)
+    return float(2 * scipy.special.stdtr(num_seeds - 1, quantile) - 1)
 
 
 def as_convention(estimate: Estimate, *, source: Convention, target: Convention) -> Estimate:

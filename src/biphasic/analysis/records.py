@@ -150,10 +150,6 @@ class StudyRecords:
 def load_study(folder: Path, store: Path) -> StudyRecords:
     """Read a study's records.
 
-    Args:
-        folder: Folder of `study.json`.
-        store: Folder of `states/` and `finetunes/`.
-
     Raises:
         StudyError: There is no readable `study.json`, or it contradicts itself. Lesser faults are
             added to `problems`, and the affected records are omitted.

@@ -6,9 +6,11 @@ Nothing here imports torch before a command runs: help stays fast.
 
 from __future__ import annotations
 
+import copy
 import gc
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -252,7 +254,7 @@ def main() -> None:
     gc.set_threshold(20_000, 20, 100)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app()
+        _only(app, sys.argv[1:])()
     except (ConfigError, DataError, CheckpointError, LockedError) as error:
         _fail(error, code=2)
     except StoppedError as error:
@@ -269,6 +271,22 @@ def main() -> None:
         raise
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
+    """Return a group with only the command that the words name, if they name one.
+
+    Typer parses the options of every command, which takes longer than loading typer.
+    """
+    commands = [info for info in group.registered_commands if info.name in words[:1]]
+    groups = [copy.copy(info) for info in group.registered_groups if info.name in words[:1]]
+    if not (commands or groups):
+        return group
+    for info in groups:
+        info.typer_instance = info.typer_instance and _only(info.typer_instance, words[1:])
+    smaller = copy.copy(group)
+    smaller.registered_commands, smaller.registered_groups = commands, groups
+    return smaller
 
 
 def _fail(error: Exception | str, *, code: int) -> None:

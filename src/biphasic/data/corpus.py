@@ -114,14 +114,7 @@ class CorpusWriter:
     def __init__(
         self, folder: Path, *, tokenizer_sha256: str, dtype: str, vocab_size: int | None
     ) -> None:
-        """Start a corpus in an empty folder.
-
-        Args:
-            folder: Target folder.
-            tokenizer_sha256: Hash of the tokenizer that made the tokens.
-            dtype: Storage type of the tokens.
-            vocab_size: The tokenizer's number of entries; None if unknown.
-        """
+        """Start a corpus in an empty folder."""
         self._folder, self._dtype = folder, dtype
         self._details: dict[str, Any] = {
             "format": _FORMAT,
@@ -187,12 +180,8 @@ def assemble_corpus(
 ) -> None:
     """Create a corpus folder from shards.
 
-    Args:
-        folder: Target folder; it appears when complete.
-        shards: Folders of finished shards, and how many of their documents to take; None for all.
-        tokenizer_sha256: Hash of the tokenizer that made them.
-        vocab_size: Its number of entries.
-        provenance: Record of the origin; JSON.
+    The folder appears when complete. Each shard comes with the number of documents to take; None
+    for all.
 
     Raises:
         DataError: No document has a token.
@@ -224,12 +213,7 @@ def write_corpus(
 ) -> None:
     """Tokenize (id, text) pairs into a corpus folder, in this process.
 
-    Args:
-        folder: Target folder; it appears when complete.
-        documents: Documents in order; empty ones are skipped.
-        tokenizer: Any tokenizer.
-        provenance: Record of the origin; JSON.
-        block_bytes: Text per shard, in bytes.
+    The folder appears when complete; empty documents are skipped.
 
     Raises:
         DataError: No document has a token.

@@ -140,11 +140,7 @@ def lay_out(
 ) -> PackedBatch:
     """Write sequences into the rows that a packer assigned them to.
 
-    Args:
-        sequences: Token ids of each sequence, including special tokens.
-        rows: Indices of each row's sequences, in order.
-        row_length: Length of a row in tokens.
-        pad_id: Padding token.
+    `rows` are the indices of each row's sequences, in order.
     """
     input_ids = np.full((len(rows), row_length), pad_id, dtype=np.int64)
     position_ids = np.zeros((len(rows), row_length), dtype=np.int64)

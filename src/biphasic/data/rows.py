@@ -59,7 +59,6 @@ class RowBatch:
     """Rows of a step.
 
     Attributes:
-        packed: The rows.
         pieces: Provenance of each sequence, as ordered in `packed.spans`.
         is_token: bool [num_rows * row_length]; False for padding.
     """
@@ -105,11 +104,9 @@ class RowPlan:
     ) -> None:
         """Prepare the plan; rows are planned on demand.
 
-        Args:
-            lengths: int64 [num_documents], in tokens, without special tokens.
-            shapes: Consecutive parts of the run; neighbours of the same shape are merged.
-            data_seed: Seed of the order.
-            window_documents: Documents planned together; affects the rows.
+        `lengths` are int64 [num_documents], in tokens, without special tokens. Neighbouring
+        `shapes` that are alike are merged. `window_documents` are planned together, which affects
+        the rows.
 
         Raises:
             ConfigError: A shape has no room for text.

@@ -35,8 +35,6 @@ class GridModel:
     """The best fine-tuning of a grid.
 
     Attributes:
-        plan: The plan of the evaluation.
-        evaluation: Scores of the whole grid.
         kept: Model with the best validation score.
     """
 
@@ -61,14 +59,7 @@ def finetune_grid(
     """Run the missing fine-tunings of one task, and return the best model of the grid.
 
     The best weights are kept while the grid runs. Earlier runs have only scores: if one of them is
-    the best, it is repeated, which gives the same weights.
-
-    Args:
-        plan: Plan with one task.
-        scratch: Folder for weights; the caller deletes it.
-        num_workers: Parallel fine-tunings.
-        num_threads: Threads per fine-tuning.
-        console: Console for progress.
+    the best, it is repeated, which gives the same weights. The caller deletes `scratch`.
 
     Raises:
         TrainingError: Every run diverged.

@@ -21,12 +21,7 @@ from biphasic.study.inputs.continuation import check_state
 from biphasic.study.inputs.tasks import PlannedTask, TaskResolver, task_outline
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.paths import STORE
-from biphasic.study.plan.plan import (
-    FinetuneGroup,
-    finetune_job,
-    plan_group,
-    refuse_lengths,
-)
+from biphasic.study.plan.plan import FinetuneGroup, finetune_job, plan_group, refuse_lengths
 from biphasic.study.spec.study import PAPER, FinetuningConfig, TaskConfig, merge_protocol
 from biphasic.tasks.custom.task_file import load_task_file
 from biphasic.tasks.formats.folder import DESCRIPTION, read_description
@@ -41,11 +36,8 @@ class PlannedEvaluation:
 
     Attributes:
         name: Name of the encoder in progress displays.
-        encoder: The encoder.
         limits: Maximum input length and vocabulary of the encoder.
-        tasks: The tasks.
         finetuning: The grid.
-        store: Content store.
     """
 
     name: str

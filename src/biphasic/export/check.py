@@ -101,14 +101,8 @@ def check_export(
 ) -> Reloaded:
     """Load an exported folder in a fresh process without biphasic, and measure differences.
 
-    Args:
-        folder: The export.
-        reference: Outputs of the source model.
-        tokenizer_roles: Ids of `mask` and `pad`.
-        head: Name of the transformers class with the language-model head; None without a head.
-        logits: Its logits for `reference.probe`, fp32 [length, vocab_size].
-        has_pooling: Whether to load the folder with sentence-transformers too.
-        is_double: Compute hidden states in fp64, like the reference.
+    `logits` of the head, fp32 [length, vocab_size], are for `reference.probe`. With `is_double`,
+    hidden states are computed in fp64, like the reference.
 
     Raises:
         ModelError: The folder cannot be loaded, is causal, or gives other token ids.

@@ -43,9 +43,7 @@ def sign(folder: Path, inputs: Mapping[str, Any], **results: float) -> None:
 def find_made(path: Path, inputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """Return the note of a folder made from the same inputs; None if the folder is absent.
 
-    Args:
-        path: The folder.
-        inputs: Everything that determines its content; None if not known yet.
+    `inputs` are everything that determines its content; None if not known yet.
 
     Raises:
         ConfigError: The folder holds something else.

@@ -34,10 +34,8 @@ class PushPlan:
     """Files and target of an upload.
 
     Attributes:
-        folder: Folder to upload.
         repository: Owner and name.
         revision: Branch; the main one if None.
-        is_private: Whether the repository is private.
         files: Paths within the folder and their sizes in bytes, by name.
         warnings: Problems to fix before the upload, one sentence each.
     """

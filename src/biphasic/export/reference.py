@@ -76,10 +76,7 @@ class Reference:
 def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> Reference:
     """Run a model as fine-tuning and evaluation do, and probe its attention.
 
-    Args:
-        source: The model.
-        dtype: Precision of the exported weights; weights are rounded to it.
-        is_double: Compute in fp64, where rounding errors are negligible; otherwise in fp32.
+    Weights are rounded to `dtype`. In fp64 (`is_double`), rounding errors are negligible.
 
     Raises:
         ModelError: It cannot be an encoder; the message names the layer that stays causal.

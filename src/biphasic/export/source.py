@@ -10,12 +10,7 @@ from biphasic.errors import DataError
 from biphasic.files import expanded, is_complete, read_json
 from biphasic.model.checks.limits import ModelLimits, model_limits, tokenizer_limit
 from biphasic.model.loading.footprint import check_memory
-from biphasic.model.loading.hub import (
-    LocalModel,
-    check_claim,
-    claimed_identity,
-    fetch_model,
-)
+from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity, fetch_model
 from biphasic.records import StateRecord, parse_record
 
 _WEIGHTS = "model*.safetensors"
@@ -27,11 +22,9 @@ class Source:
     """A model to export.
 
     Attributes:
-        folder: Path of the model.
         name: A hub id, or the folder's name.
         identity: Identity of a verified state, otherwise a hash of the folder's files.
         tokenizer: Its tokenizer, which has a mask token.
-        limits: Input limits of the model.
         max_seqlen: Longest input in tokens that model and tokenizer allow; None without a limit.
         state: Content of `state.json`; None if the model is not a training state.
     """
@@ -48,9 +41,7 @@ class Source:
 def open_source(model: Path | str, *, revision: str | None = None) -> Source:
     """Find a model and check that it can be exported, without reading its weights.
 
-    Args:
-        model: Folder of a state, or of any model in Hugging Face's format; or a hub id.
-        revision: Revision of a model on the hub.
+    `model` is the folder of a state or of any model in Hugging Face's format, or a hub id.
 
     Raises:
         CheckpointError: A state is incomplete or damaged.

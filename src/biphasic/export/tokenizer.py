@@ -10,10 +10,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 def write_tokenizer(tokenizer: TextTokenizer, folder: Path, *, max_seqlen: int | None) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json`.
 
-    Args:
-        tokenizer: With all special tokens of the model.
-        folder: An existing folder.
-        max_seqlen: Longest input in tokens, including special tokens; None without a limit.
+    `max_seqlen` counts tokens, including special ones; None sets no limit.
     """
     limit = {} if max_seqlen is None else {"model_max_length": max_seqlen}
     tokenizer.save_framed(folder, padding_side="right", truncation_side="right", **limit)

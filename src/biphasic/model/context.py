@@ -45,12 +45,9 @@ def extend_config(
 ) -> None:
     """Extend a configuration to positions for `max_seqlen` tokens, in place; never shorten it.
 
-    Args:
-        config: Configuration of a family with rotary positions.
-        max_seqlen: Longest sequence, in tokens.
-        rope_theta: New base of the rotary frequencies; None keeps them. If a family has one for
-            each layer type (Gemma 3, ModernBERT), only that of full attention changes, because
-            windows do not grow with the row.
+    `rope_theta` is a new base of the rotary frequencies; None keeps them. If a family has one for
+    each layer type (Gemma 3, ModernBERT), only that of full attention changes, because windows do
+    not grow with the row.
 
     Raises:
         ModelError: The positions are not rotary, so they cannot be extended.

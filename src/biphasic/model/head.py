@@ -69,8 +69,7 @@ def language_model_head(model: PreTrainedModel) -> LanguageModelHead:
 def check_head(model: PreTrainedModel) -> None:
     """Compare the logits of `language_model_head` with the model's own on a few tokens.
 
-    Args:
-        model: In fp32, as loaded; with mixed precision only our head works.
+    The model is in fp32, as loaded; with mixed precision only our head works.
 
     Raises:
         ModelError: They differ because the family's head does more (Granite and Cohere scale

@@ -41,24 +41,16 @@ class Architecture(Config):
 
 
 # 210m, 610m and 1b: arXiv 2507.00994, Appendix A. They hold 211.8, 607.9 and 1,187.9 million
-# parameters without the language-model head.
-PRESETS: dict[str, Architecture] = {
-    "pico": Architecture(
-        num_layers=2, hidden_size=64, intermediate_size=160, num_heads=2, num_key_value_heads=1
-    ),
-    "nano": Architecture(
-        num_layers=4, hidden_size=192, intermediate_size=512, num_heads=3, num_key_value_heads=3
-    ),
-    "micro": Architecture(
-        num_layers=6, hidden_size=384, intermediate_size=1024, num_heads=6, num_key_value_heads=2
-    ),
-    "210m": Architecture(
-        num_layers=12, hidden_size=768, intermediate_size=3072, num_heads=12, num_key_value_heads=12
-    ),
-    "610m": Architecture(
-        num_layers=26, hidden_size=1152, intermediate_size=4096, num_heads=18, num_key_value_heads=6
-    ),
-    "1b": Architecture(
-        num_layers=28, hidden_size=1728, intermediate_size=5120, num_heads=18, num_key_value_heads=6
-    ),
+# parameters without the language-model head. The numbers are the fields of `Architecture`.
+_SIZES: dict[str, tuple[int, ...]] = {
+    "pico": (2, 64, 160, 2, 1),
+    "nano": (4, 192, 512, 3, 3),
+    "micro": (6, 384, 1024, 6, 2),
+    "210m": (12, 768, 3072, 12, 12),
+    "610m": (26, 1152, 4096, 18, 6),
+    "1b": (28, 1728, 5120, 18, 6),
+}
+PRESETS = {
+    name: Architecture(**dict(zip(Architecture.model_fields, sizes, strict=True)))
+    for name, sizes in _SIZES.items()
 }

@@ -31,16 +31,12 @@ from biphasic.model.loading.reading import (
 def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTrainedModel:
     """Load a decoder or encoder with its language-model head, in fp32, with our attention.
 
-    Dropout is disabled in training (`dropout.py`).
+    Dropout is disabled in training (`dropout.py`). If the model has fewer than `num_embeddings`
+    rows (tokenizer entries), rows are added, each the mean of the existing ones, for input and
+    output; additional rows of the model are kept.
 
     Nothing is initialized at random: an encoder saved without its masked-LM head is refused, unless
     the head is its embeddings and needs no further weights.
-
-    Args:
-        folder: Folder of `config.json` and weights as safetensors, in one or more files.
-        num_embeddings: Number of tokenizer entries. If the model has fewer rows, rows are added,
-            each the mean of the existing ones, for input and output; additional rows of the model
-            are kept.
 
     Raises:
         ModelError: transformers cannot load it as a language model, weights are missing, left over
@@ -67,9 +63,7 @@ def load_pretrained(folder: Path | str, *, num_embeddings: int = 0) -> PreTraine
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model in place.
 
-    Args:
-        model: A model of the shape that the weights were saved from.
-        tensors: Weights by the names of `named_parameters`, so a tied head is absent.
+    Names are those of `named_parameters`, so a tied head is absent.
 
     Raises:
         ModelError: Names or shapes differ; no weight has been changed.

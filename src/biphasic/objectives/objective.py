@@ -24,19 +24,13 @@ class ObjectiveConfig(Config):
     def at(self, step: int, *, num_steps: int) -> ObjectiveConfig:
         """Return the objective at one step of a phase; most never change.
 
-        Args:
-            step: Step of the phase, from 0.
-            num_steps: Steps of the phase.
+        Steps of the phase are counted from 0.
         """
         del step, num_steps
         return self
 
     def check(self, *, num_steps: int, rows_per_step: int) -> None:
         """Check that the objective can be trained in a phase of this size; most accept any.
-
-        Args:
-            num_steps: Steps of the phase.
-            rows_per_step: Rows of the global batch.
 
         Raises:
             ConfigError: It cannot; the message states what would work.

@@ -73,7 +73,6 @@ class Vocabulary:
 
     Attributes:
         size: Highest id plus one.
-        mask_id: The mask token.
         special_ids: Tokens that no text contains.
         tokenizer: Used to find words; without it, only single tokens can be masked.
     """

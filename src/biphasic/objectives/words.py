@@ -72,11 +72,7 @@ def word_starts(input_ids: NDArray[np.int64], spellings: Spellings) -> NDArray[n
     A token continues the previous word if it starts inside a character or with a combining mark, if
     letters or digits meet there, if a joiner does (for example in emoji or Persian), or if the
     previous token is only a space. Everything else starts a word: white space, every punctuation
-    token, and each ideograph.
-
-    Args:
-        input_ids: int64 [num_tokens].
-        spellings: Text of the vocabulary.
+    token, and each ideograph. `input_ids` are int64 [num_tokens].
 
     Returns:
         bool [num_tokens]; whether the first token starts a word is up to the caller.

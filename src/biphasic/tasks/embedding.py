@@ -50,10 +50,8 @@ class EmbeddingSettings:
     """How a model embeds texts.
 
     Attributes:
-        folder: Folder of model and tokenizer.
         max_seqlen: Maximum input length in tokens; longer inputs are cut.
         prefix: Prepended to every text.
-        is_lower_case: Whether texts are lower-cased.
         is_normalized: Whether vectors are normalized to length 1.
         begin: Tokens before every text.
         end: Tokens after every text.
@@ -74,9 +72,7 @@ class Choices:
 
     Attributes:
         max_seqlen: Maximum input length in tokens.
-        prefix: Prepended to every text.
         prompt: Name of one of the model's prompts, used instead of `prefix`.
-        normalize: Normalize vectors to length 1.
     """
 
     max_seqlen: int | None = None
@@ -245,9 +241,6 @@ class Embedder:
     """A loaded model that embeds texts.
 
     Attributes:
-        settings: Embedding settings.
-        tokenizer: Its tokenizer.
-        encoder: Its body.
         batch_tokens: Maximum tokens of a batch; None for the device's default.
     """
 
@@ -307,12 +300,9 @@ def load_embedder(
 ) -> Embedder:
     """Load a model for embedding.
 
-    Args:
-        settings: Embedding settings.
-        precision: Compute precision; vectors are always float32.
-        batch_tokens: Maximum tokens of a batch; by default 4,096, on a GPU 65,536.
-        watch: Called after each batch with the number of texts read and the total of the `embed`
-            call.
+    Vectors are float32 in any precision. `batch_tokens` is 4,096 by default, on a GPU 65,536.
+    `watch` is called after each batch with the number of texts read and the total of the `embed`
+    call.
 
     Raises:
         ModelError: The model cannot be an encoder.

@@ -37,9 +37,7 @@ class EncodingSummary:
     """Counts and time of an encoding.
 
     Attributes:
-        num_texts: Texts read.
         num_cut: Truncated texts.
-        num_empty: Empty texts.
         seconds: Duration, without loading the model.
     """
 
@@ -62,17 +60,9 @@ def encode_file(
 ) -> EncodingSummary:
     """Write a vector for each text of an input, in order.
 
-    The whole input is checked before the model is loaded, unless it is a stream.
-
-    Args:
-        settings: Embedding settings of the model.
-        source: The input.
-        out: `.npy`, float32 [num_texts, width]; or `.parquet` with `id` and `embedding`.
-        field: Column or key of the text.
-        precision: Compute precision.
-        batch_tokens: Maximum tokens of a batch.
-        device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, or the CPU if there is none.
-        report: Progress callback.
+    The whole input is checked before the model is loaded, unless it is a stream. `out` is `.npy`,
+    float32 [num_texts, width], or `.parquet` with `id` and `embedding`; `field` is the column or
+    key of the text.
 
     Raises:
         ConfigError: The device does not exist.

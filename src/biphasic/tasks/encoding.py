@@ -29,7 +29,6 @@ class EncodedTask(Protocol):
     """A task as token sequences, with its loss and its evaluation.
 
     Attributes:
-        info: Description of the task.
         num_outputs: Width of the linear head; 0 without a head.
         num_train: Training examples, of which an optimizer step takes `batch_size`.
         pad_id: Padding token.
@@ -81,9 +80,7 @@ class Encoder:
     ) -> tuple[Tensor, NDArray[np.int64]]:
         """Run sequences through the model.
 
-        Args:
-            sequences: One or more.
-            row_multiple: Packed rows hold the longest sequence, rounded up to this many tokens.
+        Packed rows hold the longest sequence, rounded up to `row_multiple` tokens.
 
         Returns:
             Hidden states in fp32, [num_tokens, hidden_size], and the start and end of each
@@ -103,11 +100,8 @@ class Encoder:
         """Run any number of sequences through the model, longest first.
 
         Sorted by length, the sequences of a batch are nearly equal, so rows as long as the longest
-        hold little padding.
-
-        Args:
-            sequences: Any number.
-            batch_tokens: Maximum tokens of a batch; a longer sequence is a batch of its own.
+        hold little padding. A batch has at most `batch_tokens` tokens; a longer sequence is a batch
+        of its own.
 
         Yields:
             The indices of the sequences, and their states and spans as in `states`.

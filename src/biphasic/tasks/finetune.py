@@ -60,10 +60,8 @@ class FinetuneRun:
     """Everything that determines a fine-tuning besides the initial model.
 
     Attributes:
-        task: The task to train on.
         learning_rate: The peak; meaningless for a zero-shot task.
         seed: Seed of head, order and dropout; meaningless for a zero-shot task.
-        protocol: All other constants.
         evaluations: The tasks to score; defaults to `task`. Other tasks must be retrieval tasks,
             scored after fine-tuning on retrieval.
     """
@@ -85,12 +83,8 @@ class FinetuneResult:
     """Result of a run on one of its scored tasks.
 
     Attributes:
-        task: The task that was scored.
         trained_on: Name of the task trained on, if it is another one.
-        learning_rate: The peak.
-        seed: The seed.
         status: Whether loss, gradients and states stayed finite.
-        steps: Optimizer steps taken.
         scores: Scores by split; None if the run diverged.
         seconds: Duration of training plus that of scoring this task.
         num_truncated: Truncation counts of the scored task, named by its encoding.
@@ -112,8 +106,6 @@ class TrainedModel:
     """The model after a run; the next run overwrites it.
 
     Attributes:
-        run: The run.
-        results: Its results, one per scored task.
         weights: All tensors of the body by name, as kept in training: in fp32, except with
             precision `paper`.
         head: All tensors of the head; empty if the task has no head.

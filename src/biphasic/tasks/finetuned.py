@@ -95,7 +95,6 @@ class FinetunedModel:
     Attributes:
         record: Contents of `head.json`.
         protocol: How its inputs are encoded.
-        tokenizer: Its tokenizer.
         encoder: Its body.
         head: Its head; takes pooled or single states in fp32.
     """
@@ -129,9 +128,7 @@ def read_head(folder: Path) -> HeadRecord:
 def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
     """Load a fine-tuned model with the batching and precision it was scored with.
 
-    Args:
-        folder: Written by `biphasic finetune`.
-        precision: Overrides the precision.
+    `precision` overrides the recorded one.
 
     Raises:
         DataError: It is not a fine-tuned model's folder.

@@ -35,9 +35,7 @@ class Summary:
     """Counts of a prediction run.
 
     Attributes:
-        num_examples: Examples read.
         num_cut: Truncated examples.
-        num_empty: Empty examples.
         max_seqlen: The length limit, in tokens.
     """
 
@@ -53,9 +51,7 @@ class TextColumns:
     def __init__(self, record: HeadRecord, given: Sequence[str] = ()) -> None:
         """Choose columns for a model.
 
-        Args:
-            record: The model's record.
-            given: One column per field, in the fields' order; the usual names if empty.
+        Columns are given in the order of the fields; without any, the usual names are used.
 
         Raises:
             DataError: The number of columns is wrong.
@@ -122,15 +118,9 @@ def predict_file(
 ) -> Summary:
     """Predict on every example of an input, in order, one output row each.
 
-    The whole input is checked before the model is loaded, unless it is a stream.
-
-    Args:
-        folder: A fine-tuned model, written by `biphasic finetune`.
-        source: The input.
-        out: `.jsonl`, `.csv` or `.parquet`; standard output when None.
-        columns: TextColumns of the text, the two texts, or question and context.
-        device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, or the CPU if there is none.
-        report: Progress callback.
+    The whole input is checked before the model is loaded, unless it is a stream. `columns` are
+    those of the text, the two texts, or question and context. Rows go to a `.jsonl`, `.csv` or
+    `.parquet` file, or to standard output.
 
     Raises:
         ConfigError: The device does not exist.

@@ -71,10 +71,6 @@ def predictor_of(finetuned: FinetunedModel) -> Predictor:
 def example_of(row: Row, record: HeadRecord) -> Any:
     """Return the example that a row holds.
 
-    Args:
-        row: With the task's fields under their own names.
-        record: The model's record.
-
     Raises:
         DataError: The row cannot be used.
     """
@@ -180,7 +176,6 @@ class Words:
     """A text cut into words.
 
     Attributes:
-        words: The words.
         starts: Start of each word in the text, in characters.
         text: The text; None if the words were given.
     """

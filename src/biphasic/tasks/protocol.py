@@ -87,11 +87,7 @@ class FinetuneProtocol(Config):
 
     @staticmethod
     def paper(max_positions: int) -> dict[str, Any]:
-        """Return the settings in which the study's fine-tuning differs from our defaults.
-
-        Args:
-            max_positions: The model's `max_position_embeddings`.
-        """
+        """Return the settings in which the study's fine-tuning differs from our defaults."""
         return {
             "max_seqlen": round(0.99 * max_positions),
             "precision": "paper",
@@ -129,9 +125,6 @@ class FinetuneProtocol(Config):
 
         Only the fields that affect how texts are encoded count. How the encoder computes is set by
         the protocol of the task it was fine-tuned on, if any.
-
-        Args:
-            is_zero_shot: Whether the model was not fine-tuned.
         """
         names = {"max_seqlen", "retrieval_corpus"}
         if is_zero_shot:

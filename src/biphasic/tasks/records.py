@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["sc", "ml", "sr", "tc", "qa", "ir", "zs"]
 """Sequence classification, multi-label classification, sequence regression, token classification,
@@ -34,8 +34,6 @@ class TaskInfo:
 
     Attributes:
         name: Name in reports.
-        kind: Kind of task.
-        title: Longer name.
         metric: The primary metric.
         sha256: Hash of everything the examples were read from.
         trained_on: Task whose training split replaces this task's own, or None.
@@ -106,67 +104,56 @@ class Question:
     answers: tuple[Answer, ...]
 
 
+class _WithSplits:
+    __slots__ = ()
+    splits: Mapping[str, tuple[Any, ...]]
+
+    def num_examples(self, split: str) -> int:
+        """Return the number of texts, sentences or questions in a split."""
+        return len(self.splits[split])
+
+
 @dataclass(frozen=True, slots=True)
-class ClassificationTask:
+class ClassificationTask(_WithSplits):
     """Sequence classification."""
 
     info: TaskInfo
     labels: tuple[str, ...]
     splits: Mapping[str, tuple[LabelledText, ...]]
 
-    def num_examples(self, split: str) -> int:
-        """Return the number of texts in a split."""
-        return len(self.splits[split])
-
 
 @dataclass(frozen=True, slots=True)
-class MultiLabelTask:
+class MultiLabelTask(_WithSplits):
     """Multi-label classification: each text has any number of labels, possibly none."""
 
     info: TaskInfo
     labels: tuple[str, ...]
     splits: Mapping[str, tuple[MultiLabelText, ...]]
 
-    def num_examples(self, split: str) -> int:
-        """Return the number of texts in a split."""
-        return len(self.splits[split])
-
 
 @dataclass(frozen=True, slots=True)
-class RegressionTask:
+class RegressionTask(_WithSplits):
     """Sequence regression: a number for each text, such as the similarity of a pair."""
 
     info: TaskInfo
     splits: Mapping[str, tuple[ScoredText, ...]]
 
-    def num_examples(self, split: str) -> int:
-        """Return the number of texts in a split."""
-        return len(self.splits[split])
-
 
 @dataclass(frozen=True, slots=True)
-class TaggingTask:
+class TaggingTask(_WithSplits):
     """Token classification."""
 
     info: TaskInfo
     labels: tuple[str, ...]
     splits: Mapping[str, tuple[TaggedSentence, ...]]
 
-    def num_examples(self, split: str) -> int:
-        """Return the number of sentences in a split."""
-        return len(self.splits[split])
-
 
 @dataclass(frozen=True, slots=True)
-class QuestionTask:
+class QuestionTask(_WithSplits):
     """Extractive question answering."""
 
     info: TaskInfo
     splits: Mapping[str, tuple[Question, ...]]
-
-    def num_examples(self, split: str) -> int:
-        """Return the number of questions in a split."""
-        return len(self.splits[split])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +161,6 @@ class RetrievalTask:
     """Retrieval, fine-tuned (`ir`) or zero-shot (`zs`).
 
     Attributes:
-        info: Description of the task.
         corpus: Documents by id, as the model reads them, with titles and prompts.
         queries: Queries by id, as the model reads them.
         qrels: Judgements by split and query. There is no `train` if the task is zero-shot or is

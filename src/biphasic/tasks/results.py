@@ -22,12 +22,6 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
     """Write a run's folder atomically: `result.json` and `scores.parquet`.
 
     A row of `scores.parquet` is an example: `split`, `id`, `score`, and columns of the task's kind.
-
-    Args:
-        folder: The folder to write, named by the run's identity.
-        result: The run's result.
-        run_id: The run's identity.
-        state: Identity of the state that was fine-tuned.
     """
     with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
         record = _record(result, run_id=run_id, state=state)

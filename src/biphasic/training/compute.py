@@ -48,9 +48,6 @@ class ComputeConfig(Config):
     def rows_per_pass(self, row_length: int) -> int | None:
         """Return the maximum rows per pass; None for all.
 
-        Args:
-            row_length: Length of a row in tokens.
-
         Raises:
             ConfigError: A pass cannot hold one row.
         """

@@ -19,8 +19,6 @@ class TrainingData:
 
     Attributes:
         corpus: Training text.
-        heldout: Held-out text.
-        tokenizer: Tokenizer of both.
         pretrained: The pretrained model that the recipe starts from; None for a new one.
         corpora: Text of single phases, by folder.
     """

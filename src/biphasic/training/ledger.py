@@ -19,8 +19,6 @@ class PhaseCost:
 
     Attributes:
         phase: Its index.
-        objective: Name of its objective.
-        steps: Optimizer updates.
         documents: Documents started; chunks of a long one count once.
         tokens: Tokens read, including special tokens and excluding padding.
         supervised_tokens: Tokens predicted.
@@ -74,13 +72,8 @@ def step_flops(
     A multiply-add counts as two operations, and the backward pass as two forward passes. Attention
     uses the true lengths of documents and the layers' windows, halved if it is causal; the head
     counts supervised tokens only. Norms, softmax and the optimizer are omitted, as is usual (Kaplan
-    et al. 2020, arXiv:2001.08361, section 2.1). Frozen parameters count like trained ones.
-
-    Args:
-        shape: Shape of the model (`model_shape`, `config_shape`, `architecture_shape`).
-        rows: Rows that the model reads; one part of a batch if parts attend differently.
-        supervised_tokens: Tokens of these rows that are predicted.
-        causal: Whether tokens attend only to those before them.
+    et al. 2020, arXiv:2001.08361, section 2.1). Frozen parameters count like trained ones. If parts
+    of a batch attend differently, `rows` is one of them.
     """
     forward = shape.forward_flops(rows, supervised_tokens=supervised_tokens, causal=causal)
     return _FORWARD_AND_BACKWARD * forward

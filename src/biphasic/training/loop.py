@@ -51,7 +51,6 @@ class RunOptions:
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
-        compute: How a step is computed.
     """
 
     checkpoint_every: int = 200

@@ -123,11 +123,8 @@ def verify_state(
 ) -> None:
     """Verify a state's files and identity.
 
-    Args:
-        folder: Folder of the state.
-        identity: Expected identity.
-        remedy: End of the error message: how to fix the problem.
-        hashes: Verify hashes. Otherwise only missing files and wrong sizes are detected.
+    Without `hashes`, only missing files and wrong sizes are detected. `remedy` ends the error
+    message.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.

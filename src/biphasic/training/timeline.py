@@ -18,13 +18,10 @@ class PlacedPhase:
     """A phase with its position in the run.
 
     Attributes:
-        index: Its index.
-        phase: Its settings.
         start: Number of updates before it.
         batches: Shape of its rows.
         longest: Longest rows so far, in tokens; the model needs as many positions.
         rope_theta: Base of the rotary frequencies; None if no phase has changed it yet.
-        schedule: The learning-rate schedule.
         schedule_start: First update of the schedule.
         schedule_end: Update at which it ends (exclusive).
     """
@@ -73,11 +70,7 @@ def place_phases(
 ) -> tuple[PlacedPhase, ...]:
     """Place phases one after another.
 
-    Args:
-        phases: In order.
-        learning_rate: Schedule until a phase starts its own.
-        max_seqlen: Row length if a phase sets none.
-        rows_per_step: Rows per global batch if a phase sets none.
+    The other settings are for phases that set none.
     """
     starts = [sum(phase.steps for phase in phases[:index]) for index in range(len(phases) + 1)]
     restarts = [index for index, phase in enumerate(phases) if index and phase.learning_rate]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import biphasic
 from biphasic.cli import main as module
@@ -111,16 +112,29 @@ def test_every_foreseen_error_is_one_line_and_a_code(monkeypatch, capsys, error,
     def fail():
         raise error("what, where, what to do")
 
-    monkeypatch.setattr(module, "app", fail)
+    monkeypatch.setattr(module, "_only", lambda *_: fail)
     assert run(monkeypatch) == code
     assert capsys.readouterr().err == "error: what, where, what to do\n"
+
+
+def test_only_the_named_command_is_built():
+    def names(words):
+        app = typer.main.get_group(module._only(module.app, words))
+        return {name: [*getattr(command, "commands", ())] for name, command in app.commands.items()}
+
+    assert names(["study", "plan", "x.yaml"]) == {"study": ["plan"]}
+    assert names(["claims"]) == {"claims": []}
+    assert names(["study", "pln"]).keys() == {"study"}
+    assert len(names(["study", "pln"])["study"]) > 5
+    assert names([]) == names(["stdy"])
+    assert {"study", "corpus", "claims"} <= names([]).keys()
 
 
 def test_an_unforeseen_error_keeps_its_traceback(monkeypatch):
     def fail():
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(module, "app", fail)
+    monkeypatch.setattr(module, "_only", lambda *_: fail)
     with pytest.raises(RuntimeError, match="a bug"):
         module.main()
 

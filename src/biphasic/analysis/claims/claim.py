@@ -35,7 +35,7 @@ from biphasic.analysis.claims.questions import (
     trend,
     varies,
 )
-from biphasic.analysis.claims.table import AVERAGE, Rows, size_order, tidy
+from biphasic.analysis.claims.table import AVERAGE, Rows, rows_of, size_order, tidy
 from biphasic.analysis.scores.table import Scores
 from biphasic.analysis.text import listing
 from biphasic.config import refuse_repeats
@@ -73,8 +73,8 @@ class Table:
         self._rows_of: dict[tuple[str, ...], Rows] = {}
 
     def frame(self, *groups: str) -> DataFrame:
-        """Return the scores of models under some headings, or of all; see `tidy`."""
-        return tidy(self._scores, groups)
+        """Return the scores of models under some headings, or of all; see `rows_of`."""
+        return tidy(rows_of(self._scores, groups))
 
     def compare(self, first: Selection, second: Selection, expect: str, **options: Any) -> Check:
         """Compare every value of `first` with its counterparts in `second`.
@@ -195,7 +195,7 @@ class Table:
         """Omit rows that must be selected explicitly: intermediate states, zero-shot tasks."""
         groups, datasets = (_listed(where.get(n, usual)) for n, usual in _SPECIAL.items())
         if groups not in self._rows_of:
-            self._rows_of[groups] = [*self.frame(*groups).itertuples()]
+            self._rows_of[groups] = rows_of(self._scores, groups)
         rows = self._rows_of[groups]
         if datasets != ("each",):
             there = {row.dataset for row in rows}

@@ -35,10 +35,8 @@ class Differences:
     ) -> Literal["higher", "lower"] | None:
         """Return how one value relates to another; None if the data cannot decide.
 
-        Args:
-            value: Scores with weights; a single one is a plain score.
-            other: Scores with weights of the other value.
-            num_comparisons: Number of comparisons made together, if these are not plain scores.
+        `num_comparisons` is the number of comparisons made together, if the values are not plain
+        scores.
         """
         if len(value) == len(other) == 1 and value[0].dataset == other[0].dataset:
             comparison = self._family(value[0].dataset).compare(value[0].model, other[0].model)

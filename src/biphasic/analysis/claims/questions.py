@@ -346,6 +346,11 @@ def varies(rows: Rows, asked: Asked, *, over: Sequence[str]) -> Iterator[Compari
         asked.lack(f"no models or tasks that differ only in {names}")
 
 
+def _ranks(means: Sequence[float]) -> list[float]:
+    """Return the rank of each mean, from 1 for the highest; ties share the mean of their ranks."""
+    return [sum(o > mean for o in means) + (means.count(mean) + 1) / 2 for mean in means]
+
+
 @dataclass(frozen=True)
 class Extreme:
     """Finds the level of a factor with the best, or the worst, value."""
@@ -387,15 +392,16 @@ class Extreme:
             return "no number", None, "", None
         values = {x: max(r.mean for r in group if getattr(r, self.over) == x) for x in available}
         if self.across:
-            import pandas as pd  # noqa: PLC0415 - slow to load, and few need it
-
-            grid = pd.DataFrame(group).pivot_table(
-                "mean", self.across, self.over, aggfunc="last", sort=False
-            )
-            if grid.isna().any(axis=None):
+            cells = {(getattr(r, self.across), getattr(r, self.over)): r.mean for r in group}
+            lines = [line for line in dict.fromkeys(line for line, _ in cells) if line is not None]
+            grid = [[cells.get((line, level), math.nan) for level in available] for line in lines]
+            if not grid or any(math.isnan(mean) for means in grid for mean in means):
                 return "no number", None, f"some levels of {self.across} are missing", None
-            grid = grid.rank(axis=1, ascending=False) if self.is_rank else grid
-            values = {level: sum(grid[level]) / len(grid) for level in available}
+            grid = [_ranks(means) for means in grid] if self.is_rank else grid
+            values = {
+                level: sum(column) / len(grid)
+                for level, column in zip(available, zip(*grid, strict=True), strict=True)
+            }
         # The best rank is the lowest one.
         lead = (max if self.is_best != self.is_rank else min)(values[level] for level in available)
         winners, missing = {x for x in available if abs(values[x] - lead) <= CLOSE}, ""

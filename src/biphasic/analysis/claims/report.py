@@ -59,9 +59,7 @@ def claims_report(
 ) -> tuple[ClaimResult, ...]:
     """Check claims on a table of scores.
 
-    Args:
-        scores: Scores of a study, of other tools, or of the paper.
-        claims: By default those of the paper.
+    The default claims are the paper's.
 
     Raises:
         ConfigError: The function of a claim fails.

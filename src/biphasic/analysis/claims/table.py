@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +19,9 @@ _FACTORS = (*TEXT_FACTORS, *NUMBER_FACTORS, "finished", "replicate")
 _NOTHING = dict.fromkeys(_FACTORS) | {
     "mean": math.nan, "half_width": math.nan, "name": "", "missing": "", "terms": ()
 }  # fmt: skip
+Row = namedtuple("Row", _NOTHING, defaults=_NOTHING.values())
 Rows = Sequence[Any]
-"""Rows of the table, as pandas' named tuples."""
+"""Rows of the table."""
 _SHARE_GRID = 20  # shares of CLM are rounded to 5 %
 _MIX = {"objective", "clm_share", "start"}
 _CONTINUATION = {"continued_steps", "extension"}
@@ -39,23 +40,27 @@ def row_of(row: Any, **values: Any) -> Any:
     return row._replace(**(_NOTHING | values))
 
 
-def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
+def tidy(rows: Rows) -> DataFrame:
+    """Return rows as a table, with the columns of `rows_of`."""
+    import pandas as pd  # noqa: PLC0415 - slow to load, and rarely needed
+
+    # Texts stay objects: Arrow cannot encode all names from disk.
+    frame = pd.DataFrame(rows, columns=[*_NOTHING], dtype=object)
+    return frame.astype({"mean": float, "half_width": float})
+
+
+def rows_of(scores: Scores, groups: Collection[str] = ()) -> Rows:
     """Return every model on every dataset as a row, including those without a score.
 
     A model under several names counts once. Models with equal factors, such as runs that differ in
     their seed, are numbered in the order of the table; only those with equal numbers are compared.
-
-    Args:
-        scores: The table.
-        groups: Headings of the models to include; all if empty.
+    `groups` are headings of the models to include; all if empty.
 
     Returns:
         The factors of docs/claims.md, `replicate`, `mean` and `half_width` in percentage points,
         `name` of the model, `missing` (why there is no mean, or why it may change) and `terms`, the
         weighted scores whose sum it is.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to load, and rarely needed
-
     finished = (m for m in scores.models if m.is_final and not m.continued_steps)
     longest = max((m.total_steps for m in finished), default=0)
     members = Counter(dataset.task for dataset in scores.datasets if not dataset.is_average)
@@ -75,13 +80,11 @@ def tidy(scores: Scores, groups: Collection[str] = ()) -> DataFrame:
         for dataset in scores.datasets:
             cell = {**factors, "task": dataset.task, **_numbers(scores, model, dataset)}
             if not dataset.is_average:
-                rows.append({**cell, "dataset": dataset.name})
+                rows.append(Row(**cell, dataset=dataset.name))
             # A dataset that is alone in its task also counts as its average.
             if dataset.is_average or (members[dataset.task] == 1 and dataset.task not in averaged):
-                rows.append({**cell, "dataset": AVERAGE})
-    # Texts stay objects: Arrow cannot encode all names from disk.
-    frame = pd.DataFrame(rows, columns=[*_NOTHING], dtype=object)
-    return frame.where(frame.notna(), None).astype({"mean": float, "half_width": float})
+                rows.append(Row(**cell, dataset=AVERAGE))
+    return rows
 
 
 def _factors(model: ModelInfo, scores: Scores, longest: int) -> dict[str, Any]:
@@ -115,7 +118,8 @@ def _numbers(scores: Scores, model: ModelInfo, dataset: DatasetInfo) -> dict[str
         return {"name": model.name, "missing": reason, "terms": ()}
     missing = "" if score.is_complete else f"{model.name} on {dataset.name}: some runs are missing"
     terms = (Term(1.0, model.name, dataset.name),)
-    numbers = {"mean": estimate.mean, "half_width": estimate.half_width}
+    half_width = math.nan if estimate.half_width is None else estimate.half_width
+    numbers = {"mean": estimate.mean, "half_width": half_width}
     return {**numbers, "name": model.name, "missing": missing, "terms": terms}
 
 

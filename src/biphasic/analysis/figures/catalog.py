@@ -50,10 +50,8 @@ def score_figures(
 ) -> Iterator[Chart | Skipped]:
     """Yield each figure that needs only scores.
 
-    Args:
-        scores: A table.
-        is_every: Draw a panel per dataset instead of each category's average.
-        reference: A table to draw in the background, on datasets that are the same in both.
+    With `is_every`, there is a panel per dataset instead of each category's average. A reference is
+    drawn in the background, on datasets that are the same in both.
     """
     datasets = shown_datasets(scores, is_every=is_every)
     for number, make in _NUMBERED:

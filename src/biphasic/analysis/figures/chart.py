@@ -17,11 +17,8 @@ class Point:
     """One mean with its interval.
 
     Attributes:
-        x: Position on the horizontal axis.
         mean: Position on the vertical axis; infinity is drawn at the upper edge.
         low: Lower end of the interval; None without one.
-        high: Upper end of the interval.
-        model: Name of its model.
         note: Text above it.
         is_chosen: Whether to mark it with a ring.
     """
@@ -44,7 +41,6 @@ class Series:
         style: Colour, marker and line.
         points: In any order.
         is_connected: Whether a line connects the points, or the means of points with the same x.
-        has_markers: Whether points have markers.
         is_reference: Whether it shows the paper's values, in the background.
     """
 
@@ -62,9 +58,6 @@ class Panel:
 
     Attributes:
         key: Matches panels of two charts.
-        title: Text above it.
-        unit: Unit of the vertical axis.
-        series: Series to draw.
         floor: Score of the untrained encoder, drawn as a dotted line; None without.
         top: Upper limit of the vertical axis; higher lines are cut off. None without a limit.
     """
@@ -92,7 +85,6 @@ class Chart:
 
     Attributes:
         name: File name without suffix.
-        title: Human-readable title.
         caption: Description and caveats.
         axis: Horizontal axis of all panels.
         panels: In reading order.
@@ -181,12 +173,8 @@ def ticks_at(
 def with_reference(chart: Chart, reference: Chart, *, name: str) -> Chart:
     """Add the series of a reference chart to the background of each panel, in grey.
 
-    Categories are matched by their text; unmatched points are omitted.
-
-    Args:
-        chart: The chart.
-        reference: The same figure of the reference table.
-        name: Prefix of the labels of its series.
+    Categories are matched by their text; unmatched points are omitted. `name` is the prefix of the
+    labels of its series.
     """
     mine = {text.casefold(): place for place, text in chart.axis.ticks}
     theirs = dict(reference.axis.ticks)

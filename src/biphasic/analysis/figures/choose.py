@@ -116,10 +116,8 @@ def recipe_looks(recipes: Iterable[Recipe]) -> dict[Recipe, tuple[str, SeriesSty
 def shown_datasets(scores: Scores, *, is_every: bool = False) -> tuple[DatasetInfo, ...]:
     """Return the datasets with a panel.
 
-    Args:
-        scores: A table.
-        is_every: Show every dataset. By default, a category's average replaces its datasets, unless
-            they have different metrics.
+    Unless `is_every`, a category's average replaces its datasets, except if they have different
+    metrics.
     """
     averaged = {
         dataset.task for dataset in scores.averages if dataset.metric != "mixed" and not is_every
@@ -163,15 +161,7 @@ def score_chart(
 ) -> Chart | Skipped:
     """Return a figure with a panel per dataset that has at least one score.
 
-    Args:
-        name: File name without suffix.
-        title: Human-readable title.
-        scores: A table.
-        lines: Series to draw.
-        datasets: Datasets with a panel; by default each category's average, or its only dataset.
-        axis: Horizontal axis of all panels.
-        caption: Description; a sentence about intervals is appended.
-        is_connected: Whether lines connect the points, except outlined ones.
+    A sentence about intervals is appended to the caption.
     """
     panels = []
     for dataset in datasets or shown_datasets(scores):

@@ -56,10 +56,8 @@ class FigureLayout:
     """Sizes in inches.
 
     Attributes:
-        num_columns: Maximum number of panels in a row.
         panel_width: Width of a panel, including tick labels.
         panel_height: Height of the axes of a panel.
-        has_title: Whether to draw the figure's title.
         has_key: Whether to draw a legend; otherwise lines are labelled at their ends.
     """
 

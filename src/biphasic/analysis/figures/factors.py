@@ -99,10 +99,7 @@ def scores_by_clm_share(
 ) -> Chart | Skipped:
     """Compare shares of CLM at equal budgets, one line per budget (Figures 6 and 11).
 
-    Args:
-        scores: A table.
-        datasets: Datasets with a panel.
-        size: Model size; by default the smallest that can be drawn.
+    The default size is the smallest that can be drawn.
     """
     name, title = "clm-share", "Scores by share of CLM and budget"
     known = sizes_with_shares(scores)

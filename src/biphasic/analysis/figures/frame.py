@@ -170,9 +170,7 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, str, str]], *, height: fl
 def spread(ideal: Sequence[float], sizes: Sequence[float]) -> list[float]:
     """Return positions of labels without overlaps: overlapping labels form centred groups.
 
-    Args:
-        ideal: Ideal centre of each label, in ascending order.
-        sizes: Height of each label.
+    Ideal centres are in ascending order.
     """
     groups: list[tuple[float, float, list[int]]] = []  # middle, size, labels
     for index, (place, size) in enumerate(zip(ideal, sizes, strict=True)):

@@ -37,10 +37,6 @@ def scores_by_learning_rate(
 
     Up to seven arms have distinct styles and intervals. With more arms, styles show only the
     objective, and intervals are omitted.
-
-    Args:
-        records: Records of a study.
-        convention: Convention of intervals; defaults to the study's.
     """
     arms = [arm for arm in records.arms if not arm.is_untrained and arm.record.is_final]
     convention = convention or records.study.convention

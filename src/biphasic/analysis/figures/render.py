@@ -78,10 +78,8 @@ def _saved(
 def page_svg(figure: Figure, *, name: str, alt: str) -> str:
     """Render a figure as an SVG element for a page, with text as text and the page's colours.
 
-    Args:
-        figure: Figure in the palette's light colours, which become CSS variables.
-        name: Prefix of its ids, unique on a page.
-        alt: Alternative text.
+    The palette's light colours become CSS variables. `name` is the prefix of its ids, unique on a
+    page.
     """
     figure.set_facecolor("none")
     svg = to_svg(figure, name=name, fonttype="none")

@@ -103,13 +103,7 @@ _LEFT, _RIGHT, _HEAD, _TICKS, _ROW = 1.02, 1.26, 0.5, 0.2, 0.36
 def draw_strips(
     scores: Scores, styles: Mapping[str, SeriesStyle], titles: Mapping[str, str]
 ) -> Figure:
-    """Draw the strips of every dataset except averages, in two columns.
-
-    Args:
-        scores: A table.
-        styles: Styles of its models.
-        titles: Titles of its datasets.
-    """
+    """Draw the strips of every dataset except averages, in two columns."""
     datasets = [dataset for dataset in scores.datasets if not dataset.is_average]
     field = _ROW * max(len(scores.models), 1)
     num_columns = max(1, min(_COLUMNS, len(datasets)))

@@ -72,8 +72,7 @@ class Verdict:
 def gather_evidence(scores: Scores) -> dict[str, Evidence]:
     """Compare the best arm with every other on each dataset and average.
 
-    Args:
-        scores: With single examples within the page's limit (`within_budget`).
+    Single examples are within the page's limit (`within_budget`).
     """
     return {
         dataset.name: Evidence(

@@ -50,14 +50,7 @@ def write_gallery(
     """Write `tables.*` and `figures/*` into a folder.
 
     Each figure comes with `NAME.csv`, its points. Files of skipped figures from earlier calls are
-    deleted.
-
-    Args:
-        folder: Created if missing.
-        scores: Scores for the tables.
-        figures: Drawn and skipped figures.
-        formats: Extensions, from `FORMATS`.
-        reference: A table whose values are shown next to the same cells.
+    deleted. Values of a reference are shown next to the same cells.
     """
     sheets = make_sheets(scores, reference=reference)
     paths = []

@@ -58,9 +58,6 @@ class Part:
 
     Attributes:
         id: Its anchor in the page, and the name of its template.
-        title: Its heading.
-        hint: Summary of its content.
-        is_open: Whether it is initially open.
     """
 
     id: str
@@ -73,12 +70,8 @@ def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Pat
     """Write `report/` into a study's folder and return the path of its `report.html`.
 
     Each file is replaced atomically, the page after the files it describes. Last comes a note of
-    the files with their hashes; without it, the report is incomplete.
-
-    Args:
-        study_folder: Folder of `study.json`.
-        store: Folder of `states/` and `finetunes/`.
-        made_from: Hash of the report's inputs, for the note.
+    the files with their hashes; without it, the report is incomplete. The note holds `made_from`,
+    the hash of the report's inputs.
 
     Raises:
         StudyError: There is no readable `study.json`.
@@ -101,12 +94,7 @@ def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Pat
 
 
 def render(records: StudyRecords, *, links: Links) -> str:
-    """Return the report as one HTML page.
-
-    Args:
-        records: Records of the study.
-        links: Relative paths from the page to the records.
-    """
+    """Return the report as one HTML page."""
     table, scores = cells(records), within_budget(records, study_scores(records))
     few = few_arms(records, scores)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)

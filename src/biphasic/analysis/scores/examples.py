@@ -90,10 +90,6 @@ def mean_examples(scores: Sequence[float] | Array) -> RunExamples:
 def metric_examples(metric: str, columns: Mapping[str, Sequence[Any]]) -> RunExamples:
     """Return the contribution of each example to a metric.
 
-    Args:
-        metric: As records name it.
-        columns: Columns of `scores.parquet` by name.
-
     Raises:
         DataError: The metric cannot be computed from these columns.
     """
@@ -154,9 +150,7 @@ def _micro_f1(
 def _confusion(labels: Sequence[Any], predicted: Sequence[Any]) -> Array:
     """Return [3 * num_classes, num_examples]: true, predicted and correct, for each class.
 
-    Args:
-        labels: Class of each example, or the list of its classes.
-        predicted: Predicted classes, in the same form.
+    Each example has a class, or a list of classes.
     """
     if len(labels) and isinstance(labels[0], list):
         both = (labels, predicted)

@@ -41,8 +41,6 @@ class Layout:
     """All runs below a folder, and problems of the others.
 
     Attributes:
-        folder: Folder of the models.
-        datasets: Datasets by name, with their tasks.
         runs: Runs with scores, by model and dataset.
         problems: Omitted or missing runs.
     """
@@ -63,11 +61,7 @@ class Layout:
         )
 
     def scores(self, convention: Convention = "standard") -> Scores:
-        """Return the scores, with the average over each task with several datasets.
-
-        Args:
-            convention: How intervals are computed.
-        """
+        """Return the scores, with the average over each task with several datasets."""
         chosen = {cell: best_per_seed(runs) for cell, runs in self.runs.items()}
         models = dict.fromkeys(model for model, _ in self.runs)
         scores = Scores(
@@ -89,8 +83,7 @@ class Layout:
 def read_layout(folder: Path) -> Layout:
     """Read every run below a folder.
 
-    Args:
-        folder: Holds models, or `results/` with them.
+    The folder holds models, or `results/` with them.
 
     Raises:
         DataError: There is no readable run.

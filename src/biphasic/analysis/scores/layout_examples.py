@@ -24,9 +24,6 @@ def example_reader(
     """Return a reader of the examples of the selected runs.
 
     Examples have no names in these files, so their order identifies them.
-
-    Args:
-        chosen: Runs by model and dataset, one per seed.
     """
 
     def read(model: str, dataset: str) -> ExampleScores:

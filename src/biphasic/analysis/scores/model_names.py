@@ -28,8 +28,7 @@ class _Phase:
 def model_from_name(name: str) -> ModelInfo:
     """Return a model with the factors in its name; none if the name follows another rule.
 
-    Args:
-        name: Name of the model; text before the last `/` is an owner.
+    Text before the last `/` of a name is an owner.
     """
     text = name.rsplit("/", 1)[-1].lower()
     size, _, rest = text.partition("-")

@@ -23,8 +23,6 @@ class GridScore(Generic[RunT]):
     """A run of the grid with scores.
 
     Attributes:
-        rate: Learning rate.
-        seed: Fine-tuning seed.
         validation: Score used for selection.
         test: Reported score.
         run: The object that the scores belong to.

@@ -33,7 +33,6 @@ __all__ = ["DatasetInfo", "ModelInfo", "Score", "Scores", "paper_scores", "study
 PAPER_SOURCE = "arXiv:2507.00994, Appendix C"
 PAPER_SEEDS = 5
 _PAPER_PARAMETERS = {"210M": 210_000_000, "610M": 610_000_000, "1B": 1_000_000_000}
-_BASE = "base"
 
 
 @lru_cache(maxsize=1)
@@ -113,9 +112,7 @@ def _thousands(steps: int) -> str:
 def study_scores(records: StudyRecords, convention: Convention | None = None) -> Scores:
     """Return a study's scores, with the average over each category with several tasks.
 
-    Args:
-        records: Records of the study.
-        convention: Overrides the study's own.
+    `convention` overrides the study's own.
     """
     by = convention or records.study.convention
     return records.once("scores", by, lambda: _study_scores(records, by))

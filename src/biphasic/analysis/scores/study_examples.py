@@ -22,12 +22,7 @@ _FILE = "scores.parquet"
 
 
 def example_reader(table: Mapping[tuple[str, str], Cell], store: Path) -> ExampleReader:
-    """Return a reader of the test examples of the selected runs.
-
-    Args:
-        table: Cells of the study.
-        store: Folder of `finetunes/`.
-    """
+    """Return a reader of the test examples of the selected runs."""
 
     def read(model: str, dataset: str) -> ExampleScores:
         cell = table.get((model, dataset))

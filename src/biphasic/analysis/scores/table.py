@@ -30,7 +30,6 @@ class ModelInfo:
 
     Attributes:
         name: Unique in its table.
-        label: Display name.
         size: Such as `210M` or `nano`; empty if unknown.
         parameters: Number of parameters without a language-model head, nominal in the paper's
             table; None if unknown.
@@ -38,7 +37,6 @@ class ModelInfo:
         mask_rate: Share of masked tokens in the last phase with masking; None without.
         clm_steps: Optimizer steps of CLM, including continued training.
         mlm_steps: Optimizer steps of MLM, including continued training.
-        total_steps: All optimizer steps.
         start: Objective or name of the finished model that continued training started from.
         continued_steps: Steps of continued training; 0 for all others, including the start model of
             a comparison of continued training.
@@ -78,8 +76,6 @@ class DatasetInfo:
     Attributes:
         name: Unique in its table.
         task: Category, in capitals: `SC`, `TC`, `QA`, `IR`, `SR`, `ZS`.
-        metric: Metric of the scores.
-        is_average: Whether it is the average over all datasets of its category.
         trained_on: Dataset that models were fine-tuned on, if it is another one.
     """
 
@@ -124,8 +120,6 @@ class Scores:
 
     Attributes:
         source: Display name of the source.
-        convention: How intervals were computed.
-        models: Models in order.
         datasets: Datasets in order; the average of a category comes after its datasets.
         cells: Scores by names of model and dataset; absent ones are unknown.
         num_pretraining_runs: Minimum number of pretraining runs per model; replicates are separate
@@ -167,8 +161,7 @@ class Scores:
     def select(self, **factors: Any) -> tuple[ModelInfo, ...]:
         """Return the models whose fields have the given values, in order.
 
-        Args:
-            factors: Fields of `ModelInfo`; a value may also be a set of allowed ones.
+        A value may also be a set of allowed ones.
 
         Raises:
             DataError: The field is unknown.
@@ -234,10 +227,7 @@ def score_of_grid(
 ) -> Score:
     """Compute the score of a model on a dataset from its grid of learning rates and seeds.
 
-    Args:
-        runs: Runs with scores, as shares.
-        convention: How the interval is computed.
-        is_complete: Whether no run that might change it is missing.
+    The runs' scores are shares.
     """
     chosen, at_one = best_per_seed(runs), best_rate(runs)
     return Score(

@@ -36,9 +36,6 @@ class ModelComparison:
     """Two models on a dataset.
 
     Attributes:
-        first: Name of a model.
-        second: Name of the other.
-        dataset: Name of the dataset or average.
         kind: Whether seeds were paired.
         difference: First minus second, in percentage points, by the scores' convention.
         differences: By seed that both have, in percentage points; empty if not paired.
@@ -118,7 +115,6 @@ class Family:
     """All pairs of some models on a dataset, whose p values are corrected together.
 
     Attributes:
-        scores: Scores of the models.
         dataset: A dataset or average.
         order: Names of the models that have a score, best first.
         p_adjusted: Of each pair, as in `ModelComparison`; NaN without a test.
@@ -164,12 +160,6 @@ def family_of(
     with_examples: bool = True,
 ) -> Family:
     """Test all pairs of models on a dataset and correct the p values together.
-
-    Args:
-        scores: Scores of the models.
-        dataset: Name of a dataset or average.
-        models: Names of the models to test; all when None.
-        with_examples: Whether to read scores of single examples, if there are any.
 
     Raises:
         DataError: The dataset is unknown.

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -102,11 +102,8 @@ def joint_p_values(
 ) -> Array:
     """Return two-sided p values over seeds and test examples together.
 
-    Args:
-        mean: Mean differences, in percent points, [num_pairs].
-        seeds: Their squared standard errors over seeds, [num_pairs]; 0 with one seed.
-        num_seeds: Seeds of each pair.
-        errors: Over test examples.
+    `mean` are differences in percent points, [num_pairs]; `seeds` are their squared standard errors
+    over seeds, [num_pairs], 0 with one seed.
     """
     variance, freedom = _joint(np.asarray(seeds), np.asarray(num_seeds), errors)
     return np.maximum(
@@ -119,16 +116,14 @@ def example_interval(
 ) -> ExampleInterval:
     """Return the interval of one mean difference.
 
-    Args:
-        differences: Of each pair of seeds over all examples, in percent points.
-        errors: Over test examples, of this pair alone.
+    `differences` are those of pairs of seeds over all examples, in percent points.
     """
     observed = np.asarray(differences, dtype=np.float64)
     num, mean = len(observed), float(observed.mean())
     seeds = np.array([observed.var(ddof=1) / num if num > 1 else 0.0])
     variance, freedom = _joint(seeds, np.array([num]), errors)
-    alone = stdtrit(_seed_freedom(num), 0.975) * np.sqrt(seeds)
-    reach = float(np.maximum(stdtrit(freedom, 0.975) * np.sqrt(variance), alone)[0])
+    alone = scipy.special.stdtrit(_seed_freedom(num), 0.975) * np.sqrt(seeds)
+    reach = float(np.maximum(scipy.special.stdtrit(freedom, 0.975) * np.sqrt(variance), alone)[0])
     return ExampleInterval(
         low=mean - reach,
         high=mean + reach,
@@ -163,4 +158,4 @@ def _p_values(mean: ArrayLike, variance: ArrayLike, freedom: ArrayLike) -> Array
     distance = np.abs(mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         t_value = np.where(distance == 0, 0.0, distance / np.sqrt(variance))
-    return 2 * stdtr(freedom, -t_value)
+    return 2 * scipy.special.stdtr(freedom, -t_value)

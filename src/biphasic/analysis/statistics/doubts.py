@@ -16,10 +16,7 @@ _MOST_PLACES = 5
 def doubt(estimate: Estimate | None, metric: str, *, blank: str = "") -> str:
     """Return why a mean with an interval is not a valid result; empty if it is valid.
 
-    Args:
-        estimate: In percentage points.
-        metric: As records name it.
-        blank: Note on empty predictions.
+    The estimate is in percentage points.
     """
     if estimate is None or estimate.half_width is None:
         return ""
@@ -56,13 +53,7 @@ def doubt_notes(
     models: tuple[ModelInfo, ...] | None = None,
     datasets: tuple[DatasetInfo, ...] | None = None,
 ) -> list[str]:
-    """List the scores of a table that are not valid results, one sentence per reason.
-
-    Args:
-        scores: The table.
-        models: Models that are shown; all when None.
-        datasets: Datasets that are shown; all when None.
-    """
+    """List the scores of a table that are not valid results, one sentence per reason."""
     places: dict[str, list[str]] = {}
     for dataset in scores.datasets if datasets is None else datasets:
         for model in scores.models if models is None else models:

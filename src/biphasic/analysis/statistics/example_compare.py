@@ -31,12 +31,7 @@ def compare_examples(
 ) -> ExampleInterval:
     """Return the interval of a difference over seeds and test examples.
 
-    Args:
-        scores: With a reader of single examples.
-        first: Name of a model.
-        second: Name of the other.
-        dataset: A dataset, or an average, which uses the examples of all its datasets.
-        differences: By seed, in percentage points.
+    Differences are in percentage points. An average uses the examples of all its datasets.
 
     Raises:
         DataError: Examples are missing or do not match; the message is the reason.
@@ -52,10 +47,7 @@ def contrast_errors(
 ) -> CrossedErrors:
     """Return the errors over test examples of a weighted sum of scores.
 
-    Args:
-        scores: With a reader of single examples.
-        weights: By names of model and dataset, or average.
-        seeds: Seeds that the sum is averaged over.
+    Weights are by names of model and dataset, or average; the sum is averaged over the seeds.
 
     Raises:
         DataError: Examples are missing or do not match; the message is the reason.
@@ -89,11 +81,6 @@ def family_errors(scores: Scores, models: Sequence[str], dataset: DatasetInfo) -
     """Return the errors over test examples of every pair of models, over the seeds of both.
 
     All pairs are computed at once, since their number grows with the square of the models.
-
-    Args:
-        scores: Scores of the models.
-        models: Names of models that have a score.
-        dataset: A dataset, or an average.
 
     Returns:
         In the order of `itertools.combinations`; NaN where examples of a pair are unknown.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 from biphasic.analysis.estimate import NORMAL_QUANTILE, Estimate, estimate, interval_quantile
 from biphasic.analysis.scores.table import Score, Scores
@@ -26,8 +26,6 @@ class Pair:
     """Two models' scores on a dataset.
 
     Attributes:
-        first: Name of a model.
-        second: Name of the other.
         by_seed: Differences by common seed.
         difference: First minus second.
         p_value: By Student's paired t test, or Welch's.
@@ -76,11 +74,6 @@ def all_pairs(scores: Scores, models: Sequence[str], dataset: str) -> PairTests:
     """Test every pair of models over seeds.
 
     All pairs are computed at once, since their number grows with the square of the models.
-
-    Args:
-        scores: Of the models.
-        models: Names of models that have a score.
-        dataset: Name of the dataset.
     """
     parts = [np.empty((4, 0)), *_paired_tests(_by_seed_table(scores, models, dataset))]
     tests = PairTests(*np.concatenate(parts, axis=1))
@@ -116,7 +109,7 @@ def _paired_tests(table: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
             squares = np.where(is_there, (differences - mean[:, None]) ** 2, 0.0).sum(axis=1)
             spread = np.sqrt(squares / (num - 1))
             t_value = np.abs(mean) / spread * np.sqrt(num)
-            p_value = 2 * stdtr(num - 1, -t_value)
+            p_value = 2 * scipy.special.stdtr(num - 1, -t_value)
             errors = np.where(num > 1, squares / (num - 1) / num, 0.0)
         p_value[(num < 2) | (spread <= NO_SPREAD)] = np.nan
         yield np.stack([p_value, mean, errors, num])
@@ -137,7 +130,7 @@ def _paired_p_value(differences: Sequence[float]) -> float | None:
     if not spread:
         return None
     t_value = statistics.fmean(differences) / spread * math.sqrt(num)
-    return float(2 * stdtr(num - 1, -abs(t_value)))
+    return float(2 * scipy.special.stdtr(num - 1, -abs(t_value)))
 
 
 def _welch(
@@ -157,5 +150,7 @@ def _welch(
         return Estimate(mean, 0.0, num), None
     seeds = (first.num_seeds, second.num_seeds)
     freedom = sum(parts) ** 2 / sum(p**2 / (n - 1) for p, n in zip(parts, seeds, strict=True))
-    quantile = NORMAL_QUANTILE if convention == "paper" else float(stdtrit(freedom, 0.975))
-    return Estimate(mean, quantile * error, num), float(2 * stdtr(freedom, -abs(mean) / error))
+    is_paper = convention == "paper"
+    quantile = NORMAL_QUANTILE if is_paper else float(scipy.special.stdtrit(freedom, 0.975))
+    p_value = float(2 * scipy.special.stdtr(freedom, -abs(mean) / error))
+    return Estimate(mean, quantile * error, num), p_value

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import chdtrc, gammaln, ndtr, stdtrit
 
 LEVEL = 0.05
 POWER = 0.8
@@ -83,13 +83,13 @@ def noncentral_t(t_value: float, freedom: int, noncentrality: float) -> float:
         z = _WIDEST * nodes
         weights = _WIDEST * shares * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         s = np.maximum((z + noncentrality) / t_value, 0.0)
-        return float(weights @ chdtrc(freedom, freedom * s**2))
+        return float(weights @ scipy.special.chdtrc(freedom, freedom * s**2))
     longest = 1 + _WIDEST / math.sqrt(freedom)
     s = longest * (1 + nodes) / 2
     half = freedom / 2
-    log_density = math.log(2) + half * math.log(half) - gammaln(half) - half * s**2
+    log_density = math.log(2) + half * math.log(half) - scipy.special.gammaln(half) - half * s**2
     density = np.exp(log_density + (freedom - 1) * np.log(s))
-    return float(longest / 2 * shares * density @ ndtr(t_value * s - noncentrality))
+    return float(longest / 2 * shares * density @ scipy.special.ndtr(t_value * s - noncentrality))
 
 
 @lru_cache(maxsize=1)
@@ -98,10 +98,10 @@ def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @lru_cache(maxsize=256)
-def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = POWER) -> float:
+def detectable_effect(num_pairs: int) -> float:
     """Return the smallest detectable difference, in standard deviations of the pairs' differences.
 
-    A two-sided paired t test at `level` detects it in a share `power` of all repetitions.
+    A two-sided paired t test at `LEVEL` detects it in a share `POWER` of all repetitions.
 
     Raises:
         ValueError: There are fewer than two pairs.
@@ -109,12 +109,12 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     if num_pairs < 2:
         raise ValueError("a spread needs two pairs or more")
     freedom, root = num_pairs - 1, math.sqrt(num_pairs)
-    critical = float(stdtrit(freedom, 1 - level / 2))
+    critical = float(scipy.special.stdtrit(freedom, 1 - LEVEL / 2))
 
     def shortfall(noncentrality: float) -> float:
         missed = noncentral_t(critical, freedom, noncentrality)
         missed -= noncentral_t(-critical, freedom, noncentrality)
-        return power - (1 - missed)
+        return POWER - (1 - missed)
 
     upper = critical
     while shortfall(upper) > 0:
@@ -122,9 +122,7 @@ def detectable_effect(num_pairs: int, *, level: float = LEVEL, power: float = PO
     return _root(shortfall, 0.0, upper) / root
 
 
-def detectable_difference(
-    differences: Sequence[float], *, level: float = LEVEL, power: float = POWER
-) -> float | None:
+def detectable_difference(differences: Sequence[float]) -> float | None:
     """Return the smallest difference that these pairs could have shown, in their unit.
 
     It depends on the spread of the differences and their number, not on their mean. None with fewer
@@ -133,4 +131,4 @@ def detectable_difference(
     spread = deviation(differences)
     if not spread:
         return None
-    return spread * detectable_effect(len(differences), level=level, power=power)
+    return spread * detectable_effect(len(differences))

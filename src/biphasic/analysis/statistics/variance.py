@@ -57,26 +57,14 @@ class VarianceSplit:
         return (self.pretraining, self.finetuning, self.rate_choice, self.examples)
 
 
-def variance_split(
-    scores: Scores,
-    dataset: str,
-    *,
-    models: Sequence[str] | None = None,
-    with_examples: bool = True,
-) -> VarianceSplit:
+def variance_split(scores: Scores, dataset: str, *, with_examples: bool = True) -> VarianceSplit:
     """Split the spread of scores on one dataset.
-
-    Args:
-        scores: With scores by seed.
-        dataset: Name of a dataset or average.
-        models: Names of the models to use; all when None.
-        with_examples: Whether to read scores of single examples, if there are any.
 
     Raises:
         DataError: The dataset is unknown.
     """
     about = scores.dataset(dataset)
-    names = [m.name for m in scores.distinct if models is None or m.name in models]
+    names = (model.name for model in scores.distinct)
     by_model = {name: score for name in names if (score := scores.get(name, dataset))}
     return VarianceSplit(
         dataset=dataset,

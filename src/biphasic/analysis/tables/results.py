@@ -56,9 +56,9 @@ def results_csv(records: StudyRecords) -> str:
     return csv_text(_RESULT_COLUMNS, rows)
 
 
-def table_csv(records: StudyRecords, *, convention: Convention | None = None) -> str:
+def table_csv(records: StudyRecords) -> str:
     """Write mean and half-width per arm, task and metric, of runs chosen by the main metric."""
-    convention = convention or records.study.convention
+    convention = records.study.convention
     rows: list[Sequence[Any]] = []
     for arm in records.arms:
         for objective, loss in sorted(arm.final_heldout.items()):

@@ -18,12 +18,7 @@ _DIGITS = 2
 
 
 def comparison_sentence(comparison: ModelComparison, labels: Labels | None = None) -> str:
-    """Describe by how much one model is above another, and how certainly.
-
-    Args:
-        comparison: The comparison.
-        labels: Display names of models; their names by default.
-    """
+    """Describe by how much one model is above another, and how certainly."""
     first, second = (_label(name, labels) for name in (comparison.first, comparison.second))
     mean = comparison.difference.mean
     if mean == 0:
@@ -123,9 +118,7 @@ def detectable_sentence(comparison: ModelComparison) -> str:
 def coverage_sentence(convention: Convention, num_seeds: int) -> str:
     """Describe how often intervals of a convention cover the truth.
 
-    Args:
-        convention: How they were computed.
-        num_seeds: Smallest number of seeds of any interval.
+    `num_seeds` is the smallest number of seeds of any interval.
     """
     if num_seeds < 2:
         return "One seed gives no interval."

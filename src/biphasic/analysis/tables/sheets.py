@@ -54,8 +54,6 @@ class Sheet:
 
     Attributes:
         name: Unique among tables; letters, digits and hyphens.
-        title: Display title.
-        notes: Sentences to show under it.
         head_columns: Column names of `SheetRow.heads`.
         datasets: One column each.
         blocks: Groups of rows that are compared with each other.
@@ -72,9 +70,7 @@ class Sheet:
 def make_sheets(scores: Scores, *, reference: Scores | None = None) -> list[Sheet]:
     """Make a table for each group of models and category of tasks.
 
-    Args:
-        scores: The scores to show.
-        reference: Another table, whose values are shown beside the same cells.
+    Values of a reference are shown beside the same cells.
     """
     values = ReferenceValues(scores, reference) if reference is not None else None
     groups = [*dict.fromkeys(model.group for model in scores.models)]

@@ -54,14 +54,6 @@ class Blend:
     def __init__(
         self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
     ) -> None:
-        """Prepare.
-
-        Args:
-            config: Settings of the corpus.
-            work: Folder for shards and temporary files.
-            tokenizer_folder: Tokenizer in Hugging Face's format.
-            block_bytes: Text per shard.
-        """
         self._config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
         self._names = source_names(config.sources)
         self._shares = [source.share for source in config.sources if source.share is not None]

@@ -76,14 +76,8 @@ def build_corpus(
 ) -> CorpusFolders:
     """Build a corpus, or find it complete.
 
-    Args:
-        config: Settings of the corpus.
-        folder: Target folder of `tokenizer/`, `train/` and `heldout/`.
-        num_workers: Processes that tokenize, one core each; by default as many as there are
-            cores. The result does not depend on it.
-        say: Receives progress lines.
-        progress: Progress callback of tokenization.
-        block_bytes: Text per shard, in bytes.
+    The folder gets `tokenizer/`, `train/` and `heldout/`. `num_workers` processes tokenize, one
+    core each, by default as many as there are cores; the result does not depend on their number.
 
     Raises:
         ConfigError: The settings contradict each other, or the folder has another corpus.

@@ -158,18 +158,6 @@ class Gathering:
         block_bytes: int = BLOCK_BYTES,
         watch: Watch,
     ) -> None:
-        """Prepare.
-
-        Args:
-            name: Name of the source in messages.
-            documents: Documents of the source, in order.
-            selection: Shared by all sources.
-            maker: Makes the shards.
-            limit: Maximum of its training documents.
-            prefix: Prepended to the id of each document.
-            block_bytes: Text per shard.
-            watch: Called for each finished shard.
-        """
         self._limit = limit
         self._name, self._prefix, self._documents = name, prefix, documents
         self._selection, self._maker, self._watch = selection, maker, watch

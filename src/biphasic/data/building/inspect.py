@@ -51,7 +51,6 @@ class Fill:
 
     Attributes:
         rate: Tokens, including special tokens, divided by capacity.
-        rows: Number of rows measured.
     """
 
     rate: float
@@ -103,12 +102,7 @@ def inspect_corpus(
 ) -> CorpusSummary:
     """Read a corpus and describe it.
 
-    Args:
-        folder: The corpus.
-        tokenizer: The tokenizer it was made with, for samples and special tokens; another one is
-            ignored.
-        max_seqlen: Row length for measuring the fill rate.
-        num_samples: Number of documents to decode, spread evenly.
+    A tokenizer other than the corpus's own is ignored. Samples are spread evenly.
 
     Raises:
         CheckpointError: A file is missing, truncated or changed.

@@ -92,10 +92,6 @@ def with_mask_token(tokenizer: TextTokenizer, choice: MaskChoice) -> TextTokeniz
 def refuse_if_present(corpus: Corpus | Path, mask_id: int) -> None:
     """Raise an error if a document of a corpus contains the mask token.
 
-    Args:
-        corpus: A corpus, or its folder.
-        mask_id: Id of the mask token.
-
     Raises:
         DataError: It occurs; the message names the first document and a remedy.
         CheckpointError: The folder is damaged.
@@ -116,10 +112,7 @@ def find_token(
 ) -> int | None:
     """Return the index of the first document that contains an id; None if there is none.
 
-    Args:
-        token_id: The id to search for.
-        tokens: Documents end to end; may be a memory map.
-        lengths: int64 [num_documents], in tokens.
+    `tokens` are documents end to end, maybe a memory map; `lengths` are int64 [num_documents].
     """
     for start in range(0, len(tokens), _BLOCK_TOKENS):
         positions = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)

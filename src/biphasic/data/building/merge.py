@@ -19,10 +19,6 @@ from biphasic.files import complete_folder, is_complete, read_json, write_json
 def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
     """Merge built corpora, or find the result complete; training and held-out stay separate.
 
-    Args:
-        sources: Folders made by `build_corpus` with one tokenizer.
-        folder: Target folder of `tokenizer/`, `train/` and `heldout/`.
-
     Raises:
         ConfigError: The folder holds something else.
         DataError: Their tokenizers differ, one is given twice, or one is unfinished.
@@ -50,9 +46,7 @@ def merge_builds(sources: Sequence[Path], folder: Path) -> CorpusFolders:
 def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
     """Concatenate corpora; shards are linked, or copied to another file system.
 
-    Args:
-        sources: Corpus folders, in document order.
-        folder: Target folder; it appears when complete.
+    The folder appears when complete.
 
     Raises:
         ConfigError: The folder is in use.

@@ -87,12 +87,6 @@ def fitting_quotas(shares: Sequence[float], available: Sequence[int]) -> list[in
 
 
 def largest_total(shares: Sequence[float], source: int, tokens: int) -> int:
-    """Return the largest total for which a source can fill its share.
-
-    Args:
-        shares: Shares of all sources.
-        source: Index of the source.
-        tokens: Tokens of the source.
-    """
+    """Return the largest total for which a source can fill its share."""
     exact = [Fraction(share) for share in shares]
     return int(tokens * sum(exact) / exact[source])

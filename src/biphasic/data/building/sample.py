@@ -21,9 +21,7 @@ CONSIDERED_BYTES = 1_000_000_000
 def sample_training_text(config: CorpusConfig, folder: Path) -> list[str]:
     """Draw text from the training documents of a corpus's sources, by their shares.
 
-    Args:
-        config: The corpus.
-        folder: For temporary files.
+    `folder` is for temporary files.
 
     Raises:
         DataError: There is no training document.
@@ -64,8 +62,7 @@ class TextSample:
     def __init__(self, max_bytes: int) -> None:
         """Start empty.
 
-        Args:
-            max_bytes: Maximum text to keep, in bytes of UTF-8.
+        `max_bytes` counts UTF-8.
         """
         self._max_bytes = max_bytes
         self._kept: list[tuple[float, str]] = []

@@ -40,14 +40,9 @@ class Selection:
     ) -> None:
         """Start without any document.
 
-        Args:
-            heldout_fraction: Probability that a text is held out, decided by its hash: equal texts
-                get the same split whatever their order and source.
-            min_characters: Shorter documents are skipped.
-            max_characters: Longer documents are skipped; None for no limit.
-            deduplicate: Skip documents whose text was selected before.
-            folder: Folder for the index of seen texts (40 bytes per document); by default the
-                system's temporary folder.
+        Texts are held out by their hash: equal ones get the same split whatever their order and
+        source. `folder` is for the index of seen texts (40 bytes per document), by default the
+        system's temporary folder.
         """
         self._heldout_fraction = heldout_fraction
         self._min_characters = min_characters

@@ -134,11 +134,7 @@ def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 def record_of(row: Mapping[str, Any], *, column: str, place: str, where: str) -> TextRecord:
     """Convert a row to a document.
 
-    Args:
-        row: A JSON object, or a row of a table.
-        column: Key of the text.
-        place: The document's id if the row has none.
-        where: File and line, for error messages.
+    A row without an id gets `place` as its id.
 
     Raises:
         DataError: The column is missing, or is not text.

@@ -54,9 +54,7 @@ class HubTable:
     def read(self, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[dict]:
         """Yield rows as plain dictionaries of some columns, fetched a few hundred at a time.
 
-        Args:
-            columns: Required columns.
-            optional: Columns to include if they exist.
+        `optional` columns are included if they exist.
 
         Raises:
             DataError: A column is missing, or rows cannot be read.
@@ -87,13 +85,9 @@ def open_hub(
 ) -> HubTable:
     """Open one split of a dataset.
 
-    Args:
-        dataset: Hub id (`owner/name`), or path of a folder in the hub's layout.
-        config: Name of a configuration, if there are several.
-        split: Name of a split; without streaming also a slice such as `train[:1000]`.
-        revision: Branch, tag or commit on the hub; by default the newest. Local copies have none.
-        streaming: Read rows over the network on demand instead of downloading first.
-        copies: Folder of local copies as `owner/name/`, used instead of the hub.
+    Without streaming, `split` may also be a slice such as `train[:1000]`; with it, rows are read
+    over the network on demand. By default the newest `revision` (branch, tag or commit) is read.
+    `copies` has local copies as `owner/name/`, used instead of the hub; they have no revisions.
 
     Raises:
         DataError: The hub cannot be reached, the dataset, configuration or split does not exist,

@@ -123,10 +123,8 @@ def load_documents(libraries: Collection[str] | None = None) -> list[Document]:
     """Read the documentation of the standard library and of the installed `LIBRARIES`.
 
     They are sorted by id, without duplicates, and without near-duplicates across splits. The result
-    depends only on the versions of Python and of those libraries.
-
-    Args:
-        libraries: Keys of `LIBRARIES`, or `python`, to read; all when None.
+    depends only on the versions of Python and of those libraries. `libraries` are keys of
+    `LIBRARIES`, or `python`; all when None.
 
     Raises:
         DataError: No documentation was found (a Python without its sources).

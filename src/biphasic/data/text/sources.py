@@ -12,12 +12,7 @@ from urllib.parse import unquote
 from pydantic import PositiveFloat, model_validator
 
 from biphasic.config import Config, nearest
-from biphasic.data.text.files import (
-    files_fingerprint,
-    find_text_files,
-    read_text_files,
-    record_of,
-)
+from biphasic.data.text.files import files_fingerprint, find_text_files, read_text_files, record_of
 from biphasic.data.text.hub import find_copy, hub_fingerprint, open_hub
 from biphasic.data.text.pydocs import (
     PYDOCS_VERSION,
@@ -156,11 +151,6 @@ def read_documents(
     copies: Path | None = None,
 ) -> Iterator[SourceDocument]:
     """Read a source's documents one at a time, always in the same order.
-
-    Args:
-        source: The source.
-        libraries: For the built-in documentation: the libraries to read.
-        copies: Folder of local copies of hub datasets, as `owner/name/`.
 
     Raises:
         DataError: It cannot be read; the message names file and line.

@@ -27,11 +27,8 @@ def framed(
 ) -> Rules:
     """Return rules that add BOS and EOS.
 
-    Args:
-        rules: Rules of the tokenizer; not changed.
-        special_tokens: Tokens by role: bos, eos and, if there is one, mask.
-        vocabulary: All tokens with their ids.
-        separator: Ids between a question and its context.
+    `special_tokens` are tokens by role: bos, eos and, if there is one, mask. `separator` are the
+    ids between a question and its context.
     """
     template = _template(special_tokens, vocabulary, separator)
     offsets = _offset_parts(rules.get("post_processor"))
@@ -47,13 +44,7 @@ def own_part(rules: Rules, mask: str | None) -> Rules:
 
 
 def unframed(rules: Rules, own: Rules, mask: str | None) -> Rules:
-    """Undo `framed`.
-
-    Args:
-        rules: Result of `framed`.
-        own: Result of `own_part`.
-        mask: The mask token, if there is one.
-    """
+    """Undo `framed`."""
     return _with(rules, post_processor=own["post_processor"], mask=mask, lstrip=own["mask_lstrip"])
 
 

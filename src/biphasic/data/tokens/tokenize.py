@@ -46,7 +46,6 @@ class ShardMaker:
 
     Attributes:
         num_found: Shards found from an interrupted build.
-        tokenizer_sha256: Hash of the tokenizer.
     """
 
     def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:
@@ -81,10 +80,6 @@ class ShardMaker:
         """Request a shard, once there is room; the future returns its folder.
 
         The future raises `DataError` if the shard cannot be made.
-
-        Args:
-            block: The documents.
-            label: Name of the shard in messages.
         """
         order = _Order(block, label, self._folder / block.key(self.tokenizer_sha256))
         if _is_whole(order.folder):

@@ -47,7 +47,6 @@ class TextTokenizer:
     Attributes:
         bos_id: Token before documents.
         eos_id: Token after documents.
-        pad_id: Padding token.
         vocab_size: Highest id plus one.
     """
 
@@ -60,10 +59,9 @@ class TextTokenizer:
     ) -> None:
         """Wrap a tokenizer.
 
-        Args:
-            tokenizer: Changed: truncation, padding and special tokens in text are disabled.
-            special_tokens: Tokens by role: bos, eos, pad and, if there is one, mask.
-            further_tokens: Declarations, such as `unk_token`, that `save` preserves.
+        It is changed: truncation, padding and special tokens in text are disabled. `special_tokens`
+        are by role: bos, eos, pad and, if there is one, mask. `save` preserves `further_tokens`,
+        declarations such as `unk_token`.
 
         Raises:
             DataError: A role's token is not in the vocabulary.
@@ -106,10 +104,7 @@ class TextTokenizer:
         """Write the same files, for an `AutoTokenizer` that frames texts as training and tasks do.
 
         It adds BOS and EOS around a text, and a line break between a question and its context.
-
-        Args:
-            folder: An existing folder.
-            **settings: Further entries of `tokenizer_config.json`.
+        Further `settings` are added to `tokenizer_config.json`.
         """
         (folder / _VOCABULARY).write_text(self._framed_text, encoding="utf-8")
         self._save_settings(folder, settings)
@@ -229,10 +224,8 @@ class TextTokenizer:
 def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -> TextTokenizer:
     """Read a tokenizer from a folder, or that of a model on the hub.
 
-    Args:
-        name_or_folder: Folder in Hugging Face's format, or hub id; a folder takes precedence.
-        revision: Branch, tag or commit on the hub; by default the newest. With HF_HUB_OFFLINE,
-            the downloaded one.
+    A folder takes precedence over a hub id. The revision is the newest by default and, with
+    HF_HUB_OFFLINE, the downloaded one.
 
     Raises:
         DataError: The folder or model does not exist, the hub cannot be reached, or the tokenizer

@@ -35,10 +35,7 @@ class Export:
     """Facts about an export for its card.
 
     Attributes:
-        source: The model that was exported.
-        name: Name of the folder.
         format: `hf`, `sentence-transformers` or `onnx`.
-        dtype: Precision of the weights.
         written: Files that were written.
         reloaded: Result of the check against the source model.
         onnx: Largest difference between graph and exported model, relative to the largest state;

@@ -42,13 +42,7 @@ def write_card(
 ) -> None:
     """Fill the template and write `README.md`.
 
-    Args:
-        folder: The model's.
-        name: Name of the folder.
-        scores: For the hub's results table.
-        base_model: Initial model of training; passed to the hub if it is a hub id.
-        metadata: Other hub fields.
-        facts: Variables of the template.
+    The initial model is passed to the hub if it is a hub id; `facts` are variables of the template.
     """
     data = ModelCardData(
         base_model=base_model if base_model and _HUB_ID.fullmatch(base_model) else None,
@@ -75,14 +69,7 @@ def eval_result(
 ) -> EvalResult:
     """Return a score in the hub's format: a share from 0 to 1, as `evaluate` reports metrics.
 
-    Args:
-        kind: Kind of task, such as `sc`.
-        task: The task's name.
-        title: The task's title.
-        metric: Our name of the metric.
-        value: A share.
-        split: Split of the task's examples.
-        note: Text to append to the metric's name.
+    `note` is appended to the metric's name.
     """
     is_retrieval = kind in {"ir", "zs"}
     return EvalResult(
@@ -107,10 +94,7 @@ def code(text: str) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
     """Return a Markdown table.
 
-    Args:
-        header: Names of the columns.
-        rows: Cells by row.
-        numbers: How many columns, from the right, hold numbers.
+    The last `numbers` columns hold numbers.
     """
     rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers
     texts = [[markdown_text(cell) for cell in row] for row in (header, *rows)]

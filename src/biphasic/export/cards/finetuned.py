@@ -31,11 +31,7 @@ _CLASSES = {
 def write_fitted_card(folder: Path, record: HeadRecord, *, name: str, difference: float) -> None:
     """Write the card.
 
-    Args:
-        folder: The model's.
-        record: Its `head.json`.
-        name: Name of the folder.
-        difference: Between transformers' outputs and ours, relative to the largest.
+    `difference` is between transformers' outputs and ours, relative to the largest.
     """
     splits = {"validation": record.validation, "test": record.test}
     held = {split: metrics for split, metrics in splits.items() if metrics}

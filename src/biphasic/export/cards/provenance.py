@@ -21,7 +21,6 @@ class TextSource:
 
     Attributes:
         name: Such as `hf:OWNER/NAME` or a folder's name.
-        documents: Number of documents.
         tokens: Number of tokens, without special tokens.
         licenses: Number of documents by license; empty if the source states none.
     """
@@ -52,9 +51,7 @@ class CorpusFacts:
 def corpora_of(state: StateRecord, *, store: Path) -> tuple[CorpusFacts, ...]:
     """Return facts about the corpora that a state's phases read, in order.
 
-    Args:
-        state: The state.
-        store: The folder of `data/`; other corpora are found by the recipe's paths.
+    Corpora outside the store are found by the recipe's paths.
     """
     hashes: dict[str, Path | None] = {}
     if "corpus_hash" in state.ground:

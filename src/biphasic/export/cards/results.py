@@ -14,7 +14,7 @@ from biphasic.analysis.scores.selection import best_per_seed, grid_score
 from biphasic.errors import CheckpointError, DataError
 from biphasic.export.cards.file import eval_result
 from biphasic.files import read_json, verify_folder
-from biphasic.records import ZERO_SHOT, Convention, ResultRecord, parse_record
+from biphasic.records import ZERO_SHOT, ResultRecord, parse_record
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class TaskScore:
     """Score of a state on one task.
 
     Attributes:
-        task: Its name.
         trained_on: The task trained on, if it is another one.
         kind: Kind of task, such as `sc`; `zs` is scored without fine-tuning.
         metric: The primary metric.
@@ -63,7 +62,6 @@ class StateScores:
     """All scores of a state.
 
     Attributes:
-        scores: By task.
         left_out: What was omitted, one sentence each.
     """
 
@@ -71,18 +69,11 @@ class StateScores:
     left_out: tuple[str, ...]
 
 
-def scores_of_state(
-    finetunes: Path, identity: str, *, convention: Convention = "standard"
-) -> StateScores:
-    """Summarize the fine-tunings of a state in a store, with the reports' convention.
+def scores_of_state(finetunes: Path, identity: str) -> StateScores:
+    """Summarize the fine-tunings of a state in a store, with standard intervals.
 
     A task fine-tuned under several protocols has several results for one rate and seed. Records do
     not show which belong together, so this task is omitted and listed in `left_out`.
-
-    Args:
-        finetunes: `store/finetunes`; may be absent.
-        identity: Identity of the state.
-        convention: How intervals are computed.
     """
     groups: dict[tuple[str, str | None], list[ResultRecord]] = defaultdict(list)
     left_out: list[str] = []
@@ -93,7 +84,7 @@ def scores_of_state(
         if _repeats(results):
             left_out.append(f"{task}: fine-tuned under several protocols; see the reports")
             continue
-        score = _score(task, trained_on, results, convention=convention)
+        score = _score(task, trained_on, results)
         if score is None:
             left_out.append(f"{task}: every fine-tuning diverged")
         else:
@@ -118,13 +109,11 @@ def _repeats(results: Iterable[ResultRecord]) -> bool:
     return len(keys) > len(set(keys)) or len({result.metric for result in results}) > 1
 
 
-def _score(
-    task: str, trained_on: str | None, results: list[ResultRecord], *, convention: Convention
-) -> TaskScore | None:
+def _score(task: str, trained_on: str | None, results: list[ResultRecord]) -> TaskScore | None:
     metric = results[0].metric
     grid = (grid_score(result, result, metric=metric) for result in results)
     selected = best_per_seed(run for run in grid if run is not None)
-    score = estimate([run.test for run in selected], convention=convention)
+    score = estimate([run.test for run in selected], convention="standard")
     if score is None:
         return None
     return TaskScore(

@@ -31,13 +31,7 @@ _GROUPS = {"learning_rate": "learning rate", "optimizer": "AdamW", "seeds": "see
 
 
 def training_facts(state: StateRecord, scores: StateScores, *, store: Path) -> dict[str, Any]:
-    """Return the template variables for training, text, losses and scores.
-
-    Args:
-        state: The state.
-        scores: Its scores.
-        store: The store of the state.
-    """
+    """Return the template variables for training, text, losses and scores."""
     recipe = state.recipe
     ledger = {entry.phase: entry for entry in state.ledger}
     phases = [_phase_row(entry, _phase(recipe, entry.phase)) for entry in ledger.values()]

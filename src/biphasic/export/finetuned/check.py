@@ -88,14 +88,6 @@ def check_before(
 ) -> None:
     """Check before training that transformers alone reads texts as we do.
 
-    Args:
-        folder: The encoder.
-        tokenizer: Its tokenizer.
-        texts: A few texts.
-        max_seqlen: Longest input in tokens.
-        batching: How training reads them.
-        scratch: An existing folder for temporary files.
-
     Raises:
         ModelError: It does not.
     """
@@ -145,10 +137,6 @@ def _check_tokenizer(
 
 def check_fitted(folder: Path, sequences: Sequence[TokenIds]) -> float:
     """Compare a folder's outputs in transformers alone with ours, in fp32.
-
-    Args:
-        folder: With configuration, weights, tokenizer and `head.json`.
-        sequences: Inputs.
 
     Returns:
         The largest difference, relative to the largest output.

@@ -49,7 +49,6 @@ class Outputs:
     """Meaning of a head's outputs.
 
     Attributes:
-        kind: Kind of task.
         labels: Names of the outputs; empty for `sr`, `qa` and retrieval.
         mean: `sr`: value of an output of 0.
         deviation: `sr`: value difference per unit of output.
@@ -68,7 +67,6 @@ class WrittenForm:
     Attributes:
         form: How it can be loaded.
         architecture: Name of the transformers class.
-        config: Its `config.json`.
         tensors: Content of `model.safetensors`, by transformers' names.
         head: Names of the head's tensors; None without a head.
         separate: Content of `head.safetensors`; empty if the head is in `tensors`.
@@ -102,14 +100,8 @@ def forms_of(
     """Yield the forms that a fine-tuned model's structure allows, the most useful first.
 
     The caller checks whether a form computes the same. The last form stores the head separately,
-    beside an encoder that other libraries can load.
-
-    Args:
-        encoder: Folder of the model before fine-tuning; its configuration is used.
-        body: Tensors of the body.
-        head: `weight` [num_outputs, hidden_size] and `bias` [num_outputs]; empty for retrieval.
-        outputs: Meaning of the outputs.
-        tokenizer: Its special tokens are written into the configuration.
+    beside an encoder that other libraries can load. `head` has `weight` [num_outputs, hidden_size]
+    and `bias` [num_outputs]; it is empty for retrieval.
     """
     config = _open_config(read_config(encoder), tokenizer)
     body = {name: tensor.float().cpu().contiguous() for name, tensor in body.items()}

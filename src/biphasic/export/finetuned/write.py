@@ -64,8 +64,6 @@ class FinetunedFolder:
     """A fine-tuned model on disk.
 
     Attributes:
-        folder: Its path.
-        evaluation: The scores of the whole grid.
         record: Its `head.json`, whose metrics are shares.
         difference: Largest difference between transformers' outputs and ours, as a share.
     """

@@ -36,7 +36,6 @@ class WrittenModel:
     """The exported model.
 
     Attributes:
-        config: Content of `config.json`.
         architecture: Name of the transformers class.
         has_head: Whether that class has a language-model head.
         logits: Logits of the head for the probe, fp32 [length, vocab_size]; None without a head.
@@ -58,12 +57,7 @@ def write_model(
 ) -> WrittenModel:
     """Write `config.json` and weights as safetensors.
 
-    Args:
-        source: The model.
-        folder: An existing folder.
-        dtype: Precision of the weights.
-        max_shard_size: Such as `5GB`; larger weights are split, with an index file.
-        probe: Token ids to compute logits for.
+    Weights larger than `max_shard_size`, such as `5GB`, are split, with an index file.
 
     Raises:
         ModelError: transformers cannot load it, or weights of its layers are missing.

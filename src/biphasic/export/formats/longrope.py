@@ -22,10 +22,8 @@ def traceable_longrope(body: PreTrainedModel) -> Iterator[None]:
     transformers writes the chosen frequencies into a buffer. Some releases branch for this, which
     cannot be traced (5.17). With others, depending on how torch traces, the graph holds either the
     choice or only the traced buffer; the latter is silently wrong beyond the length of the short
-    frequencies (5.23 with gradients).
-
-    Args:
-        body: Changed only where its rotary positions are of type `longrope` (Phi-3, 128k).
+    frequencies (5.23 with gradients). Only rotary positions of type `longrope` are changed (Phi-3,
+    128k).
 
     Reference: Ding et al. 2024, "LongRoPE", arXiv:2402.13753, as in transformers.
     """

@@ -16,13 +16,7 @@ def write_sentence_transformers(
     """Add the files with which `SentenceTransformer(folder)` averages the states of all tokens.
 
     Names of modules and settings are those that releases since 2.2 read. Text that spells a special
-    token stays text, as in our own encoding.
-
-    Args:
-        folder: Holds config, weights and tokenizer.
-        hidden_size: Width of the states.
-        max_seqlen: Longest input in tokens; longer inputs are cut.
-        prompts: Texts to prepend to inputs, by name.
+    token stays text, as in our own encoding. Inputs longer than `max_seqlen` tokens are cut.
     """
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

@@ -45,10 +45,8 @@ _DOCUMENTS = torch.arange(_TOKENS) // _LENGTH
 def check_contract(model: PreTrainedModel, *, causal: bool) -> None:
     """Probe causality or bidirectionality, document isolation, padding, and hidden states.
 
-    Args:
-        model: Loaded by `biphasic.model.loading.build`, for packed or padded rows; padded rows
-            hold one document each. In half precision only its layers are probed, not its states.
-        causal: The required direction; False for padded rows.
+    Padded rows hold one document each, and are never causal. In half precision only layers are
+    probed, not states.
 
     Raises:
         ModelError: A layer attends to the wrong tokens (the message names it), or states differ
@@ -73,9 +71,7 @@ def load_checked_encoder(
 ) -> PreTrainedModel:
     """Load an encoder for packed rows or, if it fails the checks, for padded rows.
 
-    Args:
-        folder: A folder for `load_encoder`.
-        place: Moves the model to its device.
+    `place` moves the model to its device.
 
     Raises:
         ModelError: It cannot be an encoder in either way.
@@ -100,12 +96,7 @@ def _check_layer(
 ) -> None:
     """Compare the tokens that a layer attends to with the expected ones.
 
-    Args:
-        name: Name of the layer, for errors.
-        sees: Bool [tokens of a row, row_length]: whether token i attends to token j.
-        model: The model.
-        causal: The expected direction.
-        has_padding: Whether rows end in padding.
+    `sees` is bool [tokens of a row, row_length]: whether token i attends to token j.
     """
     among = sees[:, :_TOKENS]
     if not bool(among.diagonal().all()):
@@ -168,7 +159,6 @@ class _LayerProbe:
     """Cuts the graph before and after a layer, and takes the gradient in between.
 
     Attributes:
-        name: Name of the layer.
         sights: For each call, whether token i attends to token j, bool [tokens, row_length].
     """
 

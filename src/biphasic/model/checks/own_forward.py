@@ -51,11 +51,8 @@ def check_states(model: PreTrainedModel, *, causal: bool) -> None:
     """Compare the hidden states of a few documents: together, alone, and by transformers' own code.
 
     transformers runs in the required direction or, if it does not support it, in its own. Models of
-    the same class and configuration are compared with it once per process.
-
-    Args:
-        model: In fp32, in evaluation mode; for packed rows or for padded ones.
-        causal: The required direction.
+    the same class and configuration are compared with it once per process. The model is in fp32, in
+    evaluation mode.
 
     Raises:
         ModelError: They differ.
@@ -180,13 +177,7 @@ def _is_causal(theirs: PreTrainedModel) -> bool:
 def _rebuilt(
     model: PreTrainedModel, implementation: str | None, *, opens: bool = False
 ) -> PreTrainedModel:
-    """Return a model's body with short windows and another attention; it shares the weights.
-
-    Args:
-        model: Not changed.
-        implementation: transformers' name of an attention function.
-        opens: Whether to make a decoder bidirectional.
-    """
+    """Return a model's body with short windows and another attention; it shares the weights."""
     body = cast(PreTrainedModel, model.base_model)
     config = deepcopy(body.config)
     for name in _WINDOWS:

@@ -55,13 +55,9 @@ def attention_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments that describe a model's segments.
 
-    Args:
-        cu_seqlens: int32 [num_segments + 1] on the model's device; the last entry is the number of
-            tokens, padding included (a token beyond it would yield NaN gradients).
-        max_seqlen: Length of the longest segment in tokens.
-        row_length: Length of a row in tokens.
-        causal: True for CLM.
-        dtype: Precision of the model's activations.
+    `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number of
+    tokens, padding included (a token beyond it would yield NaN gradients). `dtype` is that of the
+    activations.
     """
     has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
     return {
@@ -310,12 +306,6 @@ def varlen_options(
     """Return causality, window and scale as options of the installed torch's `varlen_attn`.
 
     torch 2.13 expresses causality through `window_size`; earlier releases have `is_causal`.
-
-    Args:
-        accepted: Parameter names of the installed `varlen_attn`.
-        causal: True for CLM.
-        scaling: Factor on the scores; None for the default.
-        sliding_window: As in `packed_attention`.
 
     Raises:
         ModelError: The installed torch does not support what the model needs.

@@ -21,11 +21,8 @@ def compile_layers(model: PreTrainedModel, *, backend: str = "inductor") -> None
     """Compile the layers of a model in place; the first pass of each shape is slow.
 
     Shapes are static, except for the number of documents. Parameter names do not change. Code that
-    hooks into layers or reads other shapes once should run `uncompiled`.
-
-    Args:
-        model: In its compute precision, on its device.
-        backend: Backend of torch.compile.
+    hooks into layers or reads other shapes once should run `uncompiled`. The model is in its
+    compute precision, on its device.
 
     Raises:
         ModelError: The family has no layers that transformers marks as such, or torch cannot

@@ -45,11 +45,6 @@ def first_pass(model: PreTrainedModel) -> Iterator[None]:
 def hidden_states(model: PreTrainedModel, batch: PackedBatch, *, causal: bool) -> Tensor:
     """Run the body of a model over packed rows.
 
-    Args:
-        model: Loaded by `biphasic.model.loading.build`; with or without a language-model head.
-        batch: Rows of packed sequences.
-        causal: Whether a token attends only to those before it.
-
     Returns:
         [num_rows * row_length, hidden_size]: final states after the last norm, row by row.
     """
@@ -80,12 +75,8 @@ def padded_states(
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """Run the body of a model over sequences, one per row, with its own attention.
 
-    The model computes positions and masks, so this is independent of packing.
-
-    Args:
-        model: Loaded by `build.load_encoder` with `batching="padded"`.
-        sequences: Token ids, including special tokens.
-        pad_id: Token that pads rows to the longest sequence.
+    The model computes positions and masks, so this is independent of packing. The model is loaded
+    for padded rows. `pad_id` pads rows to the longest sequence.
 
     Returns:
         [num_sequences * longest, hidden_size]: final states, row by row; and the start and end of

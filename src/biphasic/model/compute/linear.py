@@ -70,10 +70,8 @@ class _Product(torch.autograd.Function):
 def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return `left @ right.T + bias` with the faster library, without autograd.
 
-    Args:
-        left: [num_rows, width].
-        right: [num_columns, width], of the same precision.
-        bias: [num_columns], of the same precision, or None.
+    `left` is [num_rows, width], `right` [num_columns, width] and `bias` [num_columns], of the same
+    precision.
     """
     if _is_faster(left) and torch.backends.mkldnn.is_available():
         return _by_onednn(left, right, bias)

@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    EuroBertConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import EuroBertConfig, PretrainedConfig, PreTrainedModel
 
 from biphasic.data.packing import Batching
 from biphasic.model.compute.attention import register_attention
@@ -37,12 +33,6 @@ def architecture_config(
     architecture: Architecture, *, vocab_size: int, max_seqlen: int, special_ids: dict[str, int]
 ) -> EuroBertConfig:
     """Return the EuroBERT configuration of an architecture, with the study's shared settings.
-
-    Args:
-        architecture: Dimensions of the model.
-        vocab_size: Entries of the vocabulary.
-        max_seqlen: Longest sequence in tokens.
-        special_ids: Ids of the tokenizer's `bos`, `eos`, `pad` and `mask`.
 
     Reference: arXiv 2507.00994, Appendix A (RMSNorm, SwiGLU, RoPE with theta 10,000, untied head,
     no biases, no dropout); epsilon and initialiser range as in the published models.
@@ -91,11 +81,9 @@ def new_model(config: PretrainedConfig, *, init_seed: int) -> PreTrainedModel:
 def load_encoder(folder: Path | str, *, batching: Batching = "packed") -> PreTrainedModel:
     """Load the body of any model as an encoder, in fp32, without head or pooler.
 
-    Args:
-        folder: Folder of `config.json` and safetensors weights, of a model with or without heads.
-        batching: `packed` uses our attention function; `padded` keeps the model's own, with
-            transformers' switch that makes decoders bidirectional. `check_contract` verifies that
-            the model respects it.
+    With `packed`, our attention function is used; `padded` keeps the model's own, with
+    transformers' switch that makes decoders bidirectional. `check_contract` verifies that the model
+    respects it.
 
     Raises:
         ModelError: transformers cannot load it, weights are missing, or the model cannot be an

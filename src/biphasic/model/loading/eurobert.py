@@ -20,9 +20,6 @@ def eurobert_config(config: PretrainedConfig) -> EuroBertConfig | None:
     The weights keep their names (`model.*`, `lm_head.weight`), so a saved model needs only this
     configuration.
 
-    Args:
-        config: Configuration of any model; not changed.
-
     Returns:
         None for any family except Llama, and if the feed-forward layers have biases: EuroBERT's
         language-model head then has one too, for which a Llama has no weights.

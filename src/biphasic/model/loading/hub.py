@@ -50,7 +50,6 @@ class LocalModel:
     """A model on disk.
 
     Attributes:
-        folder: Folder of its files.
         identity: A verified state's own identity, otherwise a hash of its files.
         revision: The resolved commit of a model from the hub.
     """
@@ -63,11 +62,8 @@ class LocalModel:
 def fetch_model(name_or_folder: Path | str, *, revision: str | None = None) -> LocalModel:
     """Find a model on disk, or fetch it from the hub.
 
-    Files in the hub's cache are not fetched again, and are available offline.
-
-    Args:
-        name_or_folder: A folder, or an id on the hub such as `answerdotai/ModernBERT-base`.
-        revision: Branch, tag or commit on the hub; its main branch when None.
+    Files in the hub's cache are not fetched again, and are available offline. Ids on the hub look
+    like `answerdotai/ModernBERT-base`; the default revision is the main branch.
 
     Raises:
         ConfigError: A revision was given for a folder.
@@ -133,10 +129,6 @@ def claimed_identity(folder: Path) -> str | None:
 def check_claim(model: LocalModel, *, remedy: str) -> None:
     """Check that a folder with a state's records is this state.
 
-    Args:
-        model: On disk.
-        remedy: End of the error message: what happens otherwise.
-
     Raises:
         CheckpointError: Files differ from its manifest, so a hash of the files identifies it.
     """
@@ -146,11 +138,6 @@ def check_claim(model: LocalModel, *, remedy: str) -> None:
 
 def check_model(folder: Path, identity: str, *, remedy: str) -> None:
     """Check that a folder still holds the same model.
-
-    Args:
-        folder: Folder of the model.
-        identity: Identity from `fetch_model`.
-        remedy: End of the error message: how to fix the problem.
 
     Raises:
         CheckpointError: A file is missing, damaged, or was changed since.

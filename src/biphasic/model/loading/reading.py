@@ -62,12 +62,6 @@ def load_model(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load weights in fp32, only from the files that a model's identity covers.
 
-    Args:
-        kind: A transformers class.
-        folder: Folder of the weights.
-        config: Result of `read_config`, possibly changed.
-        **options: Options of `from_pretrained`.
-
     Returns:
         The model, and its missing, left-over or mismatched weights.
 
@@ -210,9 +204,7 @@ def refuse_missing(folder: Path | str, missing: Collection[str]) -> None:
 def refuse_unfit(folder: Path | str, mismatched: Collection[tuple[str, Any, Any]]) -> None:
     """Raise an error if weights have other shapes than the configuration states.
 
-    Args:
-        folder: Named in the error.
-        mismatched: Name, stored shape, expected shape, as transformers reports them.
+    `mismatched` are name, stored shape and expected shape, as transformers reports them.
     """
     if mismatched:
         name, stored, expected = min(mismatched)

@@ -56,12 +56,8 @@ def clean(
 ) -> Cleaning:
     """Find items that no study of a root needs, and optionally delete them.
 
-    Args:
-        root: Folder of studies and their shared store.
-        delete: Delete the items instead of only listing them.
-        also_pretrained: Include items that only `pretrain`, `adapt`, `evaluate` or `finetune`
-            pinned.
-        say: Receives a message before waiting for the heartbeat of another machine.
+    With `also_pretrained`, items that only `pretrain`, `adapt`, `evaluate` or `finetune` pinned are
+    included. `say` receives a message before waiting for the heartbeat of another machine.
 
     Raises:
         StudyError: There is no store, a link leads out of it, or a study cannot be read.

@@ -58,13 +58,8 @@ def useless_items(
     """Return unreachable items of a store, and leftovers in the folders of its studies.
 
     Results are listed before their states: a result without its state would look like a result of
-    an external model.
-
-    Args:
-        store: Content store.
-        folders: Folders of its studies.
-        reachable: Reachable names.
-        also_foreign: Include results of models that are not states of the store.
+    an external model. With `also_foreign`, results of models that are not states of the store are
+    included.
 
     Raises:
         StudyError: A folder of the store is a link that leads out of it.

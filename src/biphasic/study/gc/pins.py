@@ -46,13 +46,7 @@ def record_pin(
 ) -> None:
     """Write a pin, or extend an existing one.
 
-    Args:
-        store: Content store.
-        identity: Identity of the pin.
-        made_by: Name of the command.
-        states: Identities of states.
-        results: Identities of fine-tunings.
-        data: Folders of corpora that it reads; those outside of the store are ignored.
+    Corpora outside of the store are ignored.
     """
     path = _path(store, identity)
     known = Pin(id=identity, made_by=made_by)

@@ -12,12 +12,7 @@ _WORTH_NAMING = frozenset({"states", "checkpoints", "corpora", "tasks"})
 
 
 def cleaning_lines(cleaning: Cleaning, *, deleted: bool) -> Iterator[str]:
-    """Yield the lines that describe a cleaning.
-
-    Args:
-        cleaning: The items.
-        deleted: Whether they were deleted.
-    """
+    """Yield the lines that describe a cleaning."""
     studies = ", ".join(cleaning.studies) or "none"
     yield f"studies of {cleaning.root}: {studies}"
     for problem in cleaning.unsure:

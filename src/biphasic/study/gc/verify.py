@@ -58,10 +58,6 @@ def verify_study(folder: Path, *, say: Say) -> Verification:
 
     Nothing is written.
 
-    Args:
-        folder: The study's folder.
-        say: Receives a message before each kind is read.
-
     Raises:
         StudyError: The study was never run, or another version wrote its settings.
         DataError: Its settings are damaged.

@@ -18,10 +18,6 @@ from biphasic.training.recipe import PretrainedModel, Recipe
 def locate_pretrained(recipes: Iterable[Recipe], tokenizer: TextTokenizer) -> LocalModel | None:
     """Return the pretrained model that recipes begin with; None if they begin with new models.
 
-    Args:
-        recipes: Recipes with at most one pretrained model.
-        tokenizer: Tokenizer of their corpus.
-
     Raises:
         ConfigError: The recipes name different pretrained models, or rows are too long.
         DataError: The model does not exist.

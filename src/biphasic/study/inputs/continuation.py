@@ -49,10 +49,6 @@ class Continuation:
     def require(self, recipe: Recipe, fingerprint: DataFingerprint) -> None:
         """Check that an extended recipe passes through the state.
 
-        Args:
-            recipe: The state's recipe, extended by further phases.
-            fingerprint: Current data fingerprint.
-
         Raises:
             DataError: An input of the run has changed, so it cannot be resumed.
         """
@@ -82,11 +78,6 @@ def is_state(model: LocalModel) -> bool:
 def check_state(model: LocalModel, store: Path, *, say: Callable[[str], None]) -> None:
     """Reject damaged states of a store; warn about modified copies elsewhere.
 
-    Args:
-        model: Any model on disk.
-        store: Content store.
-        say: Receives a message if the model is a modified copy of a state.
-
     Raises:
         CheckpointError: A state of the store is damaged.
     """
@@ -104,10 +95,6 @@ def find_continuation(model: LocalModel, fingerprint: DataFingerprint) -> Contin
 
     Other inputs of the run, its pretrained model and the corpora of single phases, are those in
     the state's record.
-
-    Args:
-        model: Any model on disk.
-        fingerprint: Data fingerprint of the text to train on.
     """
     if not is_state(model):
         return None

@@ -141,12 +141,6 @@ def prepare_corpus(
 ) -> DataPaths:
     """Build the corpus of a study, unless it is built.
 
-    Args:
-        config: The study's corpus.
-        folder: Folder from `locate_corpus`.
-        store: Content store.
-        console: Console for progress.
-
     Raises:
         DataError: There is no text, or it is unusable.
     """
@@ -171,13 +165,6 @@ def build_missing_corpus(
     progress: Report,
 ) -> None:
     """Build a corpus, or wait for another process that builds it.
-
-    Args:
-        config: Settings of the corpus.
-        folder: Folder from `locate_corpus`.
-        store: Content store.
-        say: Receives a message at each step.
-        progress: Progress callback of tokenising.
 
     Raises:
         DataError: There is no text, or it is unusable.
@@ -216,10 +203,7 @@ def prepare_builtin_tasks(
 ) -> Path:
     """Build the built-in tasks unless they are built; return their folder.
 
-    Args:
-        libraries: Libraries whose documentation to use; all installed ones when None.
-        store: Content store.
-        say: Receives a message at each step.
+    `libraries` are those whose documentation to use; all installed ones when None.
 
     Raises:
         DataError: The documentation has no examples for a split of a task.

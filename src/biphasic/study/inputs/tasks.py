@@ -101,15 +101,6 @@ class TaskResolver:
         is_paper: bool,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare a resolver.
-
-        Args:
-            store: Content store.
-            libraries: Libraries whose documentation the built-in tasks use; all when None.
-            protocol_of: Returns a task's protocol, from its settings and its description's.
-            is_paper: Whether to use the reference study's protocol; see docs/protocol.md.
-            say: Receives a message at each step.
-        """
         self._store, self._libraries, self._say = store, libraries, say
         self._protocol_of, self._is_paper = protocol_of, is_paper
         # Several tasks may be trained on the same one, whose training split can be large.
@@ -131,10 +122,8 @@ class TaskResolver:
     ) -> tuple[PlannedTask, ...]:
         """Return the tasks that can be planned, each with the one it is trained on.
 
-        Args:
-            tasks: Tasks of the study.
-            assumed: List to which a sentence about all placeholders is appended.
-            problems: List to which a sentence is appended for each task that cannot be planned.
+        Sentences about all placeholders, and about each task that cannot be planned, are appended
+        to `assumed` and `problems`.
         """
         planned: list[PlannedTask] = []
         with _scratch_unless_writable(self._store) as scratch:

@@ -251,13 +251,7 @@ def _shown(value: Any) -> str:
 
 
 def difference_lines(difference: StudyDifference, first: str, second: str) -> Iterator[str]:
-    """Yield the lines that describe a difference.
-
-    Args:
-        difference: The difference.
-        first: Name to show for the first study.
-        second: Name to show for the second study.
-    """
+    """Yield the lines that describe a difference."""
     if difference.is_empty:
         yield "both studies plan the same"
     for arm in difference.changed:

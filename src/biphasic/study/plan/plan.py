@@ -120,11 +120,7 @@ def plan_study(
 ) -> Plan:
     """Plan a study on its data.
 
-    Args:
-        config: The study.
-        fingerprint: Data fingerprint of its text.
-        tasks: What states are scored on.
-        known: States in the store, of any study; training resumes from them.
+    Training resumes from `known` states, of any study.
 
     Raises:
         ConfigError: A schedule does not fit its run.
@@ -171,10 +167,8 @@ def refuse_lengths(
 ) -> None:
     """Check that `max_seqlen` is long enough for each task and within the model's positions.
 
-    Args:
-        tasks: Name, kind (None if unknown) and protocol of each task.
-        tokenizer: The model's.
-        positions: Maximum input of the model, in tokens; None for no limit.
+    Each task has a name, a kind (None if unknown) and a protocol. Without `positions`, the model
+    sets no limit.
 
     Raises:
         ConfigError: The message lists every task that does not fit, and what to set.
@@ -236,14 +230,7 @@ def grid_ids(shared: dict[str, Any], grid: Sequence[tuple[float, int]]) -> Itera
 def plan_group(
     state: str, evaluations: tuple[PlannedTask, ...], finetuning: FinetuningConfig, *, name: str
 ) -> FinetuneGroup:
-    """Plan the fine-tunings of one state for tasks that share a training.
-
-    Args:
-        state: Identity of the state.
-        evaluations: Tasks that are scored after the training.
-        finetuning: The grid.
-        name: Name of the state in progress displays.
-    """
+    """Plan the fine-tunings of one state for tasks that share a training."""
     training = evaluations[0].training
     grid = [(rate, seed) for rate in finetuning.learning_rates for seed in finetuning.seeds]
     if training.info.kind == ZERO_SHOT:
@@ -263,14 +250,7 @@ def plan_group(
 def finetune_job(
     group: FinetuneGroup, *, store: Path, tokenizer: Path, encoder: Path
 ) -> FinetuneJob:
-    """Return the job of a group.
-
-    Args:
-        group: The fine-tunings.
-        store: Content store.
-        tokenizer: Folder of the tokenizer.
-        encoder: Folder of the model to start from.
-    """
+    """Return the job of a group."""
     training = group.training
     return FinetuneJob(
         id=group.id,

@@ -114,11 +114,7 @@ def summarise_plan(
 ) -> PlanSummary:
     """Count a plan.
 
-    Args:
-        name: Of the study.
-        preview: The plan.
-        store: Content store with finished work.
-        example_tokens: Mean length of a fine-tuning example, in tokens.
+    `example_tokens` is the mean length of a fine-tuning example.
     """
     plan, vocab_size = preview.plan, preview.fingerprint.vocab_size
     costs = {s.id: segment_cost(s, vocab_size) for s in plan.segments}
@@ -251,10 +247,7 @@ def body_weights(plan: Plan, vocab_size: int) -> dict[str, int | None]:
 def group_flops(group: FinetuneGroup, body: int | None, example_tokens: int) -> int | None:
     """Count six FLOPs per weight and token; attention and scoring are not counted.
 
-    Args:
-        group: Fine-tunings of one state.
-        body: Matrix weights of the encoder; None if unknown.
-        example_tokens: Mean length of an example, in tokens.
+    `body` counts the encoder's matrix weights; None if unknown.
     """
     if body is None:
         return None

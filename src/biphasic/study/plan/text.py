@@ -17,12 +17,7 @@ def plan_lines(
 ) -> Iterator[str]:
     """Yield the lines that describe a plan.
 
-    Args:
-        summary: Its counts and costs.
-        plan: The plan.
-        rate: Assumed speed of a device, in FLOP/s.
-        example_tokens: Assumed length of a fine-tuning example, in tokens.
-        most: Maximum number of arms to list.
+    `rate` is the assumed speed of a device, in FLOP/s. At most `most` arms are listed.
     """
     yield f"{summary.name}: {_count(len(plan.arms), 'arm')}, {_final(summary)}"
     for note in summary.assumed:

@@ -101,11 +101,6 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan the training of a study's arms.
 
-    Args:
-        config: The study.
-        fingerprint: Data fingerprint of its text.
-        known: States that the store has already.
-
     Raises:
         ConfigError: A schedule does not fit its run.
     """

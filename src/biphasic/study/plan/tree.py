@@ -52,12 +52,7 @@ class StateTree:
         self._roots: dict[str, Node] = {}
 
     def add(self, expansion: Expansion, steps: Iterable[int] = ()) -> dict[int, Node]:
-        """Add a run; return its nodes at `steps` and at its end, by step.
-
-        Args:
-            expansion: Of the run.
-            steps: Intermediate steps that become nodes.
-        """
+        """Add a run; return its nodes at `steps` and at its end, by step."""
         root = self._roots.setdefault(expansion.root, Node(0, None, expansion.root))
         total = sum(count for _, count in expansion.stretches)
         stops = sorted({step for step in steps if 0 < step < total} | {total})
@@ -69,8 +64,7 @@ class StateTree:
     def name_states(self, known: Set[str] = frozenset()) -> None:
         """Compute the identity of each node, as `Lineage.identities` does.
 
-        Args:
-            known: Identities of states in the store; each node notes the nearest one on its edge.
+        Each node notes the nearest `known` state on its edge.
         """
         waiting = list(self._roots.values())
         while waiting:

@@ -38,10 +38,6 @@ class _Budget(Config):
 def expand_arms(arms: list[Any], recipe: Any) -> list[Any]:
     """Expand the arms of a study file into single arms with names.
 
-    Args:
-        arms: Arms as written.
-        recipe: Shared recipe as written.
-
     Raises:
         ConfigError: An axis has no values or an invalid path, a budget does not add up, two arms
             would have the same name, or there are too many arms. The message gives the arm's

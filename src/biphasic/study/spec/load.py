@@ -26,10 +26,7 @@ def load_study(
 ) -> StudyConfig:
     """Load a study file; relative paths are resolved against its folder.
 
-    Args:
-        path: YAML file.
-        overrides: Settings that replace those of the file, as `a.b=value`.
-        text: Content to parse instead of reading the file.
+    `text` is parsed instead of the file's content.
 
     Raises:
         ConfigError: The file is invalid; the message names the setting.
@@ -87,11 +84,7 @@ def _read(
 ) -> dict[str, Any]:
     """Return a file's settings merged into those it includes; each file is read once.
 
-    Args:
-        path: The file.
-        chain: The files that include it, resolved.
-        known: Settings read before, by resolved path.
-        text: Content to parse instead of reading the file.
+    `chain` are the files that include it, resolved; `text` is parsed instead of its content.
     """
     place = path.resolve()
     if place in chain:

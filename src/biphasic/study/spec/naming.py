@@ -23,9 +23,7 @@ from biphasic.training.timeline import PlacedPhase
 def arm_name(recipe: Recipe, shared: RecipeConfig) -> str:
     """Return the name of an arm.
 
-    Args:
-        recipe: Of the arm.
-        shared: Shared recipe of the study; the name has the differences from it.
+    It has the differences from the study's shared recipe.
     """
     parts = [model_name(recipe.model)]
     phases = recipe.placed_phases

@@ -46,14 +46,6 @@ def evaluation_text(
 ) -> str:
     """Return the settings of an evaluation, as in a study file.
 
-    Args:
-        tasks: The tasks.
-        learning_rates: Peak rates; the defaults when None.
-        seeds: Seeds; the defaults when None.
-        protocol: Constants set by the user; they apply to every task.
-        is_paper: Whether the other constants are those of the reference study's public code.
-        convention: How intervals are computed.
-
     Raises:
         ConfigError: A setting is invalid.
     """

@@ -215,10 +215,8 @@ class StudyConfig(Config):
     ) -> FinetuneProtocol:
         """Return a task's protocol; `max_seqlen` defaults to the model's maximum.
 
-        Args:
-            task: One of the study's tasks.
-            needed: Settings in the task's description. They override those that all tasks share;
-                the study's settings for this task override both.
+        Settings that the task's description needs override those that all tasks share; the study's
+        settings for this task override both.
 
         Raises:
             ConfigError: A setting does not exist, has a wrong value, or does not fit the model.
@@ -269,12 +267,6 @@ def merge_protocol(
     longest: int,
 ) -> FinetuneProtocol:
     """Return one task's protocol; later arguments override earlier ones.
-
-    Args:
-        shared: Protocol of all tasks of a study.
-        needed: Settings in the task's description.
-        own: Settings of the user for this task.
-        longest: Longest input of the model, in tokens: the default of `max_seqlen`.
 
     Raises:
         ConfigError: A setting does not exist or has a wrong value.

@@ -76,11 +76,6 @@ def with_tuned_rate(recipe: Recipe, arm: ArmConfig, rates: Sequence[TunedRate]) 
     """Return an arm's recipe with its tuned rate, if it has one.
 
     An arm's own peak and the schedules of its phases override tuned rates.
-
-    Args:
-        recipe: Recipe of the arm, with the shared peak.
-        arm: The arm.
-        rates: All tuned rates of the study.
     """
     if not rates or why_not_tuned(arm) is not None:
         return recipe

@@ -34,13 +34,6 @@ def write_tuned(
 ) -> list[str]:
     """Write a study file with tuned rates; return the changes as the lines of a diff.
 
-    Args:
-        file: The study file.
-        target: File to write: the study file or another one.
-        config: Current settings of the file.
-        rates: New tuned rates.
-        curve: Path of the loss curves, for the comment.
-
     Raises:
         ConfigError: The result would be another study; nothing is written.
     """
@@ -62,10 +55,7 @@ def write_tuned(
 def tuned_text(text: str, rates: Sequence[TunedRate], *, curve: str) -> str:
     """Return the text of a study file with tuned rates in it.
 
-    Args:
-        text: Text of the file.
-        rates: All tuned rates; they replace those of the file.
-        curve: Path of the loss curves, for the comment.
+    The given rates replace all rates of the file.
 
     Raises:
         ConfigError: The file is not in block style, with one setting per line.

@@ -21,14 +21,7 @@ from biphasic.study.plan.training import PlannedArm
 from biphasic.study.spec.load import load_study
 from biphasic.study.spec.study import StudyConfig
 from biphasic.study.spec.tuned_rates import TunedRate
-from biphasic.study.tune.choice import (
-    MOST_RUNGS,
-    as_good,
-    best,
-    default_rates,
-    edge_of,
-    next_rate,
-)
+from biphasic.study.tune.choice import MOST_RUNGS, as_good, best, default_rates, edge_of, next_rate
 from biphasic.study.tune.file import write_tuned
 from biphasic.study.tune.trials import (
     Beginning,

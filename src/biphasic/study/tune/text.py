@@ -12,13 +12,7 @@ from biphasic.study.tune.trials import Beginning, Tuning, trial_schedule, trial_
 
 
 def plan_lines(tuning: Tuning, rates: Mapping[str, Sequence[float]], store: Path) -> Iterator[str]:
-    """Yield the lines that describe the trials to run.
-
-    Args:
-        tuning: The study to tune.
-        rates: First rates to try, by beginning.
-        store: Content store with finished trials.
-    """
+    """Yield the lines that describe the trials to run."""
     config = trial_study(tuning, rates)
     preview = preview_study(config, store)
     summary = summarise_plan(config.name, preview, store)
@@ -77,12 +71,7 @@ def remarks(curve: CurveRecord) -> Iterator[str]:
 
 
 def untuned_lines(untuned: Mapping[str, str], later: Sequence[str]) -> Iterator[str]:
-    """Yield the lines that list the rates that are not tuned, with reasons.
-
-    Args:
-        untuned: Arms that keep their rates, with the reason.
-        later: Tuned arms with a later phase that has its own schedule.
-    """
+    """Yield the lines that list the rates that are not tuned, with reasons."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in untuned.items():
         by_reason.setdefault(reason, []).append(name)

@@ -208,10 +208,6 @@ def trial_schedule(tuning: Tuning, recipe: Recipe) -> tuple[int, int]:
 def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyConfig:
     """Return the study whose arms are the trials.
 
-    Args:
-        tuning: The plan of the tuning.
-        rates: Peak rates, by name of the beginning.
-
     Raises:
         ConfigError: A trial is too short for its schedule or phase.
     """

@@ -33,12 +33,8 @@ def read_conll(path: Path, *, token_column: int | None, tag_column: int | None) 
     Columns are separated by tabs if the first token's line has one, otherwise by spaces. By default
     the first column is the token and the last the tag; if the first column counts the tokens of a
     sentence (CoNLL-U, Universal NER), they are the second and third. `-DOCSTART-` lines and
-    comments above a sentence are not tokens; `# sent_id = ...` sets the sentence's id.
-
-    Args:
-        path: The file.
-        token_column: Column of the token, from 1.
-        tag_column: Column of the tag, from 1.
+    comments above a sentence are not tokens; `# sent_id = ...` sets the sentence's id. Columns are
+    numbered from 1.
 
     Raises:
         DataError: A line has more or fewer columns than the first, or a column does not exist.

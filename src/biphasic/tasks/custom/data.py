@@ -59,11 +59,6 @@ class TaskContent:
 def read_content(file: TaskFile, files: dict[str, Path], *, where: str) -> TaskContent:
     """Read the user's files.
 
-    Args:
-        file: How to read them.
-        files: The files, as `own_files` returns them.
-        where: Prefix of messages that concern the whole task.
-
     Raises:
         DataError: The data are unusable; the message names file and line.
     """

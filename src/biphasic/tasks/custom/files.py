@@ -24,9 +24,7 @@ _FRACTIONS = ("validation_fraction", "test_fraction")
 def own_files(file: TaskFile, *, where: str) -> dict[str, Path]:
     """Return the files of a task by content: splits, `labels`, `corpus`, `queries`.
 
-    Args:
-        file: The task file; paths named in it take precedence over those found in its folder.
-        where: Named in error messages.
+    Paths that the task file names take precedence over files found in its folder.
 
     Raises:
         DataError: A file is missing, or several match.

@@ -30,8 +30,6 @@ class Input:
     """A file of examples, or a stream from another program.
 
     Attributes:
-        path: The file.
-        format: Format of the file.
         is_stream: Whether it can be read only once.
     """
 
@@ -52,10 +50,8 @@ class Input:
 def open_input(source: str, *, format: str | None = None) -> Input:
     """Find a file of examples and its format.
 
-    Args:
-        source: A path, or `-` for standard input.
-        format: One of `InputFormat`; by default that of the suffix, and lines of text for standard
-            input.
+    `source` is a path, or `-` for standard input. The default format is that of the suffix, and
+    lines of text for standard input.
 
     Raises:
         DataError: The file does not exist, or its format is unknown.
@@ -88,11 +84,8 @@ def _one_of(name: str) -> InputFormat:
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:
     """Read a whole input before any work and return its number of rows.
 
-    A stream can be read only once, so it is not read here and the result is None.
-
-    Args:
-        source: The input.
-        check: Raises an error for an unusable row.
+    A stream can be read only once, so it is not read here and the result is None. `check` raises an
+    error for an unusable row.
 
     Raises:
         DataError: A row is unusable, or the input is empty.

@@ -24,14 +24,8 @@ def cut_splits(
     """Take splits out of the training split, then keep as many examples of each as allowed.
 
     Both choices are random and depend only on the seed and the number of examples. The order of
-    examples does not change.
-
-    Args:
-        splits: Examples by split.
-        fractions: Share of `train` that each missing split takes; `test` is taken first.
-        limits: Maximum examples by split.
-        seed: Seed of the choice.
-        where: Named in error messages.
+    examples does not change. `fractions` are the shares of `train` that missing splits take, `test`
+    first.
 
     Raises:
         DataError: A split would be empty.

@@ -66,13 +66,7 @@ class TaskFile(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:
-        check_kind_settings(
-            self.kind,
-            template=self.template,
-            query_template=self.query_template,
-            document_template=self.document_template,
-            trained_on=self.trained_on,
-        )
+        check_kind_settings(self)
         self.columns.check_kind(self.kind)
         if self.labels is not None and self.kind not in LABEL_KINDS:
             known = " or ".join(LABEL_KINDS)

@@ -84,12 +84,7 @@ def _text(row: Row, template: str | None) -> str:
 
 
 def tagged_sentence(row: Row, *, numbers: Mapping[str, int]) -> TaggedSentence:
-    """Parse an example of token classification.
-
-    Args:
-        row: With `tokens` and `tags`.
-        numbers: Index of each tag.
-    """
+    """Parse an example of token classification."""
     words, tags = row.items("tokens", str), row.items("tags", str)
     if len(words) != len(tags):
         raise row.error(f"{len(words)} tokens but {len(tags)} tags")

@@ -14,14 +14,7 @@ from biphasic.errors import ConfigError, DataError
 from biphasic.files import complete_folder, read_json, write_json
 from biphasic.tasks.formats.templates import check_retrieval_template, check_template
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import (
-    KINDS,
-    LABEL_KINDS,
-    METRICS_BY_KIND,
-    SPLITS,
-    TEXT_KINDS,
-    Kind,
-)
+from biphasic.tasks.records import KINDS, LABEL_KINDS, METRICS_BY_KIND, SPLITS, TEXT_KINDS, Kind
 
 DESCRIPTION = "task.json"
 QRELS_HEADER = "query-id\tcorpus-id\tscore"
@@ -72,13 +65,7 @@ class TaskDescription(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskDescription:
-        check_kind_settings(
-            self.kind,
-            template=self.template,
-            query_template=self.query_template,
-            document_template=self.document_template,
-            trained_on=self.trained_on,
-        )
+        check_kind_settings(self)
         metrics = METRICS_BY_KIND[self.kind]
         if self.metric not in metrics:
             known = nearest(self.metric, metrics)
@@ -86,34 +73,27 @@ class TaskDescription(Config):
         return self
 
 
-def check_kind_settings(
-    kind: Kind,
-    *,
-    template: str | None,
-    query_template: str | None,
-    document_template: str | None,
-    trained_on: str | None,
-) -> None:
-    """Check the settings that only some kinds of task support.
+def check_kind_settings(task: Any) -> None:
+    """Check the settings of a task, or of a task file, that only some kinds support.
 
     Raises:
         ValueError: A setting does not fit the kind, or a template is unusable.
     """
     settings = {
-        "template": (template, TEXT_KINDS),
-        "query_template": (query_template, RETRIEVAL_KINDS),
-        "document_template": (document_template, RETRIEVAL_KINDS),
-        "trained_on": (trained_on, ("ir",)),
+        "template": TEXT_KINDS,
+        "query_template": RETRIEVAL_KINDS,
+        "document_template": RETRIEVAL_KINDS,
+        "trained_on": ("ir",),
     }
-    for name, (value, kinds) in settings.items():
-        if value is not None and kind not in kinds:
-            raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {kind}")
-    if template is not None:
-        check_template(template)
-    if query_template is not None:
-        check_retrieval_template(query_template, known=("text",))
-    if document_template is not None:
-        check_retrieval_template(document_template, known=("title", "text"))
+    for name, kinds in settings.items():
+        if getattr(task, name) is not None and task.kind not in kinds:
+            raise ValueError(f"'{name}' is for tasks of kind {' or '.join(kinds)}, not {task.kind}")
+    if task.template is not None:
+        check_template(task.template)
+    if task.query_template is not None:
+        check_retrieval_template(task.query_template, known=("text",))
+    if task.document_template is not None:
+        check_retrieval_template(task.document_template, known=("title", "text"))
 
 
 def read_description(
@@ -121,10 +101,8 @@ def read_description(
 ) -> TaskDescription:
     """Read the description of a task folder.
 
-    Args:
-        folder: A task folder.
-        kind: Required if the folder has no `task.json`; must agree with it otherwise.
-        name: Overrides the name in `task.json`, which overrides the folder's.
+    `kind` is required if there is no `task.json`, and must agree with it otherwise. `name`
+    overrides that in `task.json`, which overrides the folder's.
 
     Raises:
         DataError: The folder is missing, or its description is unusable.

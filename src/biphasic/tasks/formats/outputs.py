@@ -67,9 +67,8 @@ def _put(partial: Path, path: Path) -> None:
 def row_writer(path: Path | None, columns: Mapping[str, pa.DataType]) -> Iterator[Write]:
     """Yield a function that writes rows: to standard output as JSON lines, or to a file.
 
-    Args:
-        path: `.jsonl`, `.csv` (nested values as JSON) or `.parquet`; standard output when None.
-        columns: Types by name, in order; other values of a row are not written.
+    The file is `.jsonl`, `.csv` (nested values as JSON) or `.parquet`. Values outside of `columns`,
+    which are types by name, are not written.
     """
     if path is None:
         yield _json_lines(sys.stdout)

@@ -14,11 +14,8 @@ def count_overlaps(task: Task, trainer: Task | None = None) -> dict[str, int]:
 
     Two examples are the same if their texts match, in lower case and with white space collapsed:
     both texts of a pair, question and context, the words of a sentence, or the query. Queries
-    include the prompts of their task, so tasks with different prompts share none.
-
-    Args:
-        task: The task.
-        trainer: The task it is trained on, whose training split replaces its own.
+    include the prompts of their task, so tasks with different prompts share none. A trainer's
+    training split replaces the task's own.
 
     Returns:
         Counts by `"train/test"` and the like, without zeros.

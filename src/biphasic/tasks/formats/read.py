@@ -58,10 +58,7 @@ from biphasic.tasks.records import (
 def load_task(folder: Path, *, kind: Kind | None = None, name: str | None = None) -> Task:
     """Read a task folder.
 
-    Args:
-        folder: Files in the layout of the task's kind.
-        kind: Required if the folder has no `task.json`; must agree with it otherwise.
-        name: Name in reports; by default that in `task.json`, or the folder's.
+    `kind` and `name` are as in `read_description`.
 
     Raises:
         DataError: A file is missing, or a record is unusable; the message names file and line.

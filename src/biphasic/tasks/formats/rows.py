@@ -21,9 +21,7 @@ class Row:
     """One example of a file.
 
     Attributes:
-        path: The file.
         number: Line on which it starts, from 1; the default id.
-        value: Its fields.
         place: Its position in a single-value JSON file, such as `data[0].paragraphs[2]`.
         is_vertical: Whether token `n` is `n` lines below the first.
     """

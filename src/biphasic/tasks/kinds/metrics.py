@@ -48,11 +48,7 @@ def multi_label_scores(
     """Return micro F1, macro F1 and the share of texts whose labels are all correct.
 
     Macro F1 is the mean over the labels that are expected or predicted anywhere. Without any
-    labels, both F1 scores are 0.
-
-    Args:
-        expected: Whether each label applies, [num_texts, num_labels].
-        predicted: Whether each label is predicted, same shape.
+    labels, both F1 scores are 0. Both arrays are [num_texts, num_labels].
     """
     is_any = bool((expected | predicted).any())
     return {

@@ -160,12 +160,8 @@ class Span:
 def best_span(logits: NDArray[np.floating], window: Window, *, max_answer_tokens: int) -> Span:
     """Find the span with the highest sum of start and end logits.
 
-    Ties go to the earlier start, then to the shorter span.
-
-    Args:
-        logits: Start and end logits of every token of the window, [num_tokens, 2].
-        window: The window.
-        max_answer_tokens: Longest span considered.
+    Ties go to the earlier start, then to the shorter span. `logits` are the start and end logits of
+    the window's tokens, [num_tokens, 2].
     """
     no_answer = float(logits[NO_ANSWER].sum())
     length = len(window.offsets)

@@ -39,7 +39,6 @@ class EncodedRetrieval:
         queries: Their token sequences, by split.
         document_ids: Ids of the documents searched or trained on, in descending order. This is the
             column order of similarities, so ties break as in trec_eval (`metrics.top_documents`).
-        documents: Their token sequences.
         searched: Indices of the documents that validation and test search, ascending.
         qrels: Judgements by query, for each split to score.
         pairs: Training query and relevant document, as indices, int64 [num_pairs, 2].

@@ -44,11 +44,7 @@ def question_metrics(
     If some questions have no answer, also report the averages over each part, named after the
     official version 2.0 script: `has_answer_exact_match` (`HasAns_exact`), `has_answer_f1`
     (`HasAns_f1`) and `no_answer_accuracy` (`NoAns_exact`, which equals `NoAns_f1`). A part without
-    questions is omitted.
-
-    Args:
-        scores: Exact match and F1 of each question, [num_questions, 2].
-        is_answerable: Whether each question has an answer.
+    questions is omitted. `scores` are exact match and F1, [num_questions, 2].
     """
     exact, f1 = scores.mean(axis=0).tolist()
     metrics = {"f1": f1, "exact_match": exact}

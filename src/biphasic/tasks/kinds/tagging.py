@@ -120,11 +120,7 @@ def word_logits(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Run sentences through a model, longest first.
 
-    Args:
-        encoder: The model.
-        head: Returns the logits of the tags.
-        sequences: Tokens of each sentence.
-        positions: First token of every word of each sentence, -1 for lost words.
+    `positions` are the first tokens of the words of each sentence, -1 for lost words.
 
     Yields:
         The index of the sentence and the logits of its words, [num_words, num_tags]. The logits of

@@ -32,7 +32,6 @@ class TextKind:
     """Targets, loss and scoring of one kind of task.
 
     Attributes:
-        num_outputs: Width of the head.
         targets: Converts expected answers to loss targets, one per text.
         loss: Takes outputs [num_texts, num_outputs] and targets; returns the mean over texts.
         score: Takes text ids, outputs [num_texts, num_outputs] and expected answers.
@@ -105,15 +104,7 @@ def encode_text_task(
     *,
     protocol: FinetuneProtocol,
 ) -> EncodedTextTask:
-    """Tokenise a task once, for every run on it.
-
-    Args:
-        task: Texts and their answers.
-        kind: Targets, loss and scoring.
-        expected: Returns the answers of some records, one per record.
-        tokenizer: The model's tokenizer.
-        protocol: Sets the maximum text length.
-    """
+    """Tokenise a task once, for every run on it."""
     splits, num_truncated = {}, {}
     for split, records in task.splits.items():
         sequences, num_truncated[split] = encode_texts(

@@ -24,7 +24,6 @@ class Window:
 
     Attributes:
         question: Index of the question within its split.
-        sequence: Token ids.
         prefix: Number of tokens before the context.
         offsets: Character span in the context of each token of the part, [num_tokens, 2].
         target: Positions in the sequence of the answer's first and last token; zeros (BOS) unless
@@ -43,7 +42,6 @@ class SplitWindows:
     """The windows of a split, in the order of its questions.
 
     Attributes:
-        windows: The windows.
         num_cut: Number of truncated questions.
         num_lost_answers: Questions whose first answer fits in no window.
         longest_answer: Longest first answer in tokens, at least 1.

@@ -33,8 +33,6 @@ class PublishedTask:
 
     Attributes:
         name: Name in reports.
-        title: Longer name.
-        kind: Kind of task.
         source: Its tables and how to read them.
         license: License stated on its page; empty if none.
         trained_on: Task whose fine-tuned models are evaluated on it, or None.
@@ -214,14 +212,10 @@ def write_published(
 ) -> None:
     """Write a dataset of the study as a canonical task folder.
 
-    Args:
-        name: A key of `PUBLISHED`.
-        folder: Target; complete or absent afterwards.
-        copies: Folder of local copies as `owner/name/`, used instead of the hub.
-        revision: Commit, tag or branch of the dataset's repository; for several repositories
-            `owner/name=revision,owner/name=revision`. By default the newest.
-        paper: Follow the study's public code where the default differs from it.
-        kind: `zs` for retrieval without fine-tuning.
+    `revision` is a commit, tag or branch of the dataset's repository, or
+    `owner/name=revision,owner/name=revision` for several; by default the newest. `copies` has local
+    copies as `owner/name/`, used instead of the hub. With `paper`, the study's public code is
+    followed where the default differs from it.
 
     Raises:
         DataError: The dataset is unknown, cannot be opened, or has another layout.

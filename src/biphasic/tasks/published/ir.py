@@ -39,8 +39,6 @@ class RetrievalSource:
     """Tables and columns of a task's texts and judgements.
 
     Attributes:
-        corpus: All documents.
-        document_id: Column of their ids.
         judged: Judgements by split; without one for validation, the test queries are split
             in half.
         queries: All queries; None if the tables of judgements hold them.
@@ -68,11 +66,7 @@ def read_retrieval(
 ) -> Content:
     """Read a task: training pairs, judged queries, and judged documents.
 
-    Args:
-        source: The tables.
-        opener: Opens them.
-        is_zero_shot: Omit the training pairs.
-        paper: As in the study, split NQ in halves again and keep every training pair.
+    With `paper`, NQ is split in halves again and every training pair is kept, as in the study.
 
     Raises:
         DataError: A column, a judged query or a judged document is missing.

@@ -28,7 +28,6 @@ class ClassificationSource:
         train: DatasetTable split into train and validation.
         test: DatasetTable used as the test split.
         columns: One column of texts, or two for pairs.
-        labels: Names of the classes.
         template: Joins a pair into one text.
     """
 

@@ -44,8 +44,6 @@ class Content:
         description: Fields of the task description that depend on the data.
         splits: Rows by split; empty for retrieval.
         labels: Names of the classes or tags, for kinds that have them.
-        corpus: Documents of a retrieval task.
-        queries: Queries of a retrieval task.
         qrels: Judgements by split: query, document, and 1 for relevant or 0 for not relevant.
     """
 
@@ -121,12 +119,6 @@ def cut_splits(
 ) -> dict[str, Iterator[Row]]:
     """Split off validation from a published training split; another published split is test.
 
-    Args:
-        opener: Opens both.
-        train_table: Split into train and validation.
-        test_table: Used as test.
-        rows: Reads rows of a table; takes the table, the opened rows, and their row numbers.
-
     Raises:
         DataError: There are too few rows to split.
     """
@@ -187,10 +179,7 @@ def find_column(table: DatasetTable, names: Iterable[str], *spellings: str) -> s
 def label_names(table: DatasetTable, feature: Any, published: Sequence[str]) -> tuple[str, ...]:
     """Return the names of an integer label column, in order.
 
-    Args:
-        table: Named in error messages.
-        feature: The column's type; if it has no names, the published ones are used.
-        published: The dataset's known label names.
+    If the column has no names, the published ones are used.
 
     Raises:
         DataError: The column has other names.

@@ -25,8 +25,6 @@ class TaggingSource:
 
     Attributes:
         dataset: Id on the hub.
-        words: Column of words.
-        tags: Column of tags.
         labels: Names of the tags, in the order of their numbers.
     """
 

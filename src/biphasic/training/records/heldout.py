@@ -52,9 +52,7 @@ class HeldoutLoss:
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`.
 
-        Args:
-            model: With a language-model head.
-            rows_per_pass: Rows per forward pass, to limit memory; the whole batch when None.
+        `rows_per_pass` limits memory; None reads the whole batch at once.
         """
         objectives = (
             Clm(objective="clm"),

@@ -21,10 +21,7 @@ class MetricsLog:
     def __init__(self, lines: list[str], tensorboard: Path | None, *, next_step: int) -> None:
         """Continue after `lines`.
 
-        Args:
-            lines: JSON lines written earlier.
-            tensorboard: Folder for event files; None writes no view.
-            next_step: The next update; events at or after it are replaced.
+        Events of `next_step` and later are replaced.
         """
         self.lines = list(lines)
         self._writer = self._wandb = None

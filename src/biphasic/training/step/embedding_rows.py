@@ -42,10 +42,8 @@ def short_table(
 ) -> Iterator[ShortTable]:
     """Reduce an embedding to the rows of some tokens; other tokens cannot be read.
 
-    Args:
-        embedding: The model's layer. Its weight must be its own fp32 master.
-        weights: The model's weights.
-        token_ids: The distinct tokens, int64 [num_tokens]; a padding token is added.
+    The layer's weight must be its own fp32 master. `token_ids` are distinct, int64 [num_tokens]; a
+    padding token is added.
 
     Raises:
         ModelError: The model did not read its embeddings through their layer, so its result is

@@ -46,12 +46,6 @@ class GradientSums:
     """Sums each rank's gradients over all ranks; does nothing with a single rank."""
 
     def __init__(self, weights: MasterWeights, ranks: ProcessGroup) -> None:
-        """Start without buckets.
-
-        Args:
-            weights: The weights whose fp32 master gradients are summed.
-            ranks: The participating ranks.
-        """
         self._weights, self._ranks = weights, ranks
         self._buckets: list[_Bucket] = []
         self._hooks: list[RemovableHandle] = []
@@ -84,10 +78,8 @@ class GradientSums:
     def finish(self, loss: Tensor) -> None:
         """Wait until gradients and the loss are summed over all ranks.
 
-        A parameter without a gradient on any rank has none afterwards, as with a single rank.
-
-        Args:
-            loss: Scalar, summed in place.
+        A parameter without a gradient on any rank has none afterwards, as with a single rank. The
+        loss is a scalar, summed in place.
 
         Raises:
             LostRankError: Another rank has ended.

@@ -24,7 +24,6 @@ class StepInput:
 
     Attributes:
         batch: The rows of all ranks, for the records.
-        sha256: Their hash.
         passes: Input of this rank's model, in one or more passes; pinned if the device is CUDA.
             None if by chance its rows have no label.
         num_supervised: Labels of all passes of all ranks.
@@ -58,16 +57,6 @@ class StepInputs:
         ranks: ProcessGroup = ALONE,
     ) -> None:
         """Check that passes can hold the rows of every phase and of held-out text.
-
-        Args:
-            recipe: The recipe.
-            rows: Its rows.
-            vocabulary: The tokenizer's properties that objectives need.
-            shape: Shape of the model, for its FLOPs.
-            first_position: Position of a sequence's first token (`model.forward.first_position`).
-            device: Device of the model.
-            compute: Sets the maximum tokens per pass.
-            ranks: The ranks that share the rows.
 
         Raises:
             ConfigError: A pass cannot hold a row.

@@ -68,13 +68,8 @@ class Optimizer:
     ) -> None:
         """Start with empty moments.
 
-        Args:
-            weights: The weights to optimize.
-            beta1: Decay of the first moment.
-            beta2: Decay of the second moment.
-            epsilon: Added to the square root of the second moment.
-            weight_decay: Applied to matrices; vectors (norms, biases) are not decayed.
-            clip_norm: Maximum norm of the gradient; None disables clipping.
+        Weight decay applies to matrices, not to vectors (norms, biases). Without `clip_norm`,
+        gradients are not clipped.
         """
         self.weights, self._clip_norm, self._weight_decay = weights, clip_norm, weight_decay
         self.decay = 1.0

@@ -39,12 +39,7 @@ class Pass:
 
     @classmethod
     def of(cls, supervision: Supervision, *, first_position: int) -> Pass:
-        """Convert supervised rows to tensors on the CPU.
-
-        Args:
-            supervision: Rows and labels.
-            first_position: Position of a sequence's first token (`model.forward.first_position`).
-        """
+        """Convert supervised rows to tensors on the CPU."""
         rows = supervision.rows
         return cls(
             input_ids=torch.from_numpy(rows.input_ids),
@@ -80,10 +75,6 @@ def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
 
     The head reads supervised positions only. Nothing waits for the device if a variable-length
     kernel is used.
-
-    Args:
-        model: With a language-model head.
-        given: Inputs on the model's device.
     """
     output = model.base_model(
         input_ids=given.input_ids,

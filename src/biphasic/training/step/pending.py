@@ -66,11 +66,6 @@ class PendingSteps:
     """Updates since the last reading, and their time."""
 
     def __init__(self, *, read_back_every: int) -> None:
-        """Start without updates.
-
-        Args:
-            read_back_every: Updates after which a reading is due.
-        """
         self._every = read_back_every
         self._steps: list[PendingStep] = []
         self._began = 0.0

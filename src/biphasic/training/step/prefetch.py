@@ -19,13 +19,8 @@ def prefetched(
     """Yield `produce(item)` for each item, in order, prepared by one thread.
 
     An error is raised unchanged at its item's turn. The thread has always ended when the block is
-    left.
-
-    Args:
-        produce: Called for one item at a time, never by two threads at once.
-        items: The items, in order.
-        ahead: Number of items prepared after the current one; 0 prepares each on demand, without a
-            thread.
+    left. `ahead` items are prepared after the current one; with 0, each is prepared on demand,
+    without a thread. `produce` is never called by two threads at once.
     """
     if ahead == 0:
         yield map(produce, items)
