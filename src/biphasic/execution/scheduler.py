@@ -275,6 +275,7 @@ class Scheduler:
         elif isinstance(error, LockHeldError):
             self._delay(item, error, _TAKEN_SECONDS)
         elif isinstance(error, RequeuedError):
+            self._tries.pop(item.id, None)  # it made progress: tries count from here
             self._delay(item, error, 0.0)
         elif isinstance(error, ExecutorError):
             raise error

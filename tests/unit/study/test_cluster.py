@@ -93,14 +93,15 @@ def lone(tmp_path):
     executor._engine = Blocks()
     request = Request("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
 
-    def run(done):
+    def run(*, first):
         running = module._Running(module.Future(), request)
         executor._running["a"] = running
         path = executor._run / "running/a.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         record = RemoteProgress(
-            job="a", label="slots", block="4", host="n7", started="", done=done, total=9, text="x"
-        )
+            job="a", label="slots", block="4", host="n7", started="",
+            first=first, done=7, total=9, text="x",
+        )  # fmt: skip
         path.write_text(record.model_dump_json())
         executor._engine.over = False
         executor._follow()
@@ -112,16 +113,17 @@ def lone(tmp_path):
     return run, seen
 
 
-def test_a_job_whose_block_has_ended_runs_again_and_fails_only_without_progress(lone):
+def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
     run, seen = lone
-    assert isinstance(run(3), RequeuedError)
-    assert isinstance(run(5), RequeuedError)
-    stuck = run(5)
-    assert isinstance(stuck, JobFailedError)
-    assert not stuck.is_final
-    assert str(stuck) == "block 4 on n7 ended before the job"
+    lost = run(first=0)
+    assert isinstance(lost, JobFailedError)
+    assert not lost.is_final
+    assert str(lost) == "block 4 on n7 ended before the job"
+    assert isinstance(run(first=0), JobFailedError)
+    assert isinstance(run(first=5), RequeuedError)
+    assert isinstance(run(first=5), JobFailedError)
     job, progress = seen[0]
-    assert (job, progress.done, progress.total, progress.place) == ("a", 3, 9, "on n7, block 4")
+    assert (job, progress.done, progress.total, progress.place) == ("a", 7, 9, "on n7, block 4")
 
 
 def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from biphasic.errors import ConfigError, LockHeldError
 from biphasic.execution import scheduler as schedule
 from biphasic.execution.graph import WorkItem, dependents, longest_paths, with_dependents
-from biphasic.execution.job import JobFailedError
+from biphasic.execution.job import JobFailedError, RequeuedError
 from biphasic.execution.requests import Requests
 from biphasic.execution.scheduler import RetryPolicy, Scheduler
 
@@ -257,3 +257,11 @@ def test_a_job_that_cannot_be_saved_is_retried_and_then_fails(monkeypatch):
     outcome, _ = run([item("a")], FakeExecutor())
     [failure] = outcome.failures
     assert (failure.tries, "No space left" in failure.error) == (3, True)
+
+
+def test_tries_count_from_the_last_progress():
+    ends = [lost(), lost(), RequeuedError("its block ended"), lost(), lost()]
+    executor = FakeExecutor(outcomes={"alone": ends})
+    outcome, _ = run(TREE, executor)
+    assert executor.submitted.count("alone") == 6
+    assert outcome.failures == ()

@@ -96,7 +96,7 @@ class ClusterExecutor:
         self._run = folder / _FOLDER / uuid.uuid4().hex[:12]
         self._group_nodes = _group_nodes(site, processes)
         self._running: dict[str, _Running] = {}
-        self._most_done: dict[str, int] = {}
+        self._first: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._error: ExecutorError | None = None
@@ -218,12 +218,15 @@ class ClusterExecutor:
                 self._end(job, self._lost(seen))
 
     def _lost(self, seen: RemoteProgress) -> BiphasicError:
-        """Return the error of a job whose block has ended; a try with progress does not count."""
+        """Return the error of a job whose block has ended.
+
+        It counts as a failed try unless the try before it has saved progress.
+        """
         (self._run / RUNNING / f"{seen.job}.json").unlink(missing_ok=True)
         message = f"block {seen.block} on {seen.host} ended before the job"
-        before = self._most_done.get(seen.job, 0)
-        self._most_done[seen.job] = max(before, seen.done)
-        if seen.done > before:
+        before = self._first.setdefault(seen.job, seen.first)
+        self._first[seen.job] = seen.first
+        if seen.first > before:
             return RequeuedError(message)
         return JobFailedError(message, is_final=False, log=None)
 

@@ -74,6 +74,8 @@ class RemoteProgress(Config):
     host: str
     started: str
     """ISO 8601, UTC, by the node's clock."""
+    first: int = 0
+    """Steps that earlier tries had saved."""
     done: int = 0
     total: int = 0
     text: str = ""
@@ -161,9 +163,14 @@ class _Attendant:
 
     def note(self, progress: Progress) -> None:
         """Keep the latest progress."""
-        self._record = self._record.model_copy(
-            update={"done": progress.done, "total": progress.total, "text": progress.text}
-        )
+        update: dict[str, Any] = {
+            "done": progress.done,
+            "total": progress.total,
+            "text": progress.text,
+        }
+        if not self._record.total:
+            update["first"] = progress.done
+        self._record = self._record.model_copy(update=update)
 
     def end(self) -> None:
         """Stop watching, and delete the file."""
