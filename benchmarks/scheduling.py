@@ -3,7 +3,8 @@
 Trivial jobs, fine-tunings whose results are all there, go the whole way: written to the store,
 given to a worker process, claimed, found done, reported, counted. Beside it the scheduler alone,
 with an engine that does nothing, and `study run`'s own process with the jobs of the reference
-study. Workers are started before time is taken. See README.md beside this file.
+study. Through Parsl: the same in a block of this machine. Workers are started before time is
+taken. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from harness import exponent, measured, write_records
 from rich.console import Console
 
 from biphasic.execution import scheduler as schedule
+from biphasic.execution.cluster.executor import ClusterExecutor
+from biphasic.execution.cluster.site import Site
 from biphasic.execution.display import StudyDisplay
 from biphasic.execution.executor import LocalExecutor
 from biphasic.execution.graph import WorkItem
@@ -44,6 +47,7 @@ from biphasic.tasks.protocol import FinetuneProtocol
 PAPER = Path(__file__).parents[1] / "studies/paper.yaml"
 NUM_DEVICES = 192
 LIMIT_MS = 2.0
+PARSL_LIMIT_MS = 5.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=5_000)
     parser.add_argument("--slots", type=int, default=2)
+    parser.add_argument("--parsl", type=int, default=200, help="jobs through Parsl; 0: none")
     parser.add_argument("--alone", type=int, default=100_000, help="jobs for the scheduler alone")
     parser.add_argument(
         "--fine-tunings",
@@ -82,12 +87,15 @@ def main() -> None:
         {"case": "through workers", **through_workers(chosen.jobs, chosen.slots)},
         {"case": "scheduler alone", **scheduler_alone(chosen.alone)},
     ]
+    if chosen.parsl:
+        records.append({"case": "through Parsl", **through_parsl(chosen.parsl, chosen.slots)})
     for number in (0, *chosen.fine_tunings):
         record, cost = measured(__file__, ["--study", str(number)])
         records.append({"case": "study run", **record, "peak_bytes": cost.peak_bytes})
     for record in records:
         print(json.dumps(record))
-    sizes, seconds = zip(*((r["jobs"], r["cpu_seconds"]) for r in records[3:]), strict=True)
+    grown = [record for record in records if record["case"] == "study run"][1:]
+    sizes, seconds = zip(*((r["jobs"], r["cpu_seconds"]) for r in grown), strict=True)
     if len(sizes) > 1:
         print(f"study run: exponent of CPU time {exponent(sizes, seconds):.2f}")
     if chosen.out:
@@ -95,29 +103,54 @@ def main() -> None:
 
 
 def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
-    """Run trivial jobs on worker processes."""
+    """Run trivial jobs on worker processes of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder)
-        run = GridRun(id="r" * 64, learning_rate=1e-4, seed=0)
-        with complete_folder(store / "finetunes" / run.id):
-            pass
-        items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
-        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=num_slots)
-        slots = [Slot(index) for index in range(num_slots)]
-        with LocalExecutor(
+        executor = LocalExecutor(
             store,
-            slots,
+            [Slot(index) for index in range(num_slots)],
             load_job=load_job,
             worker=WORKER,
             num_threads=1,
             log_folder=store / "logs",
-            watch=display.progress,
-        ) as engine:
-            warm = [item(f"warm-{n}", trivial(store, run)) for n in range(4 * num_slots)]
-            warm_display = StudyDisplay(Console(file=io.StringIO()), warm, num_slots=num_slots)
-            Scheduler(warm, engine, policy=RetryPolicy(), watcher=warm_display).run()
-            seconds, executed = timed(items, engine, display)
-    return report(num_jobs, executed, seconds, slots=num_slots)
+            watch=lambda *_: None,
+        )
+        return through(executor, store, num_jobs)
+
+
+def through_parsl(num_jobs: int, num_slots: int) -> dict[str, Any]:
+    """Run trivial jobs in one block of Parsl on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "store"
+        executor = ClusterExecutor(
+            store,
+            Site(scheduler="local", jobs_per_node=num_slots, poll_seconds=1),
+            load_job=load_job,
+            worker=WORKER,
+            folder=Path(folder) / "study",
+            processes=1,
+            watch=lambda *_: None,
+            say=print,
+        )
+        return {**through(executor, store, num_jobs), "limit_ms": PARSL_LIMIT_MS}
+
+
+def through(
+    executor: LocalExecutor | ClusterExecutor, store: Path, num_jobs: int
+) -> dict[str, Any]:
+    """Run trivial jobs, after a few that start the workers."""
+    run = GridRun(id="r" * 64, learning_rate=1e-4, seed=0)
+    with complete_folder(store / "finetunes" / run.id):
+        pass
+    num_slots = executor.num_slots
+    items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
+    warm = [item(f"warm-{number}", trivial(store, run)) for number in range(4 * num_slots)]
+    with executor as engine:
+        first, _ = timed(warm[:1], engine)
+        timed(warm[1:], engine)
+        seconds, executed = timed(items, engine)
+    made = report(num_jobs, executed, seconds, slots=num_slots)
+    return {**made, "first_result_seconds": round(first, 2)}
 
 
 def scheduler_alone(num_jobs: int) -> dict[str, Any]:
@@ -129,8 +162,7 @@ def scheduler_alone(num_jobs: int) -> dict[str, Any]:
     engine = NoEngine(2)
     saved, schedule.save_job = schedule.save_job, lambda _job: None
     try:
-        display = StudyDisplay(Console(file=io.StringIO()), items, num_slots=engine.num_slots)
-        seconds, executed = timed(items, engine, display)
+        seconds, executed = timed(items, engine)
     finally:
         schedule.save_job = saved
     return report(num_jobs, executed, seconds, slots=engine.num_slots)
@@ -199,10 +231,12 @@ def reference_study(num_finetunings: int) -> dict[str, Any]:
     return {**record, "cpu_seconds": cpu, "cpu_ms_per_job": 1000 * cpu / executed}
 
 
-def timed(items: list[WorkItem], engine: Any, display: Watcher) -> tuple[float, int]:
+def timed(items: list[WorkItem], engine: Any, watcher: Watcher | None = None) -> tuple[float, int]:
     """Return the seconds that a scheduler takes, set-up included, and the jobs that it did."""
     began = time.perf_counter()
-    outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=display).run()
+    if watcher is None:
+        watcher = StudyDisplay(Console(file=io.StringIO()), items, num_slots=engine.num_slots)
+    outcome = Scheduler(items, engine, policy=RetryPolicy(), watcher=watcher).run()
     assert not outcome.failures, outcome.failures[0]
     return time.perf_counter() - began, outcome.num_executed
 

@@ -204,7 +204,7 @@ def test_scheduling(bench, monkeypatch):
         load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
     monkeypatch.setattr(worker_process.WorkerProcess, "run", run_here)
-    options = ["--jobs", "2", "--slots", "1", "--alone", "20", "--fine-tunings", "10"]
+    options = ["--jobs=2", "--slots=1", "--alone=20", "--parsl=0", "--fine-tunings=10"]
     workers, alone, study, part = records = bench("scheduling", *options, records="--out")
     assert (workers["jobs"], alone["jobs"]) == (2, 20)
     # 50 states on four tasks, or ten fine-tunings.
