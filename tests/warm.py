@@ -8,6 +8,7 @@ not imported biphasic.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -101,6 +102,7 @@ def _forget_package() -> None:
 def _become(program: Callable[[], None], environment: dict[str, str] | None) -> None:
     """Run a program in place of what was to be executed; called in the forked child."""
     code: object = 1
+    gc.freeze()  # what the parent has is never looked through, which would copy all its memory
     try:
         _forget_parent(environment)
         sys.modules[_TORCHRUN].Popen = WarmPopen  # type: ignore[attr-defined] - known there by name
