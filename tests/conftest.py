@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -57,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items += mine + quick[:room]
         del quick[:room]
     items += quick
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections, each of which would look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 TEXT = (

@@ -2,11 +2,13 @@
 
 A fresh interpreter spends five to ten seconds of CPU on imports; a fork has them. All else is as
 with `subprocess.Popen`: a child of its own, with its own pipes, environment and signals, that can
-be killed and waited for. Processes that it starts are forked in turn.
+be killed and waited for. Processes that it starts are forked in turn. An isolated one (`-I`) has
+not imported biphasic.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -48,17 +50,18 @@ class WarmPopen(_Popen):  # type: ignore[type-arg]
 
 
 def _program_of(args: Any) -> Callable[[], object] | None:
-    """Return what `python [-u] (-m module | -c code | file) ...` would run."""
+    """Return what `python [-u] [-I] (-m module | -c code | file) ...` would run."""
     if isinstance(args, str) or not args or args[0] != sys.executable:
         return None
-    kind, *rest = [str(each) for each in args[1:] if each != "-u"]
+    run = partial(_run, is_isolated="-I" in args)
+    kind, *rest = [str(each) for each in args[1:] if each not in {"-u", "-I"}]
     if kind == "-m" and rest[0] != _LIGHT:
-        return partial(_run, rest, lambda: runpy.run_module(rest[0], run_name="__main__"))
+        return partial(run, rest, lambda: runpy.run_module(rest[0], run_name="__main__"))
     if kind == "-c":
         code = compile(rest[0], "<string>", "exec")
-        return partial(_run, ["-c", *rest[1:]], lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102
+        return partial(run, ["-c", *rest[1:]], lambda: exec(code, {"__name__": "__main__"}))  # noqa: S102
     if kind.endswith(".py"):
-        return partial(_run, [kind, *rest], lambda: runpy.run_path(kind, run_name="__main__"))
+        return partial(run, [kind, *rest], lambda: runpy.run_path(kind, run_name="__main__"))
     return None
 
 
@@ -78,14 +81,28 @@ def _is_ready() -> bool:
     return True
 
 
-def _run(argv: list[str], program: Callable[[], object]) -> None:
+def _run(argv: list[str], program: Callable[[], object], *, is_isolated: bool) -> None:
     sys.argv = argv
+    if is_isolated:
+        _forget_package()
     program()
+
+
+def _forget_package() -> None:
+    """Remove biphasic, and the attention that transformers has from it."""
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "biphasic"]:
+        del sys.modules[name]
+    for interface in (AttentionInterface, AttentionMaskInterface):
+        interface._global_mapping.pop("biphasic", None)
 
 
 def _become(program: Callable[[], None], environment: dict[str, str] | None) -> None:
     """Run a program in place of what was to be executed; called in the forked child."""
     code: object = 1
+    gc.freeze()  # what the parent has is never looked through, which would copy all its memory
     try:
         _forget_parent(environment)
         sys.modules[_TORCHRUN].Popen = WarmPopen  # type: ignore[attr-defined] - known there by name

@@ -32,6 +32,7 @@ ROW_TOKENS = 132  # the least that question answering takes
 SIZES: dict[str, dict[str, Any]] = {
     "setup_pretraining": {
         "TRAINED_VOCABULARY": VOCABULARY,
+        "ENDLESS_STEPS": 100,
         "WARMUP_STEPS": 1,
         "MEASURED_STEPS": 1,
     },

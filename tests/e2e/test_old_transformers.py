@@ -93,7 +93,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: TextTokenizer) 
     root = tmp_path_factory.mktemp("exports")
     save_family("qwen3", root / "decoder", tokenizer=tokenizer)
     save_family("eurobert", root / "eurobert")
-    return [export_model(root / "decoder", root / "qwen3"), root / "eurobert"]
+    with forking():
+        return [export_model(root / "decoder", root / "qwen3"), root / "eurobert"]
 
 
 def look(folders: list[Path], first_on_path: Path | None) -> dict[str, Any]:

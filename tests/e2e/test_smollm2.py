@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from biphasic.files import read_json
@@ -68,6 +67,8 @@ def test_it_is_adapted_and_exported(decoder, text, cli, tmp_path):
     assert "hidden states match ours" in err
     losses = read_json(next(tmp_path.glob("runs/store/states/*/state.json")))["heldout"]
     assert losses["clm"] < 11  # ln 49,152 is 10.8: it still knows English
+    from sentence_transformers import SentenceTransformer
+
     model = SentenceTransformer(str(encoder), device="cpu")
     one, other, far = torch.tensor(
         model.encode(["A cat sat on the mat.", "A cat lay on a rug.", "Interest rates rose."])

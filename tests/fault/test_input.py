@@ -65,6 +65,7 @@ def test_a_missing_study_file_is_named(tmp_path, cli):
     assert one_line(err) == f"error: {tmp_path / 'none.yaml'}: no such file"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_that_another_process_runs_is_locked(finished, tmp_path, cli):
     root = copy_root(finished, tmp_path / "root")
     with study_lock(root / "mini"):

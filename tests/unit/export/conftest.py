@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,6 @@ from families import save_family
 
 if TYPE_CHECKING:
     from biphasic.data.tokens.tokenizer import TextTokenizer
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Compute on one thread."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -152,13 +152,13 @@ def _predicted(row):
     return [(entity["type"], entity["start"], entity["end"]) for entity in row["entities"]]
 
 
-def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make):
+def test_plain_transformers_gives_the_same_for_a_padded_batch(one_thread, make, warm):
     texts = ["the cat sat", "to Paris with Anna and the dog ran on the mat"]
     sequence, token = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
     kinds = {"sc": sequence, "ml": sequence, "sr": sequence, "tc": token}
     folders = [(str(make("eurobert", kind).folder), name) for kind, name in kinds.items()]
     ended = subprocess.run(
-        [sys.executable, "-c", STRANGER, json.dumps(texts), json.dumps(folders)],
+        [sys.executable, "-I", "-c", STRANGER, json.dumps(texts), json.dumps(folders)],
         capture_output=True,
         text=True,
         check=False,

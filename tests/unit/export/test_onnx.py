@@ -98,19 +98,6 @@ class TestGraph:
             mean = expected[row][is_token].mean(0)
             np.testing.assert_allclose(embeddings[row], mean, atol=1e-4)
 
-    def test_large_weights_lie_beside_and_pooling_is_left_out(
-        self, bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        capfd.readouterr()
-        write_onnx(bert, tmp_path / "graph", pooling=False, inline_bytes=0)
-        assert capfd.readouterr() == ("", "")
-        graph, data = (tmp_path / "graph" / "onnx" / f"model.onnx{end}" for end in ("", "_data"))
-        session = onnxruntime.InferenceSession(graph)
-        assert [output.name for output in session.get_outputs()] == ["last_hidden_state"]
-        stored = AutoModel.from_pretrained(bert).embeddings.word_embeddings.weight
-        assert stored.detach().numpy().tobytes() in data.read_bytes()
-        assert stored.detach().numpy().tobytes() not in graph.read_bytes()
-
 
 class TestFolder:
     def test_layout(self, encoder: Path, exported: Path) -> None:

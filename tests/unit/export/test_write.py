@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,23 +39,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the fresh process, which takes seconds."""
     reloaded = Reloaded(0.0, 0.0, None, None, "none")
     monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check in this process: quicker, and the same but for the isolation."""
-
-    def ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-            write_json(Path(name, "request.json"), request)
-            patch.setattr(sys, "argv", [str(check._SCRIPT), name])
-            patch.setitem(sys.modules, "biphasic", sys.modules["biphasic"])  # barred by the script
-            patch.setenv("HF_HUB_OFFLINE", "1")
-            runpy.run_path(str(check._SCRIPT), run_name="__main__")
-            report = json.loads(Path(name, "found.json").read_text())
-            return {**report, "has_biphasic": False}, load_file(Path(name, "found.safetensors"))
-
-    monkeypatch.setattr(check, "_ask", ask)
 
 
 def nothing_written(out: Path) -> bool:
@@ -140,14 +120,14 @@ class TestPrecision:
         assert stored.keys() == exact.keys()
         assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
 
-    @pytest.mark.usefixtures("here")
+    @pytest.mark.usefixtures("warm")
     def test_bfloat16_passes_the_check(
         self, make_family: Callable[..., Path], tmp_path: Path
     ) -> None:
         out = export_model(make_family("qwen3"), tmp_path / "out", dtype="bfloat16")
         assert AutoModel.from_pretrained(out, dtype="auto").dtype == torch.bfloat16
 
-    @pytest.mark.usefixtures("here")
+    @pytest.mark.usefixtures("warm")
     def test_rounding_of_fp32_is_distinguished_from_a_difference(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -203,7 +183,7 @@ class TestCheck:
             ("tokenizer", "AutoTokenizer gives other ids for 'An encoder"),
         ],
     )
-    @pytest.mark.usefixtures("here")
+    @pytest.mark.usefixtures("warm")
     def test_found(
         self, damage: str, words: str, make_family: Callable[..., Path], tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -235,6 +215,7 @@ class TestCheck:
             export_model(family, out)
         assert nothing_written(out)
 
+    @pytest.mark.usefixtures("warm")
     def test_what_cannot_be_loaded(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -247,6 +228,7 @@ class TestCheck:
         assert "\n" not in str(caught.value)
         assert nothing_written(tmp_path / "out")
 
+    @pytest.mark.usefixtures("warm")
     def test_our_package_would_be_noticed(
         self, make_family: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -172,6 +172,7 @@ def test_a_worker_that_is_just_starting_is_asked_to_stop_too(tmp_path, monkeypat
     assert process.stdin.closed
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_worker_ends_when_its_input_ends(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", WORKER, str(tmp_path), "1"],
