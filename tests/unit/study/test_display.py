@@ -70,11 +70,11 @@ def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
     now[0] += 60
     display.ended(items[0], None, elsewhere=False)
     display.ended(items[1], StudyError("broke"), elsewhere=False)
-    display.progress("job 2", Progress(3, 8, "loss 6.100, 4,300 tokens/s"))
+    display.progress("job 2", Progress(3, 8, "loss 6.100", place="on n1, block 0"))
     # 6 5/8 minutes are left on six slots; the job that failed may be tried again.
     assert re.fullmatch(
         r"1 of 8 jobs done, 1 failed, 2/min, end expected in 0:01:06, at [-\d: ]+; "
-        r"running: job 2 \(3 of 8 steps, loss 6\.100, 4,300 tokens/s\)",
+        r"running: job 2 \(3 of 8 steps, loss 6\.100, on n1, block 0\)",
         display.line(),
     )
     for each in items[3:]:

@@ -159,6 +159,22 @@ def test_the_record_has_the_result_of_each_job(tmp_path, monkeypatch):
     assert "will retry: other: boom" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_time_in_the_queue_of_a_cluster_does_not_count(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("biphasic.study.run.monitor.time.monotonic", lambda: now[0])
+    console = Console(file=io.StringIO())
+    with Monitor([item("a")], tmp_path, plan=plan(1), num_slots=1, console=console) as monitor:
+        monitor.started(item("a"))
+        now[0] += 3600.0
+        for done in (1, 2):
+            monitor.progress("a", Progress(done, 8, "loss 6.1", place="on n1, block 0"))
+            now[0] += 5.0
+        monitor.tick()
+        record = read_progress(tmp_path)
+        assert record.device_seconds_spent == 10.0
+        assert record.running[0].place == "on n1, block 0"
+
+
 def test_every_try_that_failed_counts_and_others_do_not(tmp_path):
     console = Console(file=io.StringIO(), width=120)
     only, full = item("only"), OSError(28, "No space left on device")

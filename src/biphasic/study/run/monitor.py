@@ -98,6 +98,7 @@ class Monitor:
                 return
             if running.progress is None and progress.place:  # it has left the cluster's queue
                 running.began, running.started = time.monotonic(), _now()
+                self._display.started(running.item)
             running.progress = progress
         self._display.progress(job_id, progress)
 
