@@ -1,6 +1,10 @@
 """Jobs one by one, as a scheduler of one's own does them."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 
 from mini_study import STUDY, copy_root, results, write_study
 
@@ -31,9 +35,24 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     code, _, err = cli("job", "run", branches[0], "--root", root)
     assert code == 1
     assert f"biphasic job run {trunk}" in err
-    for identity in ids:
-        code, out, err = cli("job", "run", identity, "--root", root)
-        assert (code, out.startswith("done: ")) == (0, True), err
+    # As pods do it: a line of a level's list each.
+    code, out, err = cli(
+        "study", "jobset", study, "--image", "i", "--claim", "c", "--root", root, "--quiet"
+    )
+    assert code == 0, err
+    levels = yaml.safe_load(out)["spec"]["replicatedJobs"]
+    lists = [Path(option(level, "--list")) for level in levels]
+    assert [path.read_text().split() for path in lists] == [[trunk], branches, ids[3:], [report]]
+    for path, level in zip(lists[:-1], levels, strict=False):
+        for index in range(level["template"]["spec"]["completions"]):
+            code, out, err = cli(
+                "job", "run", "--list", path, "--index", f"{index}", "--root", root
+            )
+            assert (code, out.startswith("done: ")) == (0, True), err
+    code, _, err = cli("job", "run", "--list", lists[0], "--index", "1", "--root", root)
+    assert (code, err) == (2, "error: --index: give a number from 0 to 0\n")
+    code, _, err = cli("job", "run", trunk, "--list", lists[0], "--root", root)
+    assert (code, "give a job identity, or --list FILE" in err) == (2, True)
     code, out, _ = cli("job", "run", trunk, "--root", root)
     assert (code, out.startswith("already done: ")) == (0, True)
     code, out, _ = cli("job", "show", trunk, "--root", root)
@@ -52,3 +71,10 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
     ours = {line for line in results(root).decode().splitlines() if ",first-word," in line}
     assert len(ours) == 2 * 2
     assert ours <= set(results(finished / "root").decode().splitlines())
+
+
+def option(level: dict[str, Any], name: str) -> str:
+    """Return an option of the command that a level's pods run."""
+    [container] = level["template"]["spec"]["template"]["spec"]["containers"]
+    command = container["command"]
+    return command[command.index(name) + 1]
