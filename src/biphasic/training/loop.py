@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout import HeldoutLoss
+from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
@@ -48,15 +49,19 @@ class RunOptions:
     Attributes:
         checkpoint_every: Updates between checkpoints; 0 saves only the final state.
         heldout_every: Updates between held-out evaluations; 0 evaluates only the final state.
+        heldout_objectives: Objectives whose held-out loss is recorded.
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
+        report_heldout: Called with a short text before each batch of a held-out evaluation.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
     checkpoint_every: int = 200
     heldout_every: int = 0
+    heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
+    report_heldout: Callable[[str], None] | None = None
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -125,7 +130,12 @@ def train_segment(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
     )  # fmt: skip
-    heldout = _heldout(recipe, data)
+    watch = partial(
+        run.watch,
+        _heldout(recipe, data),
+        objectives=options.heldout_objectives,
+        report=options.report_heldout,
+    )
     device = run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
     phase: PlacedPhase | None = None
@@ -145,7 +155,7 @@ def train_segment(
             done = pending.read_back()
             run.record(done)
             if watches and run.step < end:
-                run.watch(heldout)
+                watch()
             if (saves or stops) and run.step < end:
                 _save_checkpoint(run, progress)
             if options.report and ranks.is_first:
@@ -154,7 +164,7 @@ def train_segment(
             if stops and run.step < end:
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
-    run.watch(heldout)
+    watch()
     run.save(target)
     run.log.close()
     if ranks.is_first:
