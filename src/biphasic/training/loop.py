@@ -52,7 +52,7 @@ class RunOptions:
         heldout_objectives: Objectives whose held-out loss is recorded.
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
-        report_heldout: Called with a short text before each batch of a held-out evaluation.
+        describe: Called with a short text on work beside updates, such as a held-out evaluation.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
@@ -61,7 +61,7 @@ class RunOptions:
     heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
-    report_heldout: Callable[[str], None] | None = None
+    describe: Callable[[str], None] | None = None
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -72,6 +72,11 @@ class RunOptions:
     def watches_after(self, step: int) -> bool:
         """Return whether a held-out evaluation is due."""
         return bool(self.heldout_every) and step % self.heldout_every == 0
+
+    def note(self, text: str) -> None:
+        """Describe work beside updates."""
+        if self.describe:
+            self.describe(text)
 
     def stops(self) -> bool:
         """Return whether the run should stop."""
@@ -94,8 +99,8 @@ def train_segment(
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report` and `should_stop`,
-    which only the first rank uses.
+    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe` and
+    `should_stop`, which only the first rank has.
 
     Args:
         lineage: The recipe on its data.
@@ -134,7 +139,7 @@ def train_segment(
         run.watch,
         _heldout(recipe, data),
         objectives=options.heldout_objectives,
-        report=options.report_heldout,
+        report=options.describe,
     )
     device = run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
@@ -165,6 +170,7 @@ def train_segment(
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
     watch()
+    options.note("saving the state")
     run.save(target)
     run.log.close()
     if ranks.is_first:

@@ -213,7 +213,9 @@ def resume_or_start(
         model = _saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
     _check_phases(model, recipe)
-    _check_directions(on_compute_device(model), recipe)
+    # The weights of a pretrained model were probed before the text was read.
+    source = data.pretrained.identity if data.pretrained and step == 0 else None
+    _check_directions(on_compute_device(model), recipe, weights=source)
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
@@ -263,10 +265,15 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
         extend_config(config, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
 
 
-def _check_directions(model: PreTrainedModel, recipe: Recipe) -> None:
-    """Probe the attention of all phases first, as an error should not end a run midway."""
+def _check_directions(
+    model: PreTrainedModel, recipe: Recipe, *, weights: str | None = None
+) -> None:
+    """Probe the attention of all phases first, as an error should not end a run midway.
+
+    `weights` is as in `check_contract`.
+    """
     for causal in sorted({way for phase in recipe.phases for way in phase.directions}):
-        check_contract(model, causal=causal)
+        check_contract(model, causal=causal, weights=weights)
 
 
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:

@@ -138,7 +138,7 @@ class TrainJob(Config):
                 heldout_objectives=self.heldout_objectives,
                 tensorboard=self.tensorboard,
                 report=forward,
-                report_heldout=show,
+                describe=show if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),
