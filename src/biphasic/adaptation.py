@@ -101,6 +101,14 @@ class AdaptConfig(Config):
         )
 
     @property
+    def heldout_objectives(self) -> tuple[Literal["clm", "mlm"], ...]:
+        """Objectives whose held-out loss is computed: MLM alone if the model is trained by it.
+
+        An encoder's CLM loss says nothing about its quality, and costs as much again.
+        """
+        return ("mlm",) if self.objective == "mlm" else ("clm", "mlm")
+
+    @property
     def phase(self) -> dict[str, Any]:
         """The only phase of the training."""
         return {
@@ -172,7 +180,8 @@ def adapt(
     say, store = say_on(console), Path(root).resolve() / STORE
     tune_allocator()
     with computing_on(chosen), viewed_in_wandb(wandb):
-        local = fetch_model(model, revision=revision)
+        with progress_bar(console, "reading the model"):
+            local = fetch_model(model, revision=revision)
         check_state(local, store, say=say)
         recipe = _first_run(local, settings, name=str(model))
         check_phases(recipe.placed_phases)
@@ -204,6 +213,8 @@ def adapt(
             store,
             checkpoint_every=checkpoint_every,
             heldout_every=0,
+            # A continued run keeps recording both, like its earlier states.
+            heldout_objectives=("clm", "mlm") if earlier else settings.heldout_objectives,
             compute=compute,
             console=console,
         )

@@ -114,6 +114,20 @@ def expanded(path: Path | str) -> Path:
         raise ConfigError(f"{path}: no home folder for '{user}'; write the path in full") from None
 
 
+def refuse_gguf(path: Path) -> None:
+    """Raise an error for a GGUF file where a model's folder is expected.
+
+    Raises:
+        DataError: It is one; the message says how to convert it.
+    """
+    if path.suffix == ".gguf":
+        raise DataError(
+            f"{path}: a GGUF file; convert it to a folder first: load it in transformers with "
+            f"from_pretrained('{path.parent}', gguf_file='{path.name}'), then save_pretrained "
+            "(docs/adapt.md has the lines)"
+        )
+
+
 @contextmanager
 def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block succeeds.

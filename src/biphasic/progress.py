@@ -132,7 +132,7 @@ def progress_bar(console: Console, label: str, *, unit: str = "steps") -> Iterat
 
 def task_line(task: Task) -> str:
     """Describe a task in one line: amount done, speed, expected end."""
-    if task.total is None:
+    if task.total is None or task.finished:  # what follows the last step takes time as well
         left = f"{_clock(task.elapsed or 0.0)} so far"
     else:
         left = end_expected(task.time_remaining)

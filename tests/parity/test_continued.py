@@ -248,7 +248,7 @@ def test_what_a_later_phase_cannot_freeze_is_refused_before_any_step(
 def test_a_model_that_breaks_a_later_phase_is_refused_before_the_first(
     tmp_path, training_data, make_recipe, tokenizer, monkeypatch
 ):
-    def refuse(model, *, causal):
+    def refuse(model, *, causal, **_):
         if not causal:
             raise ModelError("layer 1: stays causal")
 

@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from biphasic.errors import ModelError
@@ -26,6 +27,7 @@ from biphasic.files import read_json, write_json
 TOLERANCE = 1e-5
 """For hidden states, logits and embeddings: relative to the largest value, or to 1 if smaller."""
 _ROUNDING = 1e-3
+"""Larger differences are refused at once: fp32 rounding in a deep or wide model is smaller."""
 _SCRIPT = Path(__file__).with_name("reload.py")
 
 
@@ -41,7 +43,7 @@ class Reloaded:
         logits: Language-model head; None without a head.
         embeddings: Mean embeddings of sentence-transformers; None if not requested.
         transformers: Version used for the check.
-        precision: Compute precision of both.
+        precision: Compute precision of hidden states and embeddings, on both sides.
     """
 
     alone: float
@@ -67,11 +69,6 @@ class Reloaded:
         """Return whether all differences are within `TOLERANCE`; NaN is not."""
         return all(largest <= TOLERANCE for largest in self.differences.values())
 
-    @property
-    def may_be_rounding(self) -> bool:
-        """Return whether fp32 rounding in a deep or wide model could explain the differences."""
-        return all(largest <= _ROUNDING for largest in self.differences.values())
-
 
 def refuse_differences(reloaded: Reloaded) -> None:
     """Raise an error if an export differs from the reference.
@@ -94,15 +91,16 @@ def check_export(
     reference: Reference,
     *,
     tokenizer_roles: dict[str, int],
+    read_double: Callable[[], Reference],
     head: str | None = None,
     logits: Tensor | None = None,
     has_pooling: bool = False,
-    is_double: bool = False,
 ) -> Reloaded:
     """Load an exported folder in a fresh process without biphasic, and measure differences.
 
-    `logits` of the head, fp32 [length, vocab_size], are for `reference.probe`. With `is_double`,
-    hidden states are computed in fp64, like the reference.
+    Both sides compute in fp32. If rounding may explain a difference of hidden states or embeddings,
+    both compute these again in fp64; `read_double` then returns our side. `logits` of the head,
+    fp32 [length, vocab_size], are for `reference.probe`.
 
     Raises:
         ModelError: The folder cannot be loaded, is causal, or gives other token ids.
@@ -119,27 +117,51 @@ def check_export(
         "spelt": reference.spelt,
         "head": head,
         "embedded": reference.embedded if has_pooling else [],
-        "dtype": "float64" if is_double else "float32",
+        "tolerance": TOLERANCE,
+        "rounding": _ROUNDING,
     }
-    report, tensors = _ask(request)
+    report, found = _ask(request, _compared(reference, has_pooling=has_pooling))
     if report["has_biphasic"]:
         raise ModelError("the export check imported biphasic, so its result is invalid")
     _compare_ids(report["ids"], reference, tokenizer_roles)
-    _require_both_ways(tensors, reference)
-    return Reloaded(
-        alone=_largest(_sequences(tensors, "alone"), reference.alone),
-        many=_largest(_sequences(tensors, "many"), reference.many),
-        logits=None if logits is None else _largest([tensors["logits"]], [logits]),
-        embeddings=_largest([tensors["embeddings"]], [reference.embeddings])
+    _require_both_ways(found["fp32"], reference)
+    reloaded = Reloaded(
+        **_differences(found["fp32"], reference, has_pooling=has_pooling),
+        logits=None if logits is None else _largest([found["fp32"]["logits"]], [logits]),
+        transformers=report["transformers"],
+    )
+    if "fp64" not in found:
+        return reloaded
+    exact = _differences(found["fp64"], read_double(), has_pooling=has_pooling)
+    return replace(reloaded, **exact, precision="fp64")
+
+
+def _differences(
+    tensors: dict[str, Tensor], reference: Reference, *, has_pooling: bool
+) -> dict[str, Any]:
+    """Measure the differences of hidden states and embeddings."""
+    return {
+        "alone": _largest(_sequences(tensors, "alone"), reference.alone),
+        "many": _largest(_sequences(tensors, "many"), reference.many),
+        "embeddings": _largest([tensors["embeddings"]], [reference.embeddings])
         if has_pooling
         else None,
-        transformers=report["transformers"],
-        precision="fp64" if is_double else "fp32",
-    )
+    }
 
 
-def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run the script in a separate process.
+def _compared(reference: Reference, *, has_pooling: bool) -> dict[str, Tensor]:
+    """Return the outputs that both precisions compare, under the script's names."""
+    ways = {"alone": reference.alone, "many": reference.many}
+    tensors = {
+        f"{way}.{number}": states for way, all in ways.items() for number, states in enumerate(all)
+    }
+    return {**tensors, "embeddings": reference.embeddings} if has_pooling else tensors
+
+
+def _ask(
+    request: dict[str, Any], expected: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Run the script in a separate process; return its report, and its outputs by precision.
 
     Raises:
         ModelError: It failed; the message is its last line of output.
@@ -148,6 +170,7 @@ def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
         write_json(work / "request.json", request)
+        save_file(expected, work / "expected.safetensors")
         done = subprocess.run(  # noqa: S603 - our own script, no shell
             [sys.executable, "-I", str(_SCRIPT), str(work), str(packages)],
             capture_output=True,
@@ -163,7 +186,12 @@ def _ask(request: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise ModelError(
                 f"transformers cannot use the exported folder ({lines[-1]}); nothing was written"
             )
-        return read_json(work / "found.json"), load_file(work / "found.safetensors")
+        return read_json(work / "found.json"), read_outputs(work)
+
+
+def read_outputs(work: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the outputs that the script wrote, by precision."""
+    return {path.stem: load_file(path) for path in work.glob("fp*.safetensors")}
 
 
 def _change_later_token(reference: Reference) -> list[int]:

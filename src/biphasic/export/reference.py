@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from biphasic.export.source import Source
 from biphasic.export.tokenizer import pair_ids
 from biphasic.model.checks.contract import load_checked_encoder
 from biphasic.model.compute.forward import batching_of
+from biphasic.model.loading.build import load_encoder
 from biphasic.seeds import stream
 from biphasic.tasks.encoding import Encoder, encode_texts
 
@@ -73,39 +74,61 @@ class Reference:
 
 
 @torch.no_grad()
-def read_reference(source: Source, *, dtype: Dtype, is_double: bool = False) -> Reference:
+def read_reference(source: Source, *, dtype: Dtype) -> Reference:
     """Run a model as fine-tuning and evaluation do, and probe its attention.
 
-    Weights are rounded to `dtype`. In fp64 (`is_double`), rounding errors are negligible.
+    Weights are rounded to `dtype`.
 
     Raises:
         ModelError: It cannot be an encoder; the message names the layer that stays causal.
     """
     model = load_checked_encoder(source.folder)
     round_weights(model, dtype)
-    if is_double:
-        model.double()
     tokenizer, limit = source.tokenizer, source.max_seqlen
-    encoder = Encoder(model.eval(), tokenizer.pad_id)
-    sequences = _sequences(tokenizer, model.config, limit=limit)
-    hidden, spans = encoder.states(sequences)
+    sequences = [each.tolist() for each in _sequences(tokenizer, model.config, limit=limit)]
     read, _ = encode_texts(TEXTS, tokenizer, max_seqlen=limit or 1 << 30)
     embedded = [text for text, ids in zip(TEXTS, read, strict=True) if len(ids) <= _LONGEST]
-    cut, _ = encode_texts(embedded, tokenizer, max_seqlen=source.limits.longest_input)
+    outputs = _outputs(model, source, sequences=sequences, embedded=embedded)
     spelt = f"a {tokenizer.special_tokens['mask']} b"
     return Reference(
         batching=batching_of(model),
-        hidden_size=hidden.shape[1],
-        sequences=[sequence.tolist() for sequence in sequences],
-        alone=[_part(*encoder.states([sequence]), 0) for sequence in sequences],
-        many=[_part(hidden, spans, number) for number in range(len(sequences))],
+        hidden_size=outputs["embeddings"].shape[1],
+        sequences=sequences,
+        **outputs,
         embedded=embedded,
-        embeddings=encoder.pooled(cut),
         text_ids=[ids.tolist() for ids in read],
         pair_ids=pair_ids(tokenizer, *PAIR),
         spelt=spelt,
         spelt_ids=[tokenizer.bos_id, *tokenizer.encode(spelt), tokenizer.eos_id],
     )
+
+
+@torch.no_grad()
+def read_double(source: Source, reference: Reference, *, dtype: Dtype) -> Reference:
+    """Compute states and embeddings of a reference in fp64, where rounding is negligible.
+
+    `dtype` is as in `read_reference`, which has probed the model.
+    """
+    model = load_encoder(source.folder, batching=reference.batching)
+    round_weights(model, dtype)
+    outputs = _outputs(
+        model.double(), source, sequences=reference.sequences, embedded=reference.embedded
+    )
+    return replace(reference, **outputs)
+
+
+def _outputs(
+    model: PreTrainedModel, source: Source, *, sequences: list[list[int]], embedded: list[str]
+) -> dict[str, Any]:
+    encoder = Encoder(model.eval(), source.tokenizer.pad_id)
+    ids = [np.array(sequence, dtype=np.int64) for sequence in sequences]
+    hidden, spans = encoder.states(ids)
+    cut, _ = encode_texts(embedded, source.tokenizer, max_seqlen=source.limits.longest_input)
+    return {
+        "alone": [_part(*encoder.states([sequence]), 0) for sequence in ids],
+        "many": [_part(hidden, spans, number) for number in range(len(ids))],
+        "embeddings": encoder.pooled(cut),
+    }
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from biphasic.export.check import Reloaded, check_export, refuse_differences
 from biphasic.export.formats.hf import MAX_SHARD_SIZE, WrittenModel, write_model
 from biphasic.export.formats.sentence_transformers import write_sentence_transformers
 from biphasic.export.output import find_made, new_folder, sign
-from biphasic.export.reference import Dtype, Reference, read_reference
+from biphasic.export.reference import Dtype, Reference, read_double, read_reference
 from biphasic.export.source import Source, open_source
 from biphasic.export.tokenizer import write_tokenizer
 from biphasic.files import expanded
@@ -185,22 +185,25 @@ def _check(
     settings: _Settings,
     say: Callable[[str], None],
 ) -> Reloaded:
-    """Compare in fp32; if rounding may explain a difference, compare again in fp64.
+    """Compare the export with the trained model.
 
     Raises:
-        ModelError: The export differs from the trained model.
+        ModelError: They differ.
     """
-    what = {
-        "tokenizer_roles": source.tokenizer.special_ids,
-        "head": written.architecture if written.has_head else None,
-        "logits": written.logits,
-        "has_pooling": settings.format != "hf",
-    }
+
+    def in_double() -> Reference:
+        say("comparing in fp64, as fp32 rounding may explain the difference")
+        return read_double(source, reference, dtype=settings.dtype)
+
     say("checking in a fresh process")
-    reloaded = check_export(folder, reference, **what)
-    if not reloaded.is_ours and reloaded.may_be_rounding:
-        say("checking again in fp64, as fp32 rounding may explain the difference")
-        reference = read_reference(source, dtype=settings.dtype, is_double=True)
-        reloaded = check_export(folder, reference, **what, is_double=True)
+    reloaded = check_export(
+        folder,
+        reference,
+        tokenizer_roles=source.tokenizer.special_ids,
+        head=written.architecture if written.has_head else None,
+        logits=written.logits,
+        has_pooling=settings.format != "hf",
+        read_double=in_double,
+    )
     refuse_differences(reloaded)
     return reloaded

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -228,8 +228,12 @@ def train_recipe(
     compute: ComputeConfig,
     console: Console,
     deadline: float = math.inf,
+    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
 ) -> Path:
-    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`."""
+    """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`.
+
+    A new state records the held-out losses of `heldout_objectives`.
+    """
     identities = Lineage(recipe, paths.open().fingerprint).identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
@@ -253,6 +257,7 @@ def train_recipe(
         end=recipe.total_steps,
         checkpoint_every=checkpoint_every,
         heldout_every=heldout_every,
+        heldout_objectives=heldout_objectives,
         tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
         compute=compute,
     )

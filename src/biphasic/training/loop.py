@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.heldout import HeldoutLoss
+from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
@@ -48,15 +49,19 @@ class RunOptions:
     Attributes:
         checkpoint_every: Updates between checkpoints; 0 saves only the final state.
         heldout_every: Updates between held-out evaluations; 0 evaluates only the final state.
+        heldout_objectives: Objectives whose held-out loss is recorded.
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
+        describe: Called with a short text on work beside updates, such as a held-out evaluation.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
     checkpoint_every: int = 200
     heldout_every: int = 0
+    heldout_objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm")
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
+    describe: Callable[[str], None] | None = None
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -67,6 +72,11 @@ class RunOptions:
     def watches_after(self, step: int) -> bool:
         """Return whether a held-out evaluation is due."""
         return bool(self.heldout_every) and step % self.heldout_every == 0
+
+    def note(self, text: str) -> None:
+        """Describe work beside updates."""
+        if self.describe:
+            self.describe(text)
 
     def stops(self) -> bool:
         """Return whether the run should stop."""
@@ -89,8 +99,8 @@ def train_segment(
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report` and `should_stop`,
-    which only the first rank uses.
+    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe` and
+    `should_stop`, which only the first rank has.
 
     Args:
         lineage: The recipe on its data.
@@ -125,7 +135,12 @@ def train_segment(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
     )  # fmt: skip
-    heldout = _heldout(recipe, data)
+    watch = partial(
+        run.watch,
+        _heldout(recipe, data),
+        objectives=options.heldout_objectives,
+        report=options.describe,
+    )
     device = run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
     phase: PlacedPhase | None = None
@@ -145,7 +160,7 @@ def train_segment(
             done = pending.read_back()
             run.record(done)
             if watches and run.step < end:
-                run.watch(heldout)
+                watch()
             if (saves or stops) and run.step < end:
                 _save_checkpoint(run, progress)
             if options.report and ranks.is_first:
@@ -154,7 +169,8 @@ def train_segment(
             if stops and run.step < end:
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
-    run.watch(heldout)
+    watch()
+    options.note("saving the state")
     run.save(target)
     run.log.close()
     if ranks.is_first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -36,7 +36,7 @@ from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.environment import environment
-from biphasic.training.records.heldout import HeldoutLoss
+from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
     STATE_FORMAT,
@@ -105,10 +105,17 @@ class Run:
             self.seconds += step.seconds
             self.log.write(TrainingLine(**step.record))
 
-    def watch(self, heldout: HeldoutLoss) -> None:
+    def watch(
+        self,
+        heldout: HeldoutLoss,
+        *,
+        objectives: tuple[HeldoutObjective, ...],
+        report: Callable[[str], None] | None,
+    ) -> None:
         """Record the held-out losses, with the same code in every run.
 
         The first rank computes them, while the others wait where the result is next needed.
+        `objectives` and `report` are as in `HeldoutLoss.evaluate`.
 
         Raises:
             DivergedError: One is not finite.
@@ -117,7 +124,9 @@ class Run:
             return
         with self._uncompiled():
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
-            losses = heldout.evaluate(self.model, rows_per_pass=rows_per_pass)
+            losses = heldout.evaluate(
+                self.model, rows_per_pass=rows_per_pass, objectives=objectives, report=report
+            )
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
         self.log.write(HeldoutLine(step=self.step, tokens=self.ledger.tokens, heldout=losses))
@@ -204,7 +213,9 @@ def resume_or_start(
         model = _saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
     _check_phases(model, recipe)
-    _check_directions(on_compute_device(model), recipe)
+    # The weights of a pretrained model were probed before the text was read.
+    source = data.pretrained.identity if data.pretrained and step == 0 else None
+    _check_directions(on_compute_device(model), recipe, weights=source)
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
@@ -254,10 +265,15 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
         extend_config(config, max_seqlen=placed.longest, rope_theta=placed.rope_theta)
 
 
-def _check_directions(model: PreTrainedModel, recipe: Recipe) -> None:
-    """Probe the attention of all phases first, as an error should not end a run midway."""
+def _check_directions(
+    model: PreTrainedModel, recipe: Recipe, *, weights: str | None = None
+) -> None:
+    """Probe the attention of all phases first, as an error should not end a run midway.
+
+    `weights` is as in `check_contract`.
+    """
     for causal in sorted({way for phase in recipe.phases for way in phase.directions}):
-        check_contract(model, causal=causal)
+        check_contract(model, causal=causal, weights=weights)
 
 
 def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:

@@ -444,6 +444,11 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatc
         load_tokenizer(name)
 
 
+def test_a_gguf_file_is_refused_with_its_conversion(tmp_path):
+    with pytest.raises(DataError, match=r"m\.gguf: a GGUF file; convert it .* gguf_file='m\.gguf'"):
+        load_tokenizer(str(tmp_path / "m.gguf"))
+
+
 def test_a_path_is_never_a_hub_id(tmp_path):
     with pytest.raises(DataError, match=r"none: no such folder$"):
         load_tokenizer(tmp_path / "none")

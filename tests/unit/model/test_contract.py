@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from biphasic.errors import ModelError
+from biphasic.model.checks import contract
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute import attention
 from biphasic.model.compute.attention import attention_arguments, register_attention
@@ -94,6 +95,23 @@ def test_a_sound_model_passes(precision: Any, causal: bool, model: PreTrainedMod
     assert not any(layer._forward_hooks for layer in model.base_model.layers)
     check_contract(model.eval(), causal=causal)
     assert not model.training
+
+
+def test_known_weights_are_probed_once(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> list[tuple[str, Tensor]]:
+        raise ModelError("probed")
+
+    check_contract(model, causal=False, weights="known")
+    monkeypatch.setattr(contract, "_sights", refuse)
+    check_contract(model, causal=False, weights="known")
+    with pytest.raises(ModelError, match="probed"):
+        check_contract(model, causal=False, weights="other")
+    with pytest.raises(ModelError, match="probed"):
+        check_contract(model, causal=True, weights="known")
+    with pytest.raises(ModelError, match="probed"):
+        check_contract(model, causal=False)
 
 
 @CAUSAL

@@ -65,6 +65,14 @@ def test_the_same_sample_every_time(training_data, model):
     assert first.evaluate(model) == again.evaluate(model) == first.evaluate(model)
 
 
+def test_one_objective_alone_has_the_same_loss(training_data, model):
+    heldout, said = sample(training_data), list[str]()
+    both = heldout.evaluate(model)
+    assert heldout.evaluate(model, objectives=("mlm",), report=said.append) == {"mlm": both["mlm"]}
+    count = len(heldout._batches)
+    assert said == [f"held-out MLM loss, batch {n} of {count}" for n in range(1, count + 1)]
+
+
 def test_evaluation_changes_nothing(training_data, model):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state, was_training = torch.random.get_rng_state(), model.training

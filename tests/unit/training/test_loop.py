@@ -136,14 +136,21 @@ def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recip
 
 def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, make_recipe):
     reports: list[StepReport] = []
+    described: list[str] = []
     options = RunOptions(
-        checkpoint_every=2, heldout_every=1, tensorboard=tmp_path / "tb", report=reports.append
+        checkpoint_every=2,
+        heldout_every=1,
+        tensorboard=tmp_path / "tb",
+        report=reports.append,
+        describe=described.append,
     )
     watched = train(make_recipe(CLM, MLM), training_data, tmp_path, options=options)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (watched / name).read_bytes() == (finished / name).read_bytes()
     assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
     assert {report.end for report in reports} == {6}
+    assert described[0].startswith("held-out CLM loss, batch 1 of ")
+    assert described[-1] == "saving the state"
     heldout = [line["step"] for line in metrics(watched) if "heldout" in line]
     assert heldout == [1, 2, 3, 4, 5, 6]
     assert metrics(watched)[-1] == metrics(finished)[-1]
@@ -225,7 +232,7 @@ def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe
 def test_the_contract_of_each_phase_is_probed_before_any_step(
     tmp_path, training_data, make_recipe, monkeypatch, refused
 ):
-    def refuse(model, *, causal):
+    def refuse(model, *, causal, **_):
         if causal == refused:
             raise ModelError("layer 0: sees what it must not")
 
@@ -246,7 +253,7 @@ def test_no_probe_can_end_a_run_in_the_middle(
     steps, seen = [], []
     original_update, original_check = loop._update, run.check_contract
 
-    def check(model, *, causal):
+    def check(model, *, causal, **_):
         halved = model.base_model.layers[0].self_attn.o_proj.weight.dtype == torch.bfloat16
         seen.append(("bf16" if halved else "fp32", len(steps)))
         original_check(model, causal=causal)

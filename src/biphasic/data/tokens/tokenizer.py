@@ -18,7 +18,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from biphasic.data.tokens.framing import framed, own_part, unframed
 from biphasic.errors import DataError
-from biphasic.files import canonical_json, complete_folder, expanded, is_folder, read_json
+from biphasic.files import (
+    canonical_json,
+    complete_folder,
+    expanded,
+    is_folder,
+    read_json,
+    refuse_gguf,
+)
 
 BOS, EOS, PAD, MASK = "<|bos|>", "<|eos|>", "<|pad|>", "<|mask|>"
 # Names under which a tokenizer's files may declare each role, in order of preference. Decoders such
@@ -232,6 +239,7 @@ def load_tokenizer(name_or_folder: str | Path, *, revision: str | None = None) -
             lacks a required file or token.
     """
     folder = expanded(name_or_folder)
+    refuse_gguf(folder)
     if str(name_or_folder) and is_folder(folder):
         if revision:
             raise DataError(f"{folder}: a folder has no revisions; omit '{revision}'")

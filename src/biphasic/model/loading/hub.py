@@ -27,6 +27,7 @@ from biphasic.files import (
     file_sha256,
     is_folder,
     read_json,
+    refuse_gguf,
     verify_folder,
 )
 
@@ -85,12 +86,7 @@ def locate_model(
         Its folder, and the commit of a model from the hub.
     """
     name, folder = str(name_or_folder), expanded(name_or_folder)
-    if folder.suffix == ".gguf":
-        raise DataError(
-            f"{folder}: a GGUF file; convert it to a folder first: load it in transformers with "
-            f"from_pretrained('{folder.parent}', gguf_file='{folder.name}'), then save_pretrained "
-            "(docs/adapt.md has the lines)"
-        )
+    refuse_gguf(folder)
     if not is_folder(folder):
         snapshot = _fetch(name, revision)
         return snapshot, snapshot.name

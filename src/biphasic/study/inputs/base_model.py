@@ -91,4 +91,4 @@ def check_model(model: LocalModel, recipe: Recipe, *, name: str) -> None:
     loaded = load_pretrained(model.folder)
     directions = (phase.directions for phase in recipe.phases)
     for causal in sorted(frozenset[bool]().union(*directions)):
-        check_contract(loaded, causal=causal)
+        check_contract(loaded, causal=causal, weights=model.identity)

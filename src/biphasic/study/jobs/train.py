@@ -51,6 +51,8 @@ class TrainJob(Config):
     """Updates between checkpoints."""
     heldout_every: int
     """Updates between held-out evaluations."""
+    heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm")
+    """Objectives whose held-out loss is recorded."""
     tensorboard: Path | None
     """Folder for event files."""
     compute: ComputeConfig = ComputeConfig()
@@ -110,10 +112,16 @@ class TrainJob(Config):
         ranks = ranks or ALONE
         data = _open(self.data.model_dump_json(), self.data.content())
 
+        done = 0
+
         def forward(step: StepReport) -> None:
+            nonlocal done
+            done = step.step - self.start
             speed = step.tokens / step.seconds
-            text = f"loss {step.loss:.3f}, {speed:,.0f} tokens/s"
-            report(Progress(step.step - self.start, self.end - self.start, text))
+            show(f"loss {step.loss:.3f}, {speed:,.0f} tokens/s")
+
+        def show(text: str) -> None:
+            report(Progress(done, self.end - self.start, text))
 
         if ranks.is_first:
             remove_partials(self.store / "states", self.id)
@@ -127,8 +135,10 @@ class TrainJob(Config):
             options=RunOptions(
                 checkpoint_every=self.checkpoint_every,
                 heldout_every=self.heldout_every,
+                heldout_objectives=self.heldout_objectives,
                 tensorboard=self.tensorboard,
                 report=forward,
+                describe=show if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),

@@ -1,9 +1,12 @@
-"""Held-out loss of both objectives, on rows that no arm trains on.
+"""Held-out losses, on rows that no arm trains on.
 
 Settings are constants, which makes the numbers of all states comparable.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -16,6 +19,8 @@ from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Vocabulary
 from biphasic.training.step.supervised import summed_loss
 
+HeldoutObjective = Literal["clm", "mlm"]
+
 HELDOUT_TOKENS = 32_768
 """Nominal size of the sample in tokens, including padding."""
 HELDOUT_MLM_PROBABILITY = 0.4
@@ -25,7 +30,7 @@ HELDOUT_SEED = 0
 
 
 class HeldoutLoss:
-    """A fixed sample of the held-out corpus, evaluated with both objectives."""
+    """A fixed sample of the held-out corpus."""
 
     def __init__(
         self,
@@ -48,26 +53,39 @@ class HeldoutLoss:
 
     @torch.inference_mode()
     def evaluate(
-        self, model: PreTrainedModel, *, rows_per_pass: int | None = None
+        self,
+        model: PreTrainedModel,
+        *,
+        rows_per_pass: int | None = None,
+        objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm"),
+        report: Callable[[str], None] | None = None,
     ) -> dict[str, float]:
-        """Return the mean loss per supervised token in nats, by objective: `clm` and `mlm`.
+        """Return the mean loss per supervised token in nats, by objective.
 
-        `rows_per_pass` limits memory; None reads the whole batch at once.
+        `rows_per_pass` limits memory; None reads the whole batch at once. `report` receives a short
+        text before each batch.
         """
-        objectives = (
-            Clm(objective="clm"),
-            Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
-        )
+        configs: dict[HeldoutObjective, ObjectiveConfig] = {
+            "clm": Clm(objective="clm"),
+            "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
+        }
         return {
-            objective.objective: self._mean_loss(model, objective, rows_per_pass)
-            for objective in objectives
+            name: self._mean_loss(model, configs[name], rows_per_pass, report)
+            for name in objectives
         }
 
     def _mean_loss(
-        self, model: PreTrainedModel, objective: ObjectiveConfig, rows_per_pass: int | None
+        self,
+        model: PreTrainedModel,
+        objective: ObjectiveConfig,
+        rows_per_pass: int | None,
+        report: Callable[[str], None] | None,
     ) -> float:
         total, count = 0.0, 0
-        for batch in self._batches:
+        for number, batch in enumerate(self._batches, start=1):
+            if report:
+                name = objective.objective.upper()
+                report(f"held-out {name} loss, batch {number:,} of {len(self._batches):,}")
             parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
             for part in parts:
                 for supervision in part.split(rows_per_pass):
