@@ -41,29 +41,6 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "check_export", lambda *_, **__: reloaded)
 
 
-<<<<<<< HEAD
-=======
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check in this process: quicker, and the same but for the isolation."""
-
-    def ask(
-        request: dict[str, Any], expected: dict[str, torch.Tensor]
-    ) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
-        with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-            write_json(Path(name, "request.json"), request)
-            save_file(expected, Path(name, "expected.safetensors"))
-            patch.setattr(sys, "argv", [str(check._SCRIPT), name])
-            patch.setitem(sys.modules, "biphasic", sys.modules["biphasic"])  # barred by the script
-            patch.setenv("HF_HUB_OFFLINE", "1")
-            runpy.run_path(str(check._SCRIPT), run_name="__main__")
-            report = json.loads(Path(name, "found.json").read_text())
-            return {**report, "has_biphasic": False}, check.read_outputs(Path(name))
-
-    monkeypatch.setattr(check, "_ask", ask)
-
-
->>>>>>> cadapt
 def nothing_written(out: Path) -> bool:
     return not out.exists() and not list(out.parent.glob(".partial-*"))
 
