@@ -107,11 +107,11 @@ It prints
 
 `--flops`, `--memory` and `--watts` replace the numbers of a device, or describe another GPU. The
 table is in `study/sizing/devices.py`, from data sheets; `mi250x` is one of the two dies of a
-module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the process. On
-a CPU the model is compared with measurements ([performance](performance.md)), for a processor
-without bf16 instructions; on a GPU it is untested. A CPU process also keeps freed memory: up to 2
-GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and frozen
-parameters are not modelled.
+module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
+process. On a CPU the model is compared with measurements ([performance](performance.md)), for a
+processor without bf16 instructions; on a GPU it is untested. A CPU process also keeps freed memory:
+up to 2 GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and
+frozen parameters are not modelled.
 """
 
 
