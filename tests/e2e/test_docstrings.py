@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 import biphasic
-from biphasic.execution import executor as engine
+from biphasic.execution.worker_process import WorkerProcess
 from biphasic.export import write
 from biphasic.export.check import Reloaded
 from biphasic.study.run.jobs import load_job
 from tiny_use import write_jsonl, write_model
 
 CALLS = (
+    "estimate",
     "pretrain",
     "evaluate",
     "evaluate_all",
@@ -48,10 +49,10 @@ def place(tmp_path, monkeypatch):
     write_model(tmp_path / "decoder", "llama")
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
-    def run_here(worker, job_id, _slots, watch):
+    def run_here(worker, job_id, watch, **_):
         load_job(worker._store, job_id).run(watch, should_stop=lambda: False)
 
-    monkeypatch.setattr(engine._Worker, "run", run_here)
+    monkeypatch.setattr(WorkerProcess, "run", run_here)
     monkeypatch.setattr(write, "check_export", lambda *_, **__: Reloaded(0.0, 0.0, 0.0, 0.0, "5"))
     monkeypatch.chdir(tmp_path)
 
