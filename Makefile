@@ -76,6 +76,7 @@ wheel: $(INSTALLED)  ## Build a wheel into dist/, and run it in a clean environm
 bench: $(INSTALLED)  ## Measure speed and memory against peers and limits: half an hour.
 	$(BIN)/python benchmarks/pretrain.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/scheduling.py
 	$(BIN)/python benchmarks/simulation.py

@@ -89,6 +89,12 @@ def measured(script: str, arguments: Sequence[str], *, threads: int = 1) -> tupl
     return json.loads(printed.splitlines()[-1]), cost
 
 
+def measured_with(script: str, arguments: Sequence[str], *, settings: Mapping[str, str]) -> Any:
+    """Do the same with more environment variables; return the last line only."""
+    printed, _ = run_process([sys.executable, script, *arguments], settings=settings)
+    return json.loads(printed.splitlines()[-1])
+
+
 def machine() -> dict[str, Any]:
     """Describe where numbers come from."""
     versions = {}

@@ -22,6 +22,7 @@ from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.pydocs import load_documents
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
 from biphasic.model.presets import Architecture
+from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
@@ -190,7 +191,11 @@ class _Enough(Exception):  # noqa: N818  # ends a run on purpose
 
 
 def train_until(
-    setting: Setting, has_enough: Callable[[StepReport], bool], *, checkpoint_every: int = 0
+    setting: Setting,
+    has_enough: Callable[[StepReport], bool],
+    *,
+    checkpoint_every: int = 0,
+    compute: ComputeConfig | None = None,
 ) -> None:
     """Run our training loop as it is: reading, masking, step, metrics.
 
@@ -198,6 +203,7 @@ def train_until(
         setting: What to train.
         has_enough: Told of every step; ends the run.
         checkpoint_every: Steps between checkpoints; 0 for none.
+        compute: How steps are computed; the defaults when None.
     """
     data, recipe = setting.training_data(), setting.recipe
 
@@ -213,7 +219,11 @@ def train_until(
                 Path(store),
                 start=0,
                 end=recipe.total_steps,
-                options=RunOptions(checkpoint_every=checkpoint_every, report=report),
+                options=RunOptions(
+                    checkpoint_every=checkpoint_every,
+                    report=report,
+                    compute=compute or ComputeConfig(),
+                ),
             )
         except _Enough:
             return

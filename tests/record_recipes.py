@@ -80,6 +80,39 @@ phases:
 seeds: {init_seed: 1}
 ```
 """
+_SIZING = """\
+`biphasic estimate FILE` estimates a run before it is trained, without a corpus. `--json` prints a
+record, format `biphasic.estimate/1`; `biphasic.estimate` returns the same in Python.
+
+```sh
+biphasic estimate recipe.yaml --vocab-size 128256 --devices 8 --device h200
+biphasic estimate recipe.yaml --device cpu --flops 90e9 --memory 24e9 --watts 60
+```
+
+It prints
+
+- **parameters** of body, embeddings and head, and **FLOPs per token** of each objective, counted as
+  in `study plan`: every row is full and one document.
+- **memory per device**, with and without activation checkpointing, if all rows of a device are one
+  pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
+  and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
+  weights are used directly. Several passes hold 2 more for the gradients of a pass, and several
+  devices 4 more. Every device holds a whole copy; sharding does not exist.
+- **rows that fit** in one pass beside those that a device reads in a step, and the `--compute`
+  settings that follow. Several passes are suggested before activation checkpointing, because they
+  cost less time.
+- **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default of 0.4
+  is an assumption: no GPU has been measured. Activation checkpointing takes up to a third more.
+  kWh count the devices at their maximum power, without hosts and cooling.
+
+`--flops`, `--memory` and `--watts` replace the numbers of a device, or describe another GPU. The
+table is in `study/sizing/devices.py`, from data sheets; `mi250x` is one of the two dies of a
+module, as torch counts them. Memory is peak memory plus 10 % for fragmentation and 1 GB for the
+process. On a CPU the model is compared with measurements ([performance](performance.md)), for a
+processor without bf16 instructions; on a GPU it is untested. A CPU process also keeps freed memory:
+up to 2 GiB, or half more than it needs. Models of other families, tied embeddings, `compile` and
+frozen parameters are not modelled.
+"""
 
 
 def page() -> str:
@@ -106,6 +139,7 @@ def page() -> str:
         "`optimizer`": _table(found["OptimizerConfig"]),
         "`seeds`": _table(found["Seeds"]),
         "Beside the recipe: `--compute KEY=VALUE`": _table(ComputeConfig.model_json_schema()),
+        "Memory and time of a run": _SIZING,
     }
     return _INTRODUCTION + "".join(f"\n## {title}\n\n{table}" for title, table in sections.items())
 

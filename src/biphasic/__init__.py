@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from biphasic.export.finetuned.write import finetune
     from biphasic.export.write import export_model
     from biphasic.study.api import pretrain, report_study, run_study
+    from biphasic.study.sizing.estimate import estimate
 
 
 _HOMES = {
     "adapt": "biphasic.adaptation",
+    "estimate": "biphasic.study.sizing.estimate",
     "evaluate": "biphasic.evaluation.evaluate",
     "evaluate_all": "biphasic.evaluation.evaluate",
     "export_model": "biphasic.export.write",
@@ -32,6 +34,7 @@ _HOMES = {
 __all__ = [
     "__version__",
     "adapt",
+    "estimate",
     "evaluate",
     "evaluate_all",
     "export_model",

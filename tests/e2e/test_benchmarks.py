@@ -167,6 +167,12 @@ def test_growth(bench):
     assert all(record["tokens_per_second"] > 0 for record in sizes)
 
 
+def test_memory(bench):
+    records = bench("memory", "--cases", "0", "2")
+    assert [record["recomputes"] for record in records] == [False, True]
+    assert all(record["predicted_bytes"] > 0 for record in records)
+
+
 def test_where_time_goes(bench):
     options = ["--models", "pico", "--vocabulary", str(VOCABULARY), "--objectives", "mlm40"]
     (record,) = bench("where_time_goes", *options)

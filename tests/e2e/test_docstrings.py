@@ -16,6 +16,7 @@ from biphasic.study.run.jobs import load_job
 from tiny_use import write_jsonl, write_model
 
 CALLS = (
+    "estimate",
     "pretrain",
     "evaluate",
     "evaluate_all",

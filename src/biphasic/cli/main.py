@@ -20,6 +20,7 @@ from biphasic.cli.adapt import adapt_command
 from biphasic.cli.analyze import analyze_command
 from biphasic.cli.claims import claims_command
 from biphasic.cli.corpus import corpus_app
+from biphasic.cli.estimate import estimate_command
 from biphasic.cli.export import export_command, push_command
 from biphasic.cli.options import (
     HELP,
@@ -65,6 +66,7 @@ app.add_typer(job_app, name="job")
 app.add_typer(site_app, name="site")
 app.command("adapt")(adapt_command)
 app.command("claims")(claims_command)
+app.command("estimate")(estimate_command)
 app.command("finetune")(finetune_command)
 app.command("predict")(predict_command)
 app.command("encode")(encode_command)

@@ -13,11 +13,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from biphasic.model.compute.linear import product
+from biphasic.model.shape import GROUP_LOGITS
 
-GROUP_LOGITS = 1 << 26
-"""Logits stored at once: 128 MiB in bf16. Matrix products over few tokens are slow, and each group
-adds to the weight's whole gradient: at 131,072 entries, four groups take a quarter of the time of
-groups of 16 tokens."""
 BLOCK_LOGITS = 1 << 18
 """Logits processed in fp32 at once on a CPU: 1 MiB, which fits in a core's cache."""
 

@@ -1,0 +1,79 @@
+"""Devices: peak speed, memory and power, from public data sheets.
+
+Speed is of dense bf16 matrix products, without sparsity. Memory is in units of 1e9 bytes, as sold.
+Power is the board's maximum, so energy is an upper bound for the device and excludes its host.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from biphasic.config import nearest
+from biphasic.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Device:
+    """A compute device, as torch counts them.
+
+    Attributes:
+        name: Value of `--device`.
+        flops: Peak FLOP/s; None if it must be given.
+        memory: Bytes; None if unknown.
+        watts: Maximum power; None if unknown.
+        source: Where the numbers are from.
+    """
+
+    name: str
+    flops: float | None
+    memory: float | None
+    watts: float | None
+    source: str
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("h100", 989.4e12, 80e9, 700, "NVIDIA H100 Tensor Core GPU data sheet, SXM5"),
+        Device("h200", 989.4e12, 141e9, 700, "NVIDIA H200 Tensor Core GPU data sheet, SXM"),
+        Device("a100-80gb", 312e12, 80e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        Device("a100-40gb", 312e12, 40e9, 400, "NVIDIA A100 Tensor Core GPU data sheet, SXM4"),
+        # A module has two, with 383 TFLOP/s, 128 GB and 500 W in all.
+        Device("mi250x", 191.5e12, 64e9, 250, "AMD Instinct MI250X data sheet, one of two dies"),
+        Device("cpu", None, None, None, "the numbers given with it"),
+    )
+}
+
+
+def choose_device(
+    name: str | None,
+    *,
+    flops: float | None = None,
+    memory: float | None = None,
+    watts: float | None = None,
+) -> Device:
+    """Return a device of the table; given numbers replace its own.
+
+    Without a name, `flops` describes another GPU; without that too, it is an H100.
+
+    Raises:
+        ConfigError: The name is unknown, a number is not positive, or `flops` is missing.
+    """
+    given = {"flops": flops, "memory": memory, "watts": watts}
+    given = {field: value for field, value in given.items() if value is not None}
+    for field, value in given.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{field}: {value:g}; give a number above 0")
+    if name is None and flops is not None:
+        return Device("custom", flops, memory, watts, "the numbers given with it")
+    name = name or "h100"
+    if name not in DEVICES:
+        raise ConfigError(f"device: unknown value {name[:80]!r}{nearest(name, DEVICES)}")
+    device = replace(DEVICES[name], **given)
+    if given and DEVICES[name].flops is not None:
+        changed = ", ".join(field.name for field in fields(device) if field.name in given)
+        device = replace(device, source=f"{device.source}; {changed} as given")
+    if device.flops is None:
+        raise ConfigError(f"device: {name} has no speed of its own; give its FLOP/s with flops")
+    return device

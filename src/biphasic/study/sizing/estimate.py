@@ -1,0 +1,406 @@
+"""Estimates of a recipe: parameters, FLOPs, memory, what fits on a device, hours, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from biphasic.config import load_config, parse_config
+from biphasic.data.building.build import DEFAULT_VOCAB_SIZE
+from biphasic.errors import ConfigError
+from biphasic.files import expanded
+from biphasic.model.shape import ModelShape
+from biphasic.objectives.alternate import Alternate
+from biphasic.objectives.masking.masking import MaskingConfig
+from biphasic.objectives.mix import Mix
+from biphasic.objectives.objective import ObjectiveConfig
+from biphasic.study.plan.cost import (
+    Cost,
+    body_parameters,
+    objective_flops,
+    shape_of,
+    training_cost,
+)
+from biphasic.study.sizing.devices import DEVICES, Device, choose_device
+from biphasic.study.sizing.memory import Memory, Parameters, Pass, Training
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.recipe import Recipe
+from biphasic.training.timeline import PlacedPhase, check_phases
+
+FORMAT = "biphasic.estimate/1"
+MFU = 0.4
+"""Assumed share of a device's peak that the model FLOPs of training reach."""
+MARGIN = 0.1
+"""Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose."""
+PROCESS_BYTES = 1_000_000_000
+"""Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces."""
+_MOST_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ObjectiveEstimate:
+    """One objective of a phase, on full rows of one document each.
+
+    Attributes:
+        supervised_share: Share of the tokens that it predicts; the largest if it changes.
+        flops_per_token: Of forward and backward pass.
+    """
+
+    objective: str
+    supervised_share: float
+    flops_per_token: float
+
+
+@dataclass(frozen=True)
+class PhaseEstimate:
+    """A phase.
+
+    Attributes:
+        rows_per_device: Rows of a step that a device reads, at most.
+        rows_that_fit: Rows per pass on the device; None if its memory is unknown.
+        rows_that_fit_recomputed: The same with activation checkpointing.
+    """
+
+    steps: int
+    max_seqlen: int
+    rows_per_step: int
+    rows_per_device: int
+    objectives: tuple[ObjectiveEstimate, ...]
+    rows_that_fit: int | None
+    rows_that_fit_recomputed: int | None
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Memory of one device at the peak of the largest step, if all its rows are one pass.
+
+    Attributes:
+        margin: For fragmentation.
+        process: Besides training.
+        total: All parts.
+    """
+
+    weights: int
+    masters: int
+    moments: int
+    gradients: int
+    activations: int
+    head: int
+    temporary: int
+    margin: int
+    process: int
+    total: int
+
+    @classmethod
+    def of(cls, peak: Memory) -> MemoryEstimate:
+        """Add what is not training."""
+        margin = round(MARGIN * peak.total)
+        total = peak.total + margin + PROCESS_BYTES
+        return cls(**asdict(peak), margin=margin, process=PROCESS_BYTES, total=total)
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Training on as many devices of one kind.
+
+    Attributes:
+        kwh: Energy at the devices' maximum power; None if that is unknown.
+    """
+
+    device: str
+    tokens_per_second: float
+    hours: float
+    kwh: float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a recipe needs.
+
+    Attributes:
+        model: Name of the preset, or its dimensions.
+        devices: Number of devices; each holds a whole copy of the model.
+        tokens: Nominal tokens of the run: rows times their length.
+        flops: Model FLOPs of the run.
+        stored: Memory per device without activation checkpointing.
+        recomputed: Memory per device with it.
+        compute: Suggested compute settings; None if the device is too small, or its memory unknown.
+        times: For the device, and for the others of the table.
+    """
+
+    model: str
+    vocab_size: int
+    precision: str
+    devices: int
+    device: Device
+    mfu: float
+    parameters: Parameters
+    phases: tuple[PhaseEstimate, ...]
+    tokens: int
+    flops: int
+    stored: MemoryEstimate
+    recomputed: MemoryEstimate
+    compute: dict[str, Any] | None
+    times: tuple[TimeEstimate, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as a record."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+def estimate(
+    recipe: Recipe | Mapping[str, Any] | Path | str,
+    *,
+    overrides: Iterable[str] = (),
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    devices: int = 1,
+    device: str | None = None,
+    flops: float | None = None,
+    memory: float | None = None,
+    watts: float | None = None,
+    mfu: float = MFU,
+) -> Estimate:
+    """Estimate parameters, FLOPs, memory, time and energy of a recipe, without training it.
+
+    No corpus is read: every row counts as full and as one document. Frozen parameters count like
+    trained ones. Memory on a GPU is untested.
+
+    Args:
+        recipe: Model, phases, schedule, seeds; or a recipe file. The model is a preset or
+            dimensions.
+        overrides: Settings that replace those of the recipe file, as `a.b=value`.
+        vocab_size: Entries of the tokenizer's vocabulary.
+        devices: Number of devices; each reads a part of the rows of every step.
+        device: `h100`, `h200`, `a100-80gb`, `a100-40gb`, `mi250x` (one of its two dies) or `cpu`.
+            An H100 when None, or with `flops` another GPU.
+        flops: Peak FLOP/s of a device, instead of the table's.
+        memory: Bytes of memory of a device.
+        watts: Power of a device.
+        mfu: Share of the peak that model FLOPs reach, above 0 and at most 1.
+
+    Raises:
+        ConfigError: The recipe or a number is invalid, or the recipe begins with a pretrained
+            model.
+
+    Example:
+        >>> from biphasic import estimate
+        >>> recipe = {
+        ...     "model": "610m",
+        ...     "max_seqlen": 2048,
+        ...     "rows_per_step": 1152,
+        ...     "learning_rate": {"peak": 5e-4},
+        ...     "phases": [{"objective": "mlm", "steps": 42_000}],
+        ... }
+        >>> estimate(recipe, vocab_size=128_256, devices=8, device="h200").parameters.total
+        755625600
+    """
+    recipe = _recipe(recipe, overrides)
+    for name, value, least in (("devices", devices, 1), ("vocab_size", vocab_size, 1)):
+        if value < least:
+            raise ConfigError(f"{name}: {value}; give {least} or more")
+    if not 0 < mfu <= 1:
+        raise ConfigError(f"mfu: {mfu:g}; give a share above 0 and at most 1")
+    chosen = choose_device(device, flops=flops, memory=memory, watts=watts)
+    shape = shape_of(recipe, vocab_size=vocab_size)
+    if recipe.architecture is None or shape is None:
+        raise ConfigError(
+            "model: a pretrained model has no estimate; give the dimensions of the model, as in "
+            "docs/recipes.md"
+        )
+    if not recipe.phases:
+        raise ConfigError("phases: the recipe trains nothing")
+    check_phases(recipe.placed_phases)
+    ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
+    stored, recomputed = (
+        Training(
+            architecture=recipe.architecture,
+            parameters=parameters_of(recipe, vocab_size=vocab_size),
+            precision=recipe.precision,
+            processes=devices,
+            kernels="cpu" if chosen.name == "cpu" else "cuda",
+            recomputes=recomputes,
+        )
+        for recomputes in (False, True)
+    )
+    phases = tuple(
+        _phase(placed, shape, stored, recomputed, chosen.memory) for placed in recipe.placed_phases
+    )
+    cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
+    others = [other for other in DEVICES.values() if other.flops and other.name != chosen.name]
+    return Estimate(
+        model=recipe.model if isinstance(recipe.model, str) else "dimensions",
+        vocab_size=vocab_size,
+        precision=recipe.precision,
+        devices=devices,
+        device=chosen,
+        mfu=mfu,
+        parameters=stored.parameters,
+        phases=phases,
+        tokens=cost.tokens,
+        flops=cost.flops or 0,
+        stored=_largest(stored, recipe.placed_phases),
+        recomputed=_largest(recomputed, recipe.placed_phases),
+        compute=_suggested(phases, devices),
+        times=tuple(
+            _time(each, cost, rate=devices * mfu * (each.flops or 0), devices=devices)
+            for each in (chosen, *others)
+        ),
+    )
+
+
+def parameters_of(recipe: Recipe, *, vocab_size: int) -> Parameters:
+    """Count the parameters of a recipe's new model."""
+    shape = shape_of(recipe, vocab_size=vocab_size)
+    encoder = body_parameters(recipe, vocab_size=vocab_size)
+    if shape is None or encoder is None:
+        raise ConfigError("model: the parameters of a pretrained model are not known here")
+    return Parameters(body=encoder - shape.head, embeddings=shape.head, head=shape.head)
+
+
+def supervised_share(objective: ObjectiveConfig) -> float:
+    """Return the largest share of tokens that an objective predicts in a pass."""
+    if isinstance(objective, (Alternate, Mix)):
+        return max(map(supervised_share, objective.objectives))
+    if isinstance(objective, MaskingConfig):
+        return max(objective.mlm_probability, objective.final_mlm_probability or 0.0)
+    return 1.0
+
+
+def _recipe(recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable[str]) -> Recipe:
+    if isinstance(recipe, (str, Path)):
+        return load_config(Recipe, expanded(recipe), overrides)
+    if any(True for _ in overrides):
+        raise ConfigError("overrides: only for files; change the settings of the recipe instead")
+    return recipe if isinstance(recipe, Recipe) else parse_config(Recipe, recipe, where="recipe")
+
+
+def _phase(
+    placed: PlacedPhase,
+    shape: ModelShape,
+    stored: Training,
+    recomputed: Training,
+    memory: float | None,
+) -> PhaseEstimate:
+    length, rows = placed.batches.max_seqlen, _rows_per_device(placed, stored.processes)
+    fit = [
+        None if memory is None else _rows_that_fit(training, placed, memory)
+        for training in (stored, recomputed)
+    ]
+    return PhaseEstimate(
+        steps=placed.phase.steps,
+        max_seqlen=length,
+        rows_per_step=placed.batches.rows_per_step,
+        rows_per_device=rows,
+        objectives=tuple(
+            ObjectiveEstimate(
+                objective.objective,
+                supervised_share(objective),
+                objective_flops(shape, objective, length=length) / length,
+            )
+            for objective in _objectives(placed.phase)
+        ),
+        rows_that_fit=fit[0],
+        rows_that_fit_recomputed=fit[1],
+    )
+
+
+def _objectives(objective: ObjectiveConfig) -> Iterator[ObjectiveConfig]:
+    """Yield the objectives that take turns; one at its highest rate if that changes."""
+    if isinstance(objective, Alternate):
+        for part in objective.objectives:
+            yield from _objectives(part)
+    elif isinstance(objective, MaskingConfig):
+        highest = {"mlm_probability": supervised_share(objective), "final_mlm_probability": None}
+        yield objective.model_copy(update=highest)
+    else:
+        yield objective
+
+
+def _num_parts(objective: ObjectiveConfig) -> int:
+    """Return the number of objectives in a step; each has passes of its own."""
+    if isinstance(objective, Alternate):
+        return max(map(_num_parts, objective.objectives))
+    return len(objective.objectives) if isinstance(objective, Mix) else 1
+
+
+def _rows_per_device(placed: PlacedPhase, devices: int) -> int:
+    return -(-placed.batches.rows_per_step // devices)
+
+
+def _pass(placed: PlacedPhase, rows: int, *, needed: int) -> Pass:
+    """Return the largest pass of a device that reads `needed` rows of a step."""
+    length = placed.batches.max_seqlen
+    return Pass(
+        rows,
+        length,
+        supervised=round(supervised_share(placed.phase) * rows * length),
+        # Between three and more passes, memory does not differ.
+        num_passes=min(3, -(-needed // rows) + _num_parts(placed.phase) - 1),
+    )
+
+
+def _largest(training: Training, phases: Iterable[PlacedPhase]) -> MemoryEstimate:
+    """Return the memory of the phase that needs most."""
+    peaks = (
+        training.peak(_pass(placed, rows, needed=rows))
+        for placed in phases
+        for rows in [_rows_per_device(placed, training.processes)]
+    )
+    return MemoryEstimate.of(max(peaks, key=lambda peak: peak.total))
+
+
+def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> int:
+    """Return the most rows per pass; fewer than a device reads in a step take several passes."""
+    needed = _rows_per_device(placed, training.processes)
+
+    def fits(rows: int) -> bool:
+        peak = training.peak(_pass(placed, rows, needed=needed))
+        return MemoryEstimate.of(peak).total <= memory
+
+    # The memory of one pass, and of several, grows with the rows; of several, it is larger.
+    low, high = (needed, _MOST_ROWS) if fits(needed) else (0, needed)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any] | None:
+    """Return compute settings with which every phase fits.
+
+    Several passes cost little, and activation checkpointing a third of the time: it is used only if
+    a device cannot hold a row without it.
+    """
+    for recomputes in (False, True):
+        fitting = [
+            (phase.rows_that_fit_recomputed if recomputes else phase.rows_that_fit)
+            for phase in phases
+        ]
+        rows = [number for number in fitting if number]
+        if len(rows) < len(phases):
+            continue
+        limits = [
+            number * phase.max_seqlen
+            for number, phase in zip(rows, phases, strict=True)
+            if number < phase.rows_per_device
+        ]
+        limit = min(limits, default=0)
+        if limits and limit < max(phase.max_seqlen for phase in phases):
+            continue
+        found: dict[str, Any] = {"processes": devices} if devices > 1 else {}
+        if limits:
+            found["max_tokens_per_pass"] = limit
+        if recomputes:
+            found["activation_checkpointing"] = True
+        return found
+    return None
+
+
+def _time(device: Device, cost: Cost, *, rate: float, devices: int) -> TimeEstimate:
+    """Return the time at a rate of all devices, in FLOP/s."""
+    seconds = (cost.flops or 0) / rate
+    hours = seconds / 3600
+    kwh = None if device.watts is None else device.watts * devices * hours / 1000
+    return TimeEstimate(device.name, cost.tokens / seconds, hours, kwh)

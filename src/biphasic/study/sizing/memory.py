@@ -1,0 +1,255 @@
+"""Peak memory of an update: what training holds at once, from dimensions alone.
+
+Three moments can be the peak, and all are computed:
+
+- `head`: all activations of a pass are stored, and the head holds a group of logits;
+- `backward`: the backward pass of the last layer begins;
+- `update`: every gradient exists, but no activation does.
+
+The counts follow the code: `optimizer.py` and `gradient_sums.py` for weights and gradients,
+EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On a CPU,
+`benchmarks/memory.py` compares them with measured memory. On a GPU they are untested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+from biphasic.model.presets import Architecture
+from biphasic.model.shape import GROUP_LOGITS
+from biphasic.training.recipe import Precision
+
+Kernels = Literal["cuda", "cpu"]
+"""`cuda`: variable-length attention in bf16. `cpu`: a processor without bf16 instructions, on which
+bf16 factors are multiplied in fp32 and scores are stored."""
+
+_FP32 = 4
+_BF16 = 2
+_IDS = 2 * 8  # input_ids and position_ids
+_HEAD_BLOCKS = 3 << 20  # a CPU turns logits into gradients block by block
+_LIBRARIES = 12 << 20  # what libraries on a CPU keep after the first products of a size
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a new model; the head's matrix is not tied to the embeddings."""
+
+    body: int
+    embeddings: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.body + self.embeddings + self.head
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The largest forward and backward pass of a device.
+
+    Attributes:
+        rows: Number of rows.
+        row_length: Their length in tokens.
+        supervised: Labels, at most.
+        num_passes: Passes per update, this one included.
+    """
+
+    rows: int
+    row_length: int
+    supervised: int
+    num_passes: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, padding included."""
+        return self.rows * self.row_length
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes held at the peak of an update, by part.
+
+    Attributes:
+        weights: Weights that the model computes with, unless they are masters.
+        masters: fp32 weights.
+        moments: AdamW's two moments.
+        gradients: Of the model, their fp32 sums over passes, and buckets for sums over processes.
+        activations: Stored by the forward pass.
+        head: Logits, and gradients that the head computes beside them.
+        temporary: Intermediate results of the layer in progress, and what libraries keep.
+    """
+
+    weights: int
+    masters: int
+    moments: int
+    gradients: int
+    activations: int
+    head: int
+    temporary: int
+
+    @property
+    def total(self) -> int:
+        """All parts."""
+        return sum(astuple(self))
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything besides rows that determines the memory of a device.
+
+    Attributes:
+        processes: Devices; each holds all weights, moments and gradients.
+        recomputes: Whether layers recompute their activations (`activation_checkpointing`).
+    """
+
+    architecture: Architecture
+    parameters: Parameters
+    precision: Precision
+    processes: int
+    kernels: Kernels
+    recomputes: bool
+
+    def peak(self, rows: Pass) -> Memory:
+        """Return the parts of the peak of an update, from the second update on."""
+        moments = (self._at_head(rows), self._at_backward(rows), self._at_update(rows))
+        return max(moments, key=lambda memory: memory.total)
+
+    @property
+    def _bytes(self) -> int:
+        """Size of an activation or a working weight."""
+        return _BF16 if self.precision == "bf16" else _FP32
+
+    @property
+    def _widens(self) -> bool:
+        """Whether products of bf16 factors are taken in fp32."""
+        return self.kernels == "cpu" and self.precision == "bf16"
+
+    @property
+    def _matrix(self) -> int:
+        """Entries of the head's matrix."""
+        return self.parameters.head
+
+    def _memory(
+        self, *, gradients: int, activations: int = 0, head: int = 0, temporary: int = 0
+    ) -> Memory:
+        parameters = self.parameters
+        has_copies = self.precision == "bf16"
+        return Memory(
+            # Embeddings are their own masters.
+            weights=_BF16 * (parameters.total - parameters.embeddings) if has_copies else 0,
+            masters=_FP32 * parameters.total,
+            moments=2 * _FP32 * parameters.total,
+            gradients=gradients,
+            activations=activations,
+            head=head,
+            temporary=temporary + (_LIBRARIES if self.kernels == "cpu" else 0),
+        )
+
+    def _at_head(self, rows: Pass) -> Memory:
+        return self._memory(
+            gradients=self._sums_before(rows),
+            activations=self._stored(rows),
+            head=self._head(rows),
+        )
+
+    def _at_backward(self, rows: Pass) -> Memory:
+        return self._memory(
+            gradients=self._sums_before(rows) + self._bytes * self._matrix,
+            activations=self._stored(rows)
+            + (rows.tokens * self._layer(rows) if self.recomputes else 0),
+            temporary=rows.tokens * self._in_backward(rows),
+        )
+
+    def _at_update(self, rows: Pass) -> Memory:
+        parameters = self.parameters
+        copies = parameters.total - parameters.embeddings
+        # The embeddings' gradient is computed apart, and then added to the sum.
+        fresh = self._bytes * copies + _FP32 * parameters.embeddings
+        sums = _FP32 * parameters.total
+        if rows.num_passes > 1:
+            between = fresh if self.precision == "bf16" else _FP32 * parameters.embeddings
+            is_moved = self.processes > 1 and rows.num_passes == 2
+            gradients = self._sums_before(rows) + (0 if is_moved else between)
+        else:
+            gradients = max(sums, fresh)
+        return self._memory(
+            gradients=gradients,
+            temporary=_FP32 * rows.tokens * self.architecture.hidden_size,
+        )
+
+    def _sums_before(self, rows: Pass) -> int:
+        """Return the bytes of fp32 gradients during the last pass: of earlier ones, and buckets."""
+        sums = _FP32 * self.parameters.total
+        return sums * ((rows.num_passes > 1) + (self.processes > 1))
+
+    def _stored(self, rows: Pass) -> int:
+        """Return the bytes that the backward pass needs when the forward pass has ended."""
+        layers, width = self.architecture.num_layers, self.architecture.hidden_size
+        layer = self._bytes * width if self.recomputes else self._layer(rows)
+        # The final norm: its input in fp32, what it scales, and its result.
+        final = (_FP32 + 2 * self._bytes) * width + _FP32
+        rotary = 2 * self._bytes * width // self.architecture.num_heads  # cosines and sines
+        mask = self._mask(rows)
+        states = 2 * self._bytes * width * rows.supervised
+        return rows.tokens * (layers * layer + final + rotary + mask + _IDS) + states
+
+    def _mask(self, rows: Pass) -> int:
+        """Return the bytes per token of the mask between segments."""
+        if self.kernels == "cuda" and self.precision == "bf16":
+            return 0
+        is_kept = self.recomputes or self.precision == "fp32"
+        return self._bytes * rows.row_length if is_kept else 0
+
+    def _layer(self, rows: Pass) -> int:
+        """Return the bytes per token that a layer stores."""
+        a, size = self.architecture, self._bytes
+        width = a.hidden_size
+        norm = (_FP32 + 2 * size) * width
+        feed_forward = 4 * size * a.intermediate_size  # gate, its SiLU, up, and their product
+        return 2 * (norm + _FP32) + self._attention(rows) + feed_forward
+
+    def _attention(self, rows: Pass) -> int:
+        """Return the bytes per token that an attention layer stores."""
+        a, size = self.architecture, self._bytes
+        width, heads = a.hidden_size, a.num_heads
+        shared = width // heads * a.num_key_value_heads
+        if self._widens:  # fp32 queries, keys, values and weights; the bf16 result
+            return _FP32 * (3 * width + heads * rows.row_length) + _BF16 * width
+        if size == _BF16:  # keys and values are shared by groups of heads
+            return _BF16 * (2 * width + 2 * shared) + _FP32 * heads
+        return _FP32 * (4 * width + heads)
+
+    def _in_backward(self, rows: Pass) -> int:
+        """Return the bytes per token of intermediate results in a layer's backward pass."""
+        a, size = self.architecture, self._bytes
+        width, inner = a.hidden_size, a.intermediate_size
+        stream = 2 * size * width + _FP32 * width
+        # Gradients of the product, of both its factors and of the gate's input.
+        feed_forward = (_FP32 + _BF16) * inner + _FP32 * width if self._widens else 3 * size * inner
+        attention = 4 * size * width + _FP32 * width
+        if self._widens:
+            attention = _FP32 * (2 * a.num_heads * rows.row_length + 4 * width)
+        # By then the gradients of the feed-forward layer have replaced its activations.
+        attention -= 4 * size * inner
+        return stream + max(feed_forward, attention)
+
+    def _head(self, rows: Pass) -> int:
+        """Return the bytes of the head's group of logits and of its gradients."""
+        a, size, matrix = self.architecture, self._bytes, self._matrix
+        vocab_size = matrix // a.hidden_size
+        group = min(max(GROUP_LOGITS // vocab_size, 1), rows.supervised)
+        logits, states = group * vocab_size, group * a.hidden_size
+        num_groups = -(-rows.supervised // max(group, 1))
+        # Several groups: the sum so far and the next one in fp32, and the group's own gradient.
+        sums = 0 if num_groups == 1 else _FP32 * matrix
+        adding = 0 if num_groups == 1 else (2 * _FP32 + size) * matrix
+        if self.kernels == "cpu":
+            # The product for the weight's gradient copies logits and states, transposed.
+            copied = 2 * _FP32 * (logits + states)
+            product = copied + (_BF16 * logits if self._widens else 0) + _FP32 * matrix
+            return max(product + sums, size * logits + adding) + _HEAD_BLOCKS
+        # Logits, and their softmax in fp32; bf16 logits are widened first.
+        softmax = (size + _FP32 + (_FP32 if size == _BF16 else 0)) * logits
+        return max(softmax + sums, size * logits + max(adding, size * matrix))

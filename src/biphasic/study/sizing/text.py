@@ -1,0 +1,103 @@
+"""Human-readable estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from biphasic.study.sizing.estimate import Estimate, MemoryEstimate, PhaseEstimate
+
+_PARTS = {
+    "weights": "bf16 weights",
+    "masters": "fp32 weights",
+    "moments": "AdamW's moments",
+    "gradients": "gradients",
+    "activations": "activations",
+    "head": "head's logits and gradients",
+    "temporary": "layer in progress, libraries",
+    "margin": "fragmentation (10 %)",
+    "process": "process besides training",
+    "total": "all",
+}
+
+
+def estimate_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield the lines that describe an estimate."""
+    parameters, device = estimate.parameters, estimate.device
+    yield (
+        f"{estimate.model}, {estimate.precision}, a vocabulary of {estimate.vocab_size:,}: "
+        f"{parameters.total / 1e6:,.1f} M parameters"
+    )
+    yield (
+        f"  body {parameters.body / 1e6:,.1f} M, embeddings {parameters.embeddings / 1e6:,.1f} M, "
+        f"head {parameters.head / 1e6:,.1f} M"
+    )
+    yield ""
+    titles = ("steps", "tokens a step", "FLOPs a token")
+    yield f"{'Phase':<7} {'objective':<10} {titles[0]:>10} {titles[1]:>14} {titles[2]:>14}"
+    for index, phase in enumerate(estimate.phases):
+        yield from _phase_lines(index, phase)
+    yield f"  in all {estimate.tokens:.3g} tokens, {estimate.flops:.3g} FLOPs"
+    yield ""
+    yield f"Memory of each of {estimate.devices:,} devices, all rows of a step in one pass"
+    yield f"  {'':<28} {'stored':>12} {'recomputed':>12}   (activations)"
+    yield from _memory_lines(estimate.stored, estimate.recomputed)
+    yield ""
+    yield from _fit_lines(estimate)
+    yield ""
+    yield f"Time at {100 * estimate.mfu:g} % of the peak (--mfu), on {estimate.devices:,} devices"
+    yield f"  {'':<12} {'tokens/s':>12} {'hours':>10} {'kWh':>10}"
+    for time in estimate.times:
+        kwh = "unknown" if time.kwh is None else _short(time.kwh)
+        yield (
+            f"  {time.device:<12} {time.tokens_per_second:>12,.0f} {_short(time.hours):>10} "
+            f"{kwh:>10}"
+        )
+    yield f"  {device.name}: {device.source}"
+
+
+def _phase_lines(index: int, phase: PhaseEstimate) -> Iterator[str]:
+    for part in phase.objectives:
+        tokens = phase.rows_per_step * phase.max_seqlen
+        yield (
+            f"  {index:<5} {part.objective:<10} {phase.steps:>10,} {tokens:>14,} "
+            f"{part.flops_per_token:>14.3g}"
+        )
+
+
+def _memory_lines(stored: MemoryEstimate, recomputed: MemoryEstimate) -> Iterator[str]:
+    for field, title in _PARTS.items():
+        sizes = (_gigabytes(getattr(memory, field)) for memory in (stored, recomputed))
+        yield f"  {title:<28} {' '.join(f'{size:>12}' for size in sizes)}"
+
+
+def _fit_lines(estimate: Estimate) -> Iterator[str]:
+    device = estimate.device
+    if device.memory is None:
+        yield f"Fit on {device.name}: unknown; give its memory"
+        return
+    yield f"Rows that fit in one pass on {device.name} ({_gigabytes(device.memory)})"
+    yield f"  {'phase':<12} {'needed':>12} {'stored':>12} {'recomputed':>12}"
+    for index, phase in enumerate(estimate.phases):
+        yield (
+            f"  {index:<12} {phase.rows_per_device:>12,} {phase.rows_that_fit:>12,} "
+            f"{phase.rows_that_fit_recomputed:>12,}"
+        )
+    if estimate.compute is None:
+        yield "  suggested: a device with more memory, or a smaller model"
+    elif not estimate.compute:
+        yield "  suggested: the default compute settings"
+    else:
+        settings = (f"--compute {key}={_value(value)}" for key, value in estimate.compute.items())
+        yield f"  suggested: {' '.join(settings)}"
+
+
+def _value(value: object) -> str:
+    return str(value).lower()
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.2f} GB"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"

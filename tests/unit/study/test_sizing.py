@@ -1,0 +1,335 @@
+"""Sizing of runs: memory against arithmetic and against real tensors, what fits, bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import biphasic
+from biphasic.data.packing import pack_sequences
+from biphasic.errors import ConfigError
+from biphasic.model.compute.memory_saving import recompute_activations
+from biphasic.model.loading.build import architecture_config, new_model
+from biphasic.model.presets import PRESETS, Architecture
+from biphasic.study.sizing.devices import DEVICES, choose_device
+from biphasic.study.sizing.estimate import MARGIN, PROCESS_BYTES, estimate, parameters_of
+from biphasic.study.sizing.memory import Parameters, Pass, Training
+from biphasic.study.sizing.text import estimate_lines
+from biphasic.training.recipe import Recipe
+from biphasic.training.step.optimizer import set_precision
+from biphasic.training.step.passes import Pass as RealPass
+from biphasic.training.step.passes import pass_loss
+
+TINY = Architecture(
+    num_layers=2, hidden_size=48, intermediate_size=112, num_heads=6, num_key_value_heads=2
+)
+# Queries and output, keys and values (a third as wide), SwiGLU, two norms; and the final norm.
+BODY = 2 * (2 * 48 * 48 + 2 * 48 * 16 + 3 * 48 * 112 + 2 * 48) + 48
+VOCAB = 1000
+ROW = 40
+
+
+def recipe(**settings):
+    return {
+        "model": TINY.model_dump(),
+        "max_seqlen": ROW,
+        "rows_per_step": 8,
+        "learning_rate": {"peak": 1e-3},
+        "phases": [{"objective": "clm", "steps": 10}, {"objective": "mlm", "steps": 20}],
+        **settings,
+    }
+
+
+def training(**changes):
+    tiny = Training(
+        architecture=TINY,
+        parameters=Parameters(body=BODY, embeddings=48 * VOCAB, head=48 * VOCAB),
+        precision="bf16",
+        processes=1,
+        kernels="cuda",
+        recomputes=False,
+    )
+    return replace(tiny, **changes)
+
+
+def rows_of(count, **changes):
+    return replace(Pass(count, ROW, supervised=16 * count), **changes)
+
+
+@pytest.mark.parametrize(
+    ("preset", "total"),
+    # arXiv 2507.00994, Appendix A, with a vocabulary of 128,256 and an untied head.
+    [("210m", 310_266_624), ("610m", 755_625_600), ("1b", 1_409_482_944)],
+)
+def test_parameters_are_those_of_the_paper(preset, total):
+    parameters = parameters_of(Recipe(**recipe(model=preset)), vocab_size=128_256)
+    assert parameters.total == total
+    assert parameters.embeddings == parameters.head == 128_256 * PRESETS[preset].hidden_size
+
+
+def test_weights_gradients_and_moments_take_18_bytes():
+    peak = training().peak(Pass(1, 1, supervised=1))  # the update: next to no activations
+    total = BODY + 2 * 48 * VOCAB
+    assert peak.weights == 2 * (total - 48 * VOCAB)  # embeddings are their own masters
+    assert (peak.masters, peak.moments, peak.gradients) == (4 * total, 8 * total, 4 * total)
+    in_fp32 = training(precision="fp32").peak(Pass(1, 1, supervised=1))
+    assert in_fp32.weights == 0
+    assert in_fp32.total - in_fp32.temporary == 16 * total
+
+
+def test_several_passes_and_processes_hold_more_gradients():
+    total, embeddings = BODY + 2 * 48 * VOCAB, 48 * VOCAB
+    fresh = 2 * (total - embeddings) + 4 * embeddings
+    one = Pass(1, 1, supervised=1)
+    alone = training().peak(replace(one, num_passes=2))
+    assert alone.gradients == 4 * total + fresh
+    together = training(processes=2)
+    assert together.peak(one).gradients >= 4 * total
+    # The last of two passes moves its gradients to the buckets; others keep them beside the sums.
+    assert together.peak(replace(one, num_passes=3)).gradients == 8 * total + fresh
+
+
+def test_activations_of_a_layer_by_hand():
+    few, more = (
+        training().peak(rows_of(512)),
+        training(architecture=TINY.model_copy(update={"num_layers": 3})).peak(rows_of(512)),
+    )
+    norms = 2 * (4 * 48 + 2 * 2 * 48 + 4)  # input in fp32, two results in bf16, the scale
+    attention = 2 * (48 + 16 + 16 + 48) + 4 * 6  # query, key, value, result; a sum per head
+    feed_forward = 4 * 2 * 112
+    assert more.activations - few.activations == 512 * ROW * (norms + attention + feed_forward)
+
+
+def stored_bytes(architecture, *, precision, recomputes, rows=5):
+    """Return the bytes that autograd stores for the backward pass of a real model."""
+    config = architecture_config(
+        architecture,
+        vocab_size=VOCAB,
+        max_seqlen=ROW,
+        special_ids={"bos": 0, "eos": 1, "pad": 2, "mask": 3},
+    )
+    model = new_model(config, init_seed=0).train()
+    set_precision(model, precision)
+    if recomputes:
+        recompute_activations(model)
+    batch = pack_sequences(list(np.full((rows, ROW), 7)), row_length=ROW, pad_id=2)
+    given = RealPass(
+        input_ids=torch.from_numpy(batch.input_ids),
+        position_ids=torch.from_numpy(batch.position_ids),
+        cu_seqlens=torch.from_numpy(batch.cu_seqlens),
+        positions=torch.arange(16 * rows),
+        labels=torch.full((16 * rows,), 5),
+        max_seqlen=ROW,
+        causal=False,
+    )
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    stored = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            stored[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        pass_loss(model, given)
+    return sum(storage.nbytes() for storage in stored.values())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_activations_are_those_that_autograd_stores(monkeypatch, precision, recomputes):
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("without oneDNN, products of bf16 factors store other tensors")
+    # As on a processor without bf16 instructions.
+    monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", False)
+    deeper = TINY.model_copy(update={"num_layers": 3})
+    real, counted = [], []
+    for architecture in (TINY, deeper):
+        real.append(stored_bytes(architecture, precision=precision, recomputes=recomputes))
+        tiny = training(
+            architecture=architecture, precision=precision, kernels="cpu", recomputes=recomputes
+        )
+        counted.append(tiny._stored(rows_of(5)))
+    assert counted[1] - counted[0] == real[1] - real[0]
+    # The result of the last norm, the states of the labels, the mask, positions and angles live on
+    # without being stored; the weight's gradient is the head's.
+    size, tokens = 2 if precision == "bf16" else 4, 5 * ROW
+    live = size * (48 * (tokens + 16 * 5) + tokens * (ROW + 2 * 8)) + 16 * tokens
+    assert 0 <= counted[0] - (real[0] - size * 48 * VOCAB) <= live
+
+
+@pytest.mark.parametrize("kernels", ["cuda", "cpu"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_memory_grows_with_rows(kernels, precision, recomputes):
+    tiny = training(kernels=kernels, precision=precision, recomputes=recomputes)
+    totals = [tiny.peak(rows_of(count)).total for count in (1, 2, 3, 10, 100, 1000, 5000, 20_000)]
+    assert totals == sorted(set(totals))
+
+
+def test_recomputing_saves_memory():
+    assert training(recomputes=True).peak(rows_of(500)).total < training().peak(rows_of(500)).total
+
+
+def test_flops_of_objectives_by_hand():
+    result = estimate(recipe(), vocab_size=VOCAB)
+    matrices = BODY - 5 * 48
+    # Six per weight; scores and their sums, four per pair and feature, three times.
+    causal = 6 * (matrices + 48 * VOCAB) + 12 * 2 * 48 * (ROW + 1) / 2
+    masked = 6 * (matrices + 0.4 * 48 * VOCAB) + 12 * 2 * 48 * ROW
+    flops = [phase.objectives[0].flops_per_token for phase in result.phases]
+    assert flops == pytest.approx([causal, masked])
+    assert result.tokens == 30 * 8 * ROW
+    assert result.flops == pytest.approx(8 * ROW * (10 * causal + 20 * masked))
+
+
+def test_time_and_energy_by_hand():
+    options = {"flops": 1e9, "memory": 1e12, "watts": 100, "mfu": 0.5, "devices": 2}
+    result = estimate(recipe(), vocab_size=VOCAB, **options)
+    custom, *others = result.times
+    seconds = result.flops / (2 * 0.5 * 1e9)
+    assert custom.hours == pytest.approx(seconds / 3600)
+    assert custom.tokens_per_second == pytest.approx(result.tokens / seconds)
+    assert custom.kwh == pytest.approx(2 * 100 * seconds / 3600 / 1000)
+    assert [time.device for time in others] == [name for name in DEVICES if name != "cpu"]
+
+
+def test_rows_that_fit_are_the_most():
+    whole = estimate(recipe(), vocab_size=VOCAB, flops=1e9)
+    assert whole.compute is None  # its memory is unknown
+    exact = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.stored.total)
+    assert exact.phases[0].rows_that_fit == 8
+    assert exact.compute == {}
+    small = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.stored.total - 1)
+    fitting = small.phases[0].rows_that_fit
+    assert 0 <= fitting < 8
+
+
+def test_suggestions():
+    needs = recipe(rows_per_step=100_000)
+
+    def suggested(memory, **changes):
+        options = {"vocab_size": VOCAB, "flops": 1e9, "devices": 2, **changes}
+        return estimate(needs, memory=memory, **options)
+
+    several = suggested(2e9)
+    rows = min(phase.rows_that_fit for phase in several.phases)
+    assert several.compute == {"processes": 2, "max_tokens_per_pass": rows * ROW}
+    assert 0 < rows < 50_000
+    assert all(p.rows_that_fit < p.rows_that_fit_recomputed for p in several.phases)
+    assert suggested(PROCESS_BYTES).compute is None
+    assert suggested(1e15).compute == {"processes": 2}
+
+
+def test_margin_and_process_are_added():
+    memory = estimate(recipe(), vocab_size=VOCAB).stored
+    parts = memory.total - memory.margin - memory.process
+    assert memory.margin == round(MARGIN * parts)
+    assert memory.process == PROCESS_BYTES
+
+
+def test_objectives_that_take_turns_or_mix():
+    parts = [{"objective": "clm"}, {"objective": "mlm", "mlm_probability": 0.2}]
+    phases = [
+        {"objective": "alternate", "every": 1, "objectives": parts, "steps": 4},
+        {"objective": "mix", "shares": [0.5, 0.5], "objectives": parts, "steps": 4},
+        {"objective": "mlm", "final_mlm_probability": 0.6, "steps": 4},
+    ]
+    turns, mix, rising = estimate(recipe(phases=phases), vocab_size=VOCAB).phases
+    assert [part.objective for part in turns.objectives] == ["clm", "mlm"]
+    assert [part.supervised_share for part in turns.objectives] == [1.0, 0.2]
+    first, second = (part.flops_per_token for part in turns.objectives)
+    assert mix.objectives[0].flops_per_token == pytest.approx((first + second) / 2)
+    assert rising.objectives[0].supervised_share == 0.6
+
+
+def test_json_round_trip():
+    record = estimate(recipe(), vocab_size=VOCAB, devices=2).to_json()
+    again = json.loads(json.dumps(record))
+    assert again["format"] == "biphasic.estimate/1"
+    assert again["parameters"] == {"body": BODY, "embeddings": 48 * VOCAB, "head": 48 * VOCAB}
+    assert json.loads(json.dumps(again)) == again
+    assert sum(again["stored"].values()) == 2 * again["stored"]["total"]
+
+
+def test_text_names_what_fits():
+    result = estimate(recipe(), vocab_size=VOCAB, device="a100-40gb")
+    lines = "\n".join(estimate_lines(result))
+    assert "suggested: the default compute settings" in lines
+    assert "a100-40gb: NVIDIA A100" in lines
+    unknown = estimate(recipe(), vocab_size=VOCAB, device="cpu", flops=1e11)
+    assert "unknown; give its memory" in "\n".join(estimate_lines(unknown))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "h20"}, "device: unknown value 'h20' (did you mean 'h200'?)"),
+        ({"device": "cpu"}, "device: cpu has no speed of its own; give its FLOP/s with flops"),
+        ({"devices": 0}, "devices: 0; give 1 or more"),
+        ({"devices": 9}, "phases.0.rows_per_step: 8 are fewer than the 9 processes"),
+        ({"mfu": 1.1}, "mfu: 1.1; give a share above 0 and at most 1"),
+        ({"mfu": 0}, "mfu: 0; give a share above 0 and at most 1"),
+        ({"mfu": float("nan")}, "mfu: nan; give a share above 0 and at most 1"),
+        ({"memory": -1.0}, "memory: -1; give a number above 0"),
+        ({"flops": float("inf")}, "flops: inf; give a number above 0"),
+        ({"vocab_size": 0}, "vocab_size: 0; give 1 or more"),
+        ({"overrides": ["model=nano"]}, "overrides: only for files"),
+    ],
+)
+def test_bad_options_are_one_line(options, message):
+    with pytest.raises(ConfigError) as raised:
+        estimate(recipe(), **options)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": {"pretrained": "some/decoder"}}, "model: a pretrained model has no estimate"),
+        ({"phases": []}, "phases: the recipe trains nothing"),
+        ({"model": "giant"}, "recipe: model: "),
+    ],
+)
+def test_bad_recipes_are_one_line(settings, message):
+    with pytest.raises(ConfigError) as raised:
+        estimate(recipe(**settings))
+    assert str(raised.value).startswith(message)
+
+
+def test_given_numbers_replace_those_of_the_table():
+    device = choose_device("h100", memory=94e9)
+    assert (device.memory, device.flops) == (94e9, DEVICES["h100"].flops)
+    assert device.source.endswith("memory as given")
+    assert choose_device(None).name == "h100"
+
+
+def test_python_has_the_same_function():
+    assert biphasic.estimate is estimate
+
+
+def test_the_command_prints_and_imports_no_torch(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(recipe()), encoding="utf-8")
+    program = f"""
+import sys
+sys.argv = ["biphasic", "estimate", {str(file)!r}, "--set", "model=nano", "--json"]
+from biphasic.cli.main import main
+try:
+    main()
+finally:
+    print(sorted({{"torch", "transformers", "datasets"}} & set(sys.modules)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    *record, imported = ended.stdout.splitlines()
+    assert ended.returncode == 0, ended.stderr
+    assert imported == "[]"
+    assert json.loads("\n".join(record))["model"] == "nano"
