@@ -36,14 +36,18 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
         ExecutorError: No node ran the job; the message says why, as far as is known.
     """
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(parents=True)
     engine = Engine(site, folder)
     try:
         with progress_bar(console, "waiting for a node"):
             node = _wait(engine, engine.submit(SINGLE, describe_node, folder), minutes)
+    except ExecutorError as error:
+        raise ExecutorError(f"{error}; scripts and logs are in {folder}") from None
     finally:
+        left = engine.cancel()
         engine.stop()
     shutil.rmtree(folder)
+    if left:
+        yield f"batch jobs that could not be cancelled: {', '.join(left)}"
     yield f"{node['host']}: Python {node['python']}, torch {node['torch']}, {node['cores']} cores"
     if node["python"] != platform.python_version():
         yield f"this machine has Python {platform.python_version()}"

@@ -83,6 +83,12 @@ class RemoteProgress(Config):
 
 def run_job(request: Request) -> Outcome:
     """Run a job; return the event that describes its outcome."""
+    if (request.run / STOP).exists():  # it waited for this process
+        return {
+            "event": "stopped",
+            "error": "not started: the study was stopped",
+            "is_drained": False,
+        }
     worker = _worker(request)
     with _attended(request, worker) as attendant:
         try:
