@@ -78,7 +78,7 @@ class StudyDisplay:
                 self._running[job_id],
                 completed=progress.done,
                 total=progress.total or None,
-                text=progress.text,
+                text=progress.text or progress.place,
             )
 
     def started(self, item: WorkItem) -> None:

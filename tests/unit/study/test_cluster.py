@@ -2,9 +2,11 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
+from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.jobs.states import JobStatus
 
 from biphasic.errors import ConfigError, LockHeldError
@@ -12,8 +14,8 @@ from biphasic.execution.cluster import engine
 from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
-from biphasic.execution.cluster.remote import RemoteProgress, Request
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.remote import RemoteProgress, Request, run_job
+from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
@@ -86,6 +88,14 @@ class Blocks:
 
     def __init__(self):
         self.over = False
+        self.asked = []
+
+    def cancel(self):
+        self.asked.append("cancel")
+        return ["77"]
+
+    def stop(self):
+        self.asked.append("stop")
 
     def blocks(self):
         return [Block("slots", "4", "77", is_over=self.over, is_queued=False)]
@@ -93,16 +103,15 @@ class Blocks:
 
 @pytest.fixture
 def lone(tmp_path):
-    """An executor that was not started, with one job on block 4."""
-    executor = on_blocks(tmp_path, seen=(seen := []))
+    """An executor that was not started, with a function that makes a job run on block 4."""
+    executor = on_blocks(tmp_path, site=SLURM, seen=(seen := []))
     executor._engine = Blocks()
     request = Request("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
+    path = executor._run / "running/a.json"
+    path.parent.mkdir(parents=True)
 
-    def run(*, first):
-        running = module._Running(module.Future(), request)
-        executor._running["a"] = running
-        path = executor._run / "running/a.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def start(*, first):
+        running = executor._running["a"] = module._Running(module.Future(), request)
         record = RemoteProgress(
             job="a", label="slots", block="4", host="n7", started="",
             first=first, done=7, total=9, text="x",
@@ -110,16 +119,21 @@ def lone(tmp_path):
         path.write_text(record.model_dump_json())
         executor._engine.over = False
         executor._follow()
+        return running
+
+    return executor, start, path, seen
+
+
+def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
+    executor, start, path, seen = lone
+
+    def run(*, first):
+        running = start(first=first)
         executor._engine.over = True
         executor._follow()
         assert not path.exists()
         return running.future.exception(timeout=0)
 
-    return run, seen
-
-
-def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
-    run, seen = lone
     lost = run(first=0)
     assert isinstance(lost, JobFailedError)
     assert not lost.is_final
@@ -129,6 +143,48 @@ def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone)
     assert isinstance(run(first=5), JobFailedError)
     job, progress = seen[0]
     assert (job, progress.done, progress.total, progress.place) == ("a", 7, 9, "on n7, block 4")
+
+
+def test_a_node_that_parsl_has_lost_counts_like_a_lost_block(lone):
+    executor, start, path, _ = lone
+    for first, kind in ((0, JobFailedError), (5, RequeuedError)):
+        running, submitted = start(first=first), module.Future()
+        submitted.set_exception(ManagerLost(b"m", "n7"))
+        executor._settle(running, submitted)
+        assert type(running.future.exception(timeout=0)) is kind
+        assert not path.exists()
+
+
+def test_an_end_waits_for_no_queued_job_and_remembers_what_it_could_not_cancel(lone):
+    executor, _, path, _ = lone
+    executor._running["queued"] = module._Running(module.Future(), None)
+    executor._is_over.set()
+    executor._thread.start()
+    executor.__exit__(None, None, None)
+    assert (executor._run / "stop").exists()
+    assert executor._engine.asked == ["cancel", "stop"]
+    assert (path.parents[2] / "blocks.json").read_text() == '["77"]'
+
+
+def test_a_second_interrupt_does_not_leave_blocks(lone, monkeypatch):
+    executor, start, _, _ = lone
+    start(first=0)
+    executor._is_over.set()
+    executor._thread.start()
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        executor.__exit__(None, None, None)
+    assert executor._engine.asked == ["cancel", "stop"]
+
+
+def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
+    (tmp_path / "stop").touch()
+    outcome = run_job(Request("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
+    assert (outcome["event"], outcome["is_drained"]) == ("stopped", False)
 
 
 def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):
@@ -190,7 +246,9 @@ def slurm(tmp_path, monkeypatch):
     return provider, answers, states
 
 
-SLURM = SITE.model_copy(update={"scheduler": "slurm", "walltime": "00:01:30"})
+SLURM = SITE.model_copy(
+    update={"scheduler": "slurm", "walltime": "00:01:30", "address": "127.0.0.1"}
+)
 
 
 def test_slurms_states_are_read_and_a_scheduler_that_is_away_changes_none(slurm):
@@ -215,10 +273,11 @@ def test_slurms_states_are_read_and_a_scheduler_that_is_away_changes_none(slurm)
 
 
 def test_commands_of_the_scheduler_that_hang_are_killed(tmp_path):
-    code, printed, complaint = engine._run(f"sleep 60 & echo $! > {tmp_path}/pid; wait", 0.5)
+    code, printed, complaint = engine._run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", 0.5)
     assert (code, printed, complaint) == (124, "", "no answer within 0.5 seconds")
     child = int((tmp_path / "pid").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(child).wait(timeout=PATIENCE)
 
 
 def test_a_refused_submission_is_tried_again_later_and_slurm_requeues_no_block(slurm, tmp_path):
@@ -248,7 +307,7 @@ def test_failed_blocks_are_counted_in_the_order_of_their_submission():
     def status(state, message=None):
         return JobStatus(engine.JobState[state], message=message)
 
-    refused = status("FAILED", "Failed to start block: sbatch: error: away")
+    refused = status("FAILED", "Failed to start block 10: sbatch: error: away")
     lone = object.__new__(engine.Engine)
     lone._site, lone._address = SLURM, "10.0.0.1"
     # Parsl lists refused submissions last, whenever they were.
@@ -257,7 +316,7 @@ def test_failed_blocks_are_counted_in_the_order_of_their_submission():
     assert lone.trouble() == ""
     states = {"2": status("COMPLETED"), "10": refused, "3": refused, "9": refused}
     lone._executors = {"slots": Executor(states, ["2"])}
-    assert lone.trouble() == "Failed to start block: sbatch: error: away"
+    assert lone.trouble() == "sbatch: error: away"
     # Blocks that ran jobs did not fail, however they ended.
     states = {"0": status("FAILED"), "1": status("CANCELLED"), "2": status("FAILED")}
     lone._executors = {"slots": Executor(states, states)}
@@ -268,7 +327,11 @@ def test_failed_blocks_are_counted_in_the_order_of_their_submission():
     assert [block.failure for block in lone.blocks()] == [lone.trouble(most=1)]
 
 
-def test_paths_that_shell_lines_cannot_hold_are_refused(tmp_path):
+def test_paths_that_shell_lines_cannot_hold_are_refused(tmp_path, monkeypatch):
+    check_fits(SITE, tmp_path)
     for name in ("my runs", "a;reboot", "$(id)", "{x}"):
         with pytest.raises(ConfigError, match="choose another --root"):
-            engine.Engine(SITE, tmp_path / name)
+            check_fits(SITE, tmp_path / name)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="sbatch: not found"):
+        check_fits(SLURM, tmp_path)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from biphasic.execution.cluster.engine import SINGLE, Engine
 from biphasic.execution.cluster.remote import describe_node
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.job import ExecutorError
 from biphasic.progress import progress_bar
 
@@ -36,6 +36,7 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
         ExecutorError: No node ran the job; the message says why, as far as is known.
     """
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
+    check_fits(site, folder)
     engine = Engine(site, folder)
     try:
         with progress_bar(console, "waiting for a node"):

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,9 +36,8 @@ from parsl.launchers import JsrunLauncher, MpiExecLauncher, SimpleLauncher, Srun
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 from parsl.providers.errors import SubmitException
 
-from biphasic.errors import ConfigError
 from biphasic.execution.cluster.remote import BLOCK_END
-from biphasic.execution.cluster.site import Site, is_batch_id
+from biphasic.execution.cluster.site import Site, is_batch_id, reachable_address
 from biphasic.execution.job import ExecutorError
 from biphasic.execution.nodes import Nodes
 
@@ -70,6 +68,7 @@ _LAUNCHERS = {
 """How Parsl starts itself on each node of a block."""
 _CANCEL = {"slurm": "scancel", "pbs": "qdel", "lsf": "bkill"}
 _SLURM_QUEUE = "squeue --me --noheader --states=all --format='%i %T'"
+_SLURM_ANSWER = re.compile(r"([0-9]\S* +[A-Z_]+ *\n)*")
 _SLURM_QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"}
 _SLURM_ENDED = {
     "COMPLETED": JobState.COMPLETED,
@@ -83,9 +82,9 @@ _SLURM_ENDED = {
     "OUT_OF_MEMORY": JobState.FAILED,
     "REVOKED": JobState.FAILED,
 }
+_REFUSED = "Failed to start block {}: "
+"""Start of Parsl's message; the scheduler's own follows."""
 _SAYS = "the scheduler says:"
-_SAFE_PATH = re.compile(r"[\w./+@%:,=-]+")
-"""Paths that Parsl can write into shell lines: it does not quote them."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +120,8 @@ class Engine:
             group_nodes: Nodes of a group of processes; 0 if there are no groups.
 
         Raises:
-            ConfigError: No address of this machine is known that nodes can reach, or the folder's
-                path cannot be used in shell scripts.
+            ConfigError: No address of this machine is known that nodes can reach.
         """
-        if not _SAFE_PATH.fullmatch(str(folder)):
-            raise ConfigError(
-                f"{folder}: on clusters, a path may have letters, digits and ./+@%:,=-_ alone; "
-                "choose another --root"
-            )
         self._site, self._folder = site, folder
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
         self._executors: dict[str, _Executor] = {}
@@ -139,7 +132,7 @@ class Engine:
         if group_nodes > 1:
             launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
             self._group = Nodes(group_nodes, launch, str(folder))
-        self._address = _reachable_address(site)
+        self._address = reachable_address(site)
         try:
             for label, count in nodes.items():
                 self._start(label, nodes=count)
@@ -252,7 +245,7 @@ class Engine:
     def _failure(self, executor: _Executor, block: str, status: JobStatus) -> str:
         """Return why a block failed, in one line; empty if it did not."""
         if block not in executor.blocks_to_job_id:  # the scheduler refused it
-            return _first_line(status.message or "")
+            return _first_line(status.message or "").removeprefix(_REFUSED.format(block))
         if status.state != JobState.MISSING:  # its nodes have connected
             return ""
         printed = _last_line(status.stderr_summary or "")
@@ -363,42 +356,6 @@ def _executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
     )
 
 
-def _reachable_address(site: Site) -> str:
-    """Return the address that nodes connect to.
-
-    Raises:
-        ConfigError: None is known.
-    """
-    if site.address is not None or site.scheduler == "local":
-        return _own_address(site.address or "127.0.0.1")
-    host = socket.gethostname()
-    try:
-        address = socket.gethostbyname(host)
-    except OSError:
-        address = ""
-    if not address or address.startswith("127."):
-        raise ConfigError(
-            f"address: the name of this machine, {host}, has no address that nodes can reach; "
-            "give one in the site file"
-        )
-    return address
-
-
-def _own_address(name: str) -> str:
-    """Return the numbers of an address of this machine.
-
-    Raises:
-        ConfigError: It is not one.
-    """
-    try:
-        address = socket.gethostbyname(name)
-        with socket.socket() as trial:
-            trial.bind((address, 0))
-    except OSError as error:
-        raise ConfigError(f"address: {name} is no address of this machine ({error})") from None
-    return address
-
-
 def _provider(site: Site, *, nodes: int, is_group: bool) -> Any:
     """Return Parsl's provider of blocks."""
     # A group starts its processes on other nodes by itself.
@@ -480,6 +437,7 @@ class _Polled:
         try:
             batch = super().submit(command, tasks_per_node, job_name)  # type: ignore[misc]
         except SubmitException as error:
+            self.silence = ""  # it has answered
             self._refused += 1
             self.pause_until = time.monotonic() + _PAUSE_SECONDS * self._refused
             raise RuntimeError(_last_line(error.stderr or "") or error.message) from None
@@ -522,6 +480,8 @@ class _Slurm(_Batch, SlurmProvider):  # pyright: ignore[reportIncompatibleMethod
         code, printed, _ = self.execute_wait(_SLURM_QUEUE)
         if code:
             return
+        if not _SLURM_ANSWER.fullmatch(printed):
+            raise ValueError(_first_line(printed))
         states = dict(line.split() for line in printed.splitlines())
         for batch, record in self.resources.items():
             if batch in states:

@@ -16,7 +16,7 @@ from types import TracebackType
 from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
 
-from biphasic.errors import BiphasicError, ConfigError, LockHeldError, StoppedError
+from biphasic.errors import BiphasicError, LockHeldError, StoppedError
 from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine, cancel_blocks
 from biphasic.execution.cluster.remote import (
     RUNNING,
@@ -26,7 +26,7 @@ from biphasic.execution.cluster.remote import (
     Request,
     run_job,
 )
-from biphasic.execution.cluster.site import Site, is_batch_id
+from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
 from biphasic.execution.executor import Watch
 from biphasic.execution.job import (
     ExecutorError,
@@ -94,7 +94,7 @@ class ClusterExecutor:
         self._worker, self._watch, self._say = worker, watch, say
         self._folder = folder
         self._run = folder / _FOLDER / uuid.uuid4().hex[:12]
-        self._group_nodes = _group_nodes(site, processes)
+        self._group_nodes = group_nodes(site, processes)
         self._running: dict[str, _Running] = {}
         self._first: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -252,7 +252,7 @@ class ClusterExecutor:
         for block in blocks:
             if block.failure and (block.label, block.id) not in self._failed:
                 self._failed.add((block.label, block.id))
-                self._say(f"block {block.id} of {block.label} failed: {block.failure}")
+                self._say(f"block {block.id} failed: {block.failure}")
         self._mention_queue([block for block in blocks if not block.is_over])
 
     def _mention_queue(self, blocks: list[Block]) -> None:
@@ -313,28 +313,6 @@ class ClusterExecutor:
         self._ids = ids
         path = self._folder / _FOLDER / _BLOCKS
         write_text(path, json.dumps([*self._left, *ids]), is_flushed=False)
-
-
-def _group_nodes(site: Site, processes: int) -> int:
-    """Return the nodes of a group of processes; 0 for a single process.
-
-    Raises:
-        ConfigError: They do not fit.
-    """
-    if processes == 1:
-        return 0
-    try:
-        nodes = site.nodes_for(processes)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if nodes > site.max_blocks * site.nodes_per_block:
-        raise ConfigError(
-            f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "
-            f"{site.max_blocks * site.nodes_per_block}; increase max_blocks"
-        )
-    if nodes > 1 and site.scheduler == "local":
-        raise ConfigError(f"compute.processes {processes}: this machine is one node")
-    return nodes
 
 
 def _error(outcome: Outcome) -> BiphasicError | None:
