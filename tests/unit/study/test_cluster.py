@@ -321,6 +321,11 @@ def test_failed_blocks_are_counted_in_the_order_of_their_submission():
     states = {"0": status("FAILED"), "1": status("CANCELLED"), "2": status("FAILED")}
     lone._executors = {"slots": Executor(states, states)}
     assert lone.trouble() == ""
+    lone._folder = "/data/runs"
+    lone._executors = {"slots": Executor({"0": status("MISSING")}, ["0"])}
+    assert lone.trouble(most=1) == (
+        "its nodes did not connect to 10.0.0.1, ports 54000 to 55000, or they do not see /data/runs"
+    )
     missing = status("MISSING", "the scheduler says: batch job 7 is CANCELLED")
     lone._executors = {"slots": Executor({"0": missing}, ["0"])}
     assert lone.trouble(most=1) == "the scheduler says: batch job 7 is CANCELLED"

@@ -40,9 +40,7 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
     engine = Engine(site, folder)
     try:
         with progress_bar(console, "waiting for a node"):
-            node = _wait(engine, engine.submit(SINGLE, describe_node, folder), minutes)
-    except ExecutorError as error:
-        raise ExecutorError(f"{error}; scripts and logs are in {folder}") from None
+            node = _wait(engine, engine.submit(SINGLE, describe_node, None), minutes, folder)
     finally:
         left = engine.cancel()
         engine.stop()
@@ -57,15 +55,13 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
         raise ExecutorError(
             f"gpus_per_node is {site.gpus_per_node}, and torch finds no GPU on {node['host']}"
         )
-    if not node["sees_folder"]:
-        raise ExecutorError(
-            f"{root}: {node['host']} does not see this folder; choose a --root on a file system "
-            "that nodes share"
-        )
+    # It has read the keys there, or it could not have connected.
     yield f"{root}: seen by this machine and by {node['host']}"
 
 
-def _wait(engine: Engine, future: Future[dict[str, Any]], minutes: float) -> dict[str, Any]:
+def _wait(
+    engine: Engine, future: Future[dict[str, Any]], minutes: float, folder: Path
+) -> dict[str, Any]:
     """Wait for the job.
 
     Raises:
@@ -75,7 +71,7 @@ def _wait(engine: Engine, future: Future[dict[str, Any]], minutes: float) -> dic
     while not future.done():
         problem = engine.look() or engine.trouble(most=1)
         if problem:
-            raise ExecutorError(f"no node ran a job: {problem}")
+            raise ExecutorError(f"no node ran a job: {problem}; scripts and logs are in {folder}")
         if time.monotonic() > end:
             raise ExecutorError(f"no node within {minutes:g} minutes; {engine.queue()}")
         time.sleep(_LOOK_SECONDS)

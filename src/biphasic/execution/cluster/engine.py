@@ -248,12 +248,13 @@ class Engine:
             return _first_line(status.message or "").removeprefix(_REFUSED.format(block))
         if status.state != JobState.MISSING:  # its nodes have connected
             return ""
-        printed = _last_line(status.stderr_summary or "")
+        if status.message and status.message.startswith(_SAYS):
+            return status.message
         first, last = self._site.ports
         text = f"its nodes did not connect to {self._address}, ports {first} to {last}"
-        if status.message and status.message.startswith(_SAYS):
-            text = status.message
-        return f"{text}; the block printed: {printed}" if printed else text
+        if printed := _last_line(status.stderr_summary or ""):
+            return f"{text}; the block printed: {printed}"
+        return f"{text}, or they do not see {self._folder}"
 
     def silence(self) -> str:
         """Return why the scheduler does not answer, in one line; empty if it does."""
