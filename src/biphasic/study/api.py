@@ -59,13 +59,14 @@ def run_study(
         jobs_per_gpu: Jobs that share a GPU; a slot is a GPU or a core.
         tries: Maximum number of tries of a job with a transient failure, such as a killed process
             or a full disk. Permanent failures are not retried.
-        site: Site file of a cluster to run on, which replaces the three settings of this machine.
+        site: Site file of a cluster to run on; it has the three settings above for its nodes.
         wandb: Weights & Biases project that logs the training, offline unless `WANDB_MODE` is set;
             none when None.
         console: Console for progress; standard error when None.
 
     Raises:
-        ConfigError: The study file is invalid.
+        ConfigError: The study file is invalid, or `site` is given together with a setting of
+            this machine.
         DataError: Data are missing or damaged.
         LockedError: Another process is running this study.
 
@@ -77,6 +78,11 @@ def run_study(
     """
     if isinstance(study, StudyConfig):
         _refuse_overrides(overrides, "study")
+    if site is not None and (num_workers, num_threads, jobs_per_gpu) != (None, 1, 1):
+        raise ConfigError(
+            "--site: cannot be combined with --workers, --threads or --per-gpu; set jobs_per_node, "
+            "threads or jobs_per_gpu in the site file"
+        )
     config = study if isinstance(study, StudyConfig) else load_study_file(study, overrides)
     tune_allocator()
     with viewed_in_wandb(wandb):

@@ -226,6 +226,9 @@ def test_an_argument_that_would_do_nothing_is_refused(tmp_path, quiet):
     study = StudyConfig.model_construct(name="a")
     with pytest.raises(ConfigError, match="change the settings of the study"):
         api.run_study(study, overrides=["name=b"], root=tmp_path, console=quiet)
+    for own in ({"num_workers": 2}, {"num_threads": 2}, {"jobs_per_gpu": 2}):
+        with pytest.raises(ConfigError, match="--site: cannot be combined with --workers"):
+            api.run_study(study, site=tmp_path / "site.yaml", root=tmp_path, console=quiet, **own)
     with pytest.raises(ConfigError, match=r"nowhere: no such file"):
         pretrain(RECIPE, corpus=tmp_path / "nowhere", root=tmp_path, console=quiet)
 

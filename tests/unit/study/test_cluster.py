@@ -2,15 +2,20 @@
 
 import os
 import signal
+from contextlib import suppress
 
+import psutil
 import pytest
+from parsl.executors.high_throughput.errors import ManagerLost
+from parsl.jobs.states import JobStatus
 
 from biphasic.errors import ConfigError, LockHeldError
+from biphasic.execution.cluster import engine
 from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
-from biphasic.execution.cluster.remote import RemoteProgress, Request
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.remote import RemoteProgress, Request, run_job
+from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.job import ExecutorError, JobFailedError, RequeuedError
 from biphasic.locks import lock_work
 from biphasic.study.run.jobs import WORKER, load_job
@@ -52,6 +57,8 @@ def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_
         assert f"process {os.getpid()}" in taken.owner
 
         [interchange] = [one.interchange_proc for one in executor._engine._executors.values()]
+        interchange.send_signal(signal.SIGINT)  # as Ctrl-C in a terminal does
+        executor.submit(save_trivial(tmp_path, "e")).result(timeout=PATIENCE)
         interchange.send_signal(signal.SIGSTOP)  # the job stays in its queue
         future = executor.submit(save_trivial(tmp_path, "d"))
         interchange.kill()
@@ -81,6 +88,14 @@ class Blocks:
 
     def __init__(self):
         self.over = False
+        self.asked = []
+
+    def cancel(self):
+        self.asked.append("cancel")
+        return ["77"]
+
+    def stop(self):
+        self.asked.append("stop")
 
     def blocks(self):
         return [Block("slots", "4", "77", is_over=self.over, is_queued=False)]
@@ -88,16 +103,15 @@ class Blocks:
 
 @pytest.fixture
 def lone(tmp_path):
-    """An executor that was not started, with one job on block 4."""
-    executor = on_blocks(tmp_path, seen=(seen := []))
+    """An executor that was not started, with a function that makes a job run on block 4."""
+    executor = on_blocks(tmp_path, site=SLURM, seen=(seen := []))
     executor._engine = Blocks()
     request = Request("a", tmp_path, WORKER, 1, tmp_path, executor._run, 60, "slots")
+    path = executor._run / "running/a.json"
+    path.parent.mkdir(parents=True)
 
-    def run(*, first):
-        running = module._Running(module.Future(), request)
-        executor._running["a"] = running
-        path = executor._run / "running/a.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def start(*, first):
+        running = executor._running["a"] = module._Running(module.Future(), request)
         record = RemoteProgress(
             job="a", label="slots", block="4", host="n7", started="",
             first=first, done=7, total=9, text="x",
@@ -105,16 +119,21 @@ def lone(tmp_path):
         path.write_text(record.model_dump_json())
         executor._engine.over = False
         executor._follow()
+        return running
+
+    return executor, start, path, seen
+
+
+def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
+    executor, start, path, seen = lone
+
+    def run(*, first):
+        running = start(first=first)
         executor._engine.over = True
         executor._follow()
         assert not path.exists()
         return running.future.exception(timeout=0)
 
-    return run, seen
-
-
-def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone):
-    run, seen = lone
     lost = run(first=0)
     assert isinstance(lost, JobFailedError)
     assert not lost.is_final
@@ -126,19 +145,58 @@ def test_a_lost_block_counts_as_a_try_unless_the_one_before_saved_progress(lone)
     assert (job, progress.done, progress.total, progress.place) == ("a", 7, 9, "on n7, block 4")
 
 
+def test_a_node_that_parsl_has_lost_counts_like_a_lost_block(lone):
+    executor, start, path, _ = lone
+    for first, kind in ((0, JobFailedError), (5, RequeuedError)):
+        running, submitted = start(first=first), module.Future()
+        submitted.set_exception(ManagerLost(b"m", "n7"))
+        executor._settle(running, submitted)
+        assert type(running.future.exception(timeout=0)) is kind
+        assert not path.exists()
+
+
+def test_an_end_waits_for_no_queued_job_and_remembers_what_it_could_not_cancel(lone):
+    executor, _, path, _ = lone
+    executor._running["queued"] = module._Running(module.Future(), None)
+    executor._is_over.set()
+    executor._thread.start()
+    executor.__exit__(None, None, None)
+    assert (executor._run / "stop").exists()
+    assert executor._engine.asked == ["cancel", "stop"]
+    assert (path.parents[2] / "blocks.json").read_text() == '["77"]'
+
+
+def test_a_second_interrupt_does_not_leave_blocks(lone, monkeypatch):
+    executor, start, _, _ = lone
+    start(first=0)
+    executor._is_over.set()
+    executor._thread.start()
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        executor.__exit__(None, None, None)
+    assert executor._engine.asked == ["cancel", "stop"]
+
+
+def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
+    (tmp_path / "stop").touch()
+    outcome = run_job(Request("a", tmp_path, WORKER, 1, tmp_path, tmp_path, 60, "slots"))
+    assert (outcome["event"], outcome["is_drained"]) == ("stopped", False)
+
+
 def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):
     cancelled, said = [], []
-    monkeypatch.setattr(
-        "biphasic.execution.cluster.engine.subprocess.run",
-        lambda command, **_: cancelled.append(command),
-    )
+    monkeypatch.setattr(engine, "_run", lambda command, _: (cancelled.append(command), "", ""))
     site = SITE.model_copy(update={"scheduler": "slurm"})
     executor = on_blocks(tmp_path, site=site, said=said)
     file = tmp_path / "study/cluster/blocks.json"
     file.parent.mkdir(parents=True)
     file.write_text('["12", "-u root", "13; reboot"]')
     executor._cancel_leftovers()
-    assert cancelled == [["scancel", "12"]]
+    assert cancelled == ["scancel 12"]
     file.write_text("{broken")
     executor._cancel_leftovers()
     assert len(said) == 1
@@ -156,9 +214,129 @@ def test_groups_that_the_site_cannot_hold_are_refused(tmp_path):
 def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, monkeypatch):
     said, now = [], [0.0]
     executor = on_blocks(tmp_path, said=said)
-    executor._engine = type("E", (), {"queue": lambda _: "batch jobs 7 wait"})()
+    silence = [""]
+    names = {"queue": lambda _: "batch jobs 7 wait", "silence": lambda _: silence[0]}
+    executor._engine = type("E", (), names)()
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     queued = [Block("slots", "0", "7", is_over=False, is_queued=True)]
     for now[0] in (0.0, 59.0, 61.0, 100.0, 130.0):
         executor._mention_queue(queued)
     assert said == ["waiting for nodes: batch jobs 7 wait"] * 2
+    silence[0] = "squeue: no answer within 60 seconds"
+    for now[0] in (131.0, 195.0):
+        executor._mention_queue([])
+    assert said[2:] == ["the scheduler does not answer: squeue: no answer within 60 seconds"]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A provider of blocks on Slurm, whose commands answer as told, with three batch jobs."""
+    answers = {"sacct": (1, "", "disabled"), "squeue": (0, "", ""), "sbatch": (0, "", "")}
+    monkeypatch.setattr(engine, "_run", lambda command, _: answers[command.split()[0]])
+    provider = engine._provider(SLURM, nodes=1, is_group=False)
+    provider.script_dir = str(tmp_path)
+    for batch in ("7", "8", "9"):
+        answers["sbatch"] = (0, f"Submitted batch job {batch}", "")
+        assert provider.submit("true", 1) == batch
+
+    def states(*answer):
+        answers["squeue"] = answer
+        return [status.state.name for status in provider.status(["7", "8", "9"])]
+
+    return provider, answers, states
+
+
+SLURM = SITE.model_copy(
+    update={"scheduler": "slurm", "walltime": "00:01:30", "address": "127.0.0.1"}
+)
+
+
+def test_slurms_states_are_read_and_a_scheduler_that_is_away_changes_none(slurm):
+    provider, _, states = slurm
+    assert states(0, "7 RUNNING\n8 PENDING\n9 COMPLETING\n66 FAILED\n", "") == [
+        "RUNNING", "PENDING", "RUNNING",
+    ]  # fmt: skip
+    before = states(0, "7 RUNNING\n8 CONFIGURING\n9 NODE_FAIL\n", "")
+    assert before == ["RUNNING", "PENDING", "FAILED"]
+    assert provider.silence == ""
+    assert states(1, "", "slurm_load_jobs error: Unable to contact slurm controller") == before
+    assert provider.silence.startswith("squeue: slurm_load_jobs error")
+    for nonsense in ("Segmentation fault (core dumped)\n", "7\n", "\0\ufffd\n"):
+        assert states(0, nonsense, "") == before
+        assert provider.silence.startswith("unreadable answer")
+    # An empty answer is believed the second time: squeue forgets ended jobs after some minutes.
+    assert states(0, "", "") == before
+    assert states(0, "7 RUNNING\n8 PENDING\n9 NODE_FAIL\n", "") == before
+    assert states(0, "8 PENDING\n", "") == before
+    assert states(0, "8 PENDING\n", "") == ["COMPLETED", "PENDING", "COMPLETED"]
+    assert provider.silence == ""
+
+
+def test_commands_of_the_scheduler_that_hang_are_killed(tmp_path):
+    code, printed, complaint = engine._run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", 0.5)
+    assert (code, printed, complaint) == (124, "", "no answer within 0.5 seconds")
+    child = int((tmp_path / "pid").read_text())
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(child).wait(timeout=PATIENCE)
+
+
+def test_a_refused_submission_is_tried_again_later_and_slurm_requeues_no_block(slurm, tmp_path):
+    provider, answers, _ = slurm
+    assert provider.pause_until == 0.0
+    script = next(tmp_path.glob("biphasic.*")).read_text()
+    assert "#SBATCH --time=00:01:30\n#SBATCH --no-requeue\n" in script
+    answers["sbatch"] = (1, "", "sbatch: error: Unable to contact slurm controller\n")
+    pauses = []
+    for _ in range(2):
+        began = engine.time.monotonic()
+        with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
+            provider.submit("true", 1)
+        pauses.append(round((provider.pause_until - began) / engine._PAUSE_SECONDS))
+    assert pauses == [1, 2]
+
+
+class Executor:
+    """Parsl's executor, with blocks as told: their states, and the batch jobs that exist."""
+
+    def __init__(self, states, submitted):
+        self.status_facade = states
+        self.blocks_to_job_id = dict.fromkeys(submitted, "7")
+
+
+def test_failed_blocks_are_counted_in_the_order_of_their_submission():
+    def status(state, message=None):
+        return JobStatus(engine.JobState[state], message=message)
+
+    refused = status("FAILED", "Failed to start block 10: sbatch: error: away")
+    lone = object.__new__(engine.Engine)
+    lone._site, lone._address = SLURM, "10.0.0.1"
+    # Parsl lists refused submissions last, whenever they were.
+    states = {"2": status("COMPLETED"), "10": refused, "0": refused, "1": refused}
+    lone._executors = {"slots": Executor(states, ["2"])}
+    assert lone.trouble() == ""
+    states = {"2": status("COMPLETED"), "10": refused, "3": refused, "9": refused}
+    lone._executors = {"slots": Executor(states, ["2"])}
+    assert lone.trouble() == "sbatch: error: away"
+    # Blocks that ran jobs did not fail, however they ended.
+    states = {"0": status("FAILED"), "1": status("CANCELLED"), "2": status("FAILED")}
+    lone._executors = {"slots": Executor(states, states)}
+    assert lone.trouble() == ""
+    lone._folder = "/data/runs"
+    lone._executors = {"slots": Executor({"0": status("MISSING")}, ["0"])}
+    assert lone.trouble(most=1) == (
+        "its nodes did not connect to 10.0.0.1, ports 54000 to 55000, or they do not see /data/runs"
+    )
+    missing = status("MISSING", "the scheduler says: batch job 7 is CANCELLED")
+    lone._executors = {"slots": Executor({"0": missing}, ["0"])}
+    assert lone.trouble(most=1) == "the scheduler says: batch job 7 is CANCELLED"
+    assert [block.failure for block in lone.blocks()] == [lone.trouble(most=1)]
+
+
+def test_paths_that_shell_lines_cannot_hold_are_refused(tmp_path, monkeypatch):
+    check_fits(SITE, tmp_path)
+    for name in ("my runs", "a;reboot", "$(id)", "{x}"):
+        with pytest.raises(ConfigError, match="choose another --root"):
+            check_fits(SITE, tmp_path / name)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="sbatch: not found"):
+        check_fits(SLURM, tmp_path)

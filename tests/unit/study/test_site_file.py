@@ -4,10 +4,12 @@ import pytest
 import yaml
 
 from biphasic.cli.options import seconds
+from biphasic.cli.study.job import _chosen
 from biphasic.errors import ConfigError
 from biphasic.execution.cluster import discover
 from biphasic.execution.cluster.site import Site, is_batch_id, load_site
 from biphasic.execution.graph import WorkItem
+from biphasic.study.run import jobset as jobset_module
 from biphasic.study.run.jobset import Pods, jobset
 
 
@@ -33,6 +35,13 @@ def test_shipped_site_files_are_valid(name, pytestconfig):
         ({"partition": "gpu; rm -rf"}, "partition"),
         ({"setup": ["a\nb"]}, "setup"),
         ({"scheduler": "local", "nodes_per_block": 2}, "this machine is one node"),
+        ({"poll_seconds": float("inf")}, "poll_seconds"),
+        ({"idle_minutes": float("nan")}, "idle_minutes"),
+        ({"heartbeat_seconds": 10**30}, "heartbeat_seconds"),
+        ({"command_seconds": 10**30}, "command_seconds"),
+        ({"jobs_per_node": "four"}, "jobs_per_node"),
+        ({"account": "Größe"}, "account"),
+        ({"partition": "-x"}, "partition"),
     ],
 )
 def test_a_wrong_site_file_is_one_clear_line(tmp_path, settings, message):
@@ -65,6 +74,10 @@ cpu*|infinite|128|(null)|40
 gpu|3-12:00:00|64|gpu:a100:8(S:0-1)|20
 gpu|3-12:00:00|48+|gpu:4|2
 tiny|30:00|4|(null)|1
+on|1:00|8|(null)|0
+mig|n/a|64|gpu:1g.5gb:7(S:0,2),shard:8|1
+long|400-00:00:00|64|gpumem:80G,gpu:2,gpu:h100|1
+odd|UNLIMITED|64|(null)|1
 """
 
 
@@ -74,6 +87,10 @@ tiny|30:00|4|(null)|1
         (None, {"partition": "cpu", "jobs_per_node": 128, "walltime": "24:00:00", "max_blocks": 4}),
         ("gpu", {"gpus_per_node": 4, "jobs_per_gpu": 1, "walltime": "84:00:00", "max_blocks": 4}),
         ("tiny", {"jobs_per_node": 4, "walltime": "00:30:00", "max_blocks": 1}),
+        ("on", {"partition": "on", "walltime": "00:01:00", "drain_minutes": 0.25, "max_blocks": 1}),
+        ("mig", {"gpus_per_node": 7, "walltime": "24:00:00"}),
+        ("long", {"gpus_per_node": 3, "walltime": "168:00:00"}),
+        ("odd", {"walltime": "24:00:00"}),
     ],
 )
 def test_a_first_site_file_follows_sinfo(tmp_path, monkeypatch, partition, expected):
@@ -83,6 +100,13 @@ def test_a_first_site_file_follows_sinfo(tmp_path, monkeypatch, partition, expec
     load_site(path)
     settings = yaml.safe_load(path.read_text())
     assert expected.items() <= settings.items()
+
+
+@pytest.mark.parametrize("line", ["Segmentation fault", "a|b|c|d|e", ""])
+def test_what_sinfo_should_not_print_is_one_line(monkeypatch, line):
+    monkeypatch.setattr(discover, "_sinfo", lambda: f"{line}\n" if line else "")
+    with pytest.raises(ConfigError, match=r"sinfo: unreadable line|sinfo lists no partition"):
+        discover.site_text(None)
 
 
 def test_without_slurm_there_is_no_first_site_file(monkeypatch):
@@ -126,6 +150,38 @@ def test_a_jobset_runs_levels_one_after_another(tmp_path):
     assert container["command"][:4] == ["biphasic", "job", "run", "--list"]
     [report] = jobs[-1]["template"]["spec"]["template"]["spec"]["containers"]
     assert "resources" not in report
+
+
+@pytest.mark.parametrize(
+    ("study", "name"),
+    [
+        ("paper.v2_big", "paper-v2-big"),
+        ("2026", "study-2026"),
+        ("a-", "a"),
+        ("x" * 36, "x" * 36),
+    ],
+)
+def test_names_of_studies_become_names_that_kubernetes_allows(study, name):
+    assert jobset_module._name(study) == name
+
+
+def test_long_names_stay_apart():
+    names = {jobset_module._name(f"{'a' * 60}{end}") for end in "bc"}
+    assert len(names) == 2
+    # level-100, Job 0, pod 99999 and five random characters follow.
+    assert all(len(f"{name}-level-100-0-99999-abcde") <= 63 for name in names)
+
+
+def test_lists_of_jobs(tmp_path):
+    path = tmp_path / "level-0.txt"
+    path.write_bytes(b"a\r\nb\r\n")
+    assert [_chosen(None, path, index) for index in (0, 1)] == ["a", "b"]
+    for index in (None, 2):
+        with pytest.raises(ConfigError, match=f"--index: give a line of {path}, from 0 to 1"):
+            _chosen(None, path, index)
+    path.write_text("")
+    with pytest.raises(ConfigError, match=f"--list {path}: has no jobs"):
+        _chosen(None, path, 0)
 
 
 @pytest.mark.parametrize("text", ["12h", "1:2:3", "00:99:00", "-1:00:00"])

@@ -68,9 +68,11 @@ def _chosen(job: str | None, list_: Path | None, index: int | None) -> str:
         lines = list_.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--list {list_}: cannot be read ({error})") from None
+    if not lines:
+        raise ConfigError(f"--list {list_}: has no jobs")
     if index is None or index >= len(lines):
-        raise ConfigError(f"--index: give a number from 0 to {len(lines) - 1}")
-    return lines[index]
+        raise ConfigError(f"--index: give a line of {list_}, from 0 to {len(lines) - 1}")
+    return lines[index].strip()
 
 
 @job_app.command("show")

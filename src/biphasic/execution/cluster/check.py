@@ -15,7 +15,7 @@ from rich.console import Console
 
 from biphasic.execution.cluster.engine import SINGLE, Engine
 from biphasic.execution.cluster.remote import describe_node
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.job import ExecutorError
 from biphasic.progress import progress_bar
 
@@ -36,14 +36,17 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
         ExecutorError: No node ran the job; the message says why, as far as is known.
     """
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(parents=True)
+    check_fits(site, folder)
     engine = Engine(site, folder)
     try:
         with progress_bar(console, "waiting for a node"):
-            node = _wait(engine, engine.submit(SINGLE, describe_node, folder), minutes)
+            node = _wait(engine, engine.submit(SINGLE, describe_node, None), minutes, folder)
     finally:
+        left = engine.cancel()
         engine.stop()
     shutil.rmtree(folder)
+    if left:
+        yield f"batch jobs that could not be cancelled: {', '.join(left)}"
     yield f"{node['host']}: Python {node['python']}, torch {node['torch']}, {node['cores']} cores"
     if node["python"] != platform.python_version():
         yield f"this machine has Python {platform.python_version()}"
@@ -52,15 +55,13 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
         raise ExecutorError(
             f"gpus_per_node is {site.gpus_per_node}, and torch finds no GPU on {node['host']}"
         )
-    if not node["sees_folder"]:
-        raise ExecutorError(
-            f"{root}: {node['host']} does not see this folder; choose a --root on a file system "
-            "that nodes share"
-        )
+    # It has read the keys there, or it could not have connected.
     yield f"{root}: seen by this machine and by {node['host']}"
 
 
-def _wait(engine: Engine, future: Future[dict[str, Any]], minutes: float) -> dict[str, Any]:
+def _wait(
+    engine: Engine, future: Future[dict[str, Any]], minutes: float, folder: Path
+) -> dict[str, Any]:
     """Wait for the job.
 
     Raises:
@@ -70,7 +71,7 @@ def _wait(engine: Engine, future: Future[dict[str, Any]], minutes: float) -> dic
     while not future.done():
         problem = engine.look() or engine.trouble(most=1)
         if problem:
-            raise ExecutorError(f"no node ran a job: {problem}")
+            raise ExecutorError(f"no node ran a job: {problem}; scripts and logs are in {folder}")
         if time.monotonic() > end:
             raise ExecutorError(f"no node within {minutes:g} minutes; {engine.queue()}")
         time.sleep(_LOOK_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from biphasic.errors import ConfigError
 
 _SECONDS = 60
 _FORMAT = "%P|%l|%c|%G|%D"
+_MOST_SECONDS = 7 * 24 * 3600
+_SHORT_MINUTES = 20
+"""Blocks shorter than this cannot drain for as long as others do."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def site_text(partition: str | None) -> str:
         chosen = found[names.index(partition)]
     else:
         raise ConfigError(f"--partition {partition}: not a partition{nearest(partition, names)}")
+    walltime, minutes = _walltime(chosen.limit)
+    drain = f"\ndrain_minutes: {minutes / 4:g}" if minutes < _SHORT_MINUTES else ""
     jobs = (
         f"gpus_per_node: {chosen.gpus}\njobs_per_gpu: 1"
         if chosen.gpus
@@ -60,13 +66,13 @@ def site_text(partition: str | None) -> str:
 # Partition {chosen.name}: {chosen.nodes} nodes, time limit {chosen.limit}. Other partitions: \
 {", ".join(name for name in names if name != chosen.name) or "none"}.
 scheduler: slurm
-partition: {chosen.name}
+partition: {json.dumps(chosen.name)}
 # account: the project to charge
 {jobs}
 # A block is one batch job.
 nodes_per_block: 1
-max_blocks: {min(chosen.nodes, 4)}
-walltime: "{_walltime(chosen.limit)}"
+max_blocks: {min(max(chosen.nodes, 1), 4)}
+walltime: "{walltime}"{drain}
 # Modules to load and lines to run on nodes first, if this Python does not work there as it is.
 modules: []
 setup: []
@@ -76,13 +82,16 @@ setup: []
 def _sinfo() -> str:
     if shutil.which("sinfo") is None:
         raise ConfigError("sinfo: not found; run this on a machine that can submit to Slurm")
-    done = subprocess.run(  # noqa: S603 - no shell, nothing of the user's
-        ["sinfo", "--noheader", "-o", _FORMAT],  # noqa: S607 - from PATH, as Slurm is used
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell, nothing of the user's
+            ["sinfo", "--noheader", "-o", _FORMAT],  # noqa: S607 - from PATH, as Slurm is used
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"sinfo: no answer within {_SECONDS} seconds; try again") from None
     if done.returncode:
         raise ConfigError(f"sinfo: {done.stderr.strip().rpartition(chr(10))[2]}")
     return done.stdout
@@ -92,13 +101,18 @@ def _partitions(text: str) -> list[Partition]:
     """Return the partitions of `sinfo`, one for each name: it prints a line per kind of node."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
-        name, limit, cores, gres, nodes = line.split("|")
-        gpus = sum(
-            int(count or 1) for count in re.findall(r"gpu(?::[A-Za-z][\w.-]*)?:?(\d*)", gres)
-        )
-        one = Partition(
-            name.rstrip("*"), name.endswith("*"), limit, int(cores.rstrip("+")), gpus, int(nodes)
-        )
+        try:
+            name, limit, cores, gres, nodes = line.split("|")
+            one = Partition(
+                name.rstrip("*"),
+                name.endswith("*"),
+                limit,
+                int(cores.rstrip("+")),
+                _gpus(gres),
+                int(nodes),
+            )
+        except ValueError:
+            raise ConfigError(f"sinfo: unreadable line: {line}") from None
         before = found.get(one.name, one)
         found[one.name] = Partition(
             one.name,
@@ -111,10 +125,21 @@ def _partitions(text: str) -> list[Partition]:
     return list(found.values())
 
 
-def _walltime(limit: str) -> str:
-    """Return a limit such as `2-00:00:00` or `30:00` as HH:MM:SS, and a day for no limit."""
+def _gpus(resources: str) -> int:
+    """Return the GPUs in a node's resources, such as `gpu:a100:4(S:0-1),shard:8`."""
+    kinds = [one.partition("(")[0].split(":") for one in resources.split(",")]
+    return sum(int(kind[-1]) if kind[-1].isdigit() else 1 for kind in kinds if kind[0] == "gpu")
+
+
+def _walltime(limit: str) -> tuple[str, float]:
+    """Return a limit such as `2-00:00:00` or `30:00` as HH:MM:SS and in minutes; at most a week.
+
+    It is a day if there is no limit.
+    """
     days, _, rest = limit.rpartition("-")
     if not re.fullmatch(r"[0-9:]+", rest):
-        return "24:00:00"
+        return "24:00:00", 24 * 60
     parts = [0, 0, *map(int, rest.split(":"))][-3:]
-    return f"{parts[0] + 24 * int(days or 0):02d}:{parts[1]:02d}:{parts[2]:02d}"
+    seconds = (24 * int(days or 0) + parts[0]) * 3600 + parts[1] * 60 + parts[2]
+    minutes, seconds = divmod(min(seconds, _MOST_SECONDS), 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}", minutes + seconds / 60

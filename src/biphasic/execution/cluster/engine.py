@@ -7,7 +7,10 @@ interchange has a time limit.
 
 from __future__ import annotations
 
-import socket
+import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +18,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,9 +36,8 @@ from parsl.launchers import JsrunLauncher, MpiExecLauncher, SimpleLauncher, Srun
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 from parsl.providers.errors import SubmitException
 
-from biphasic.errors import ConfigError
 from biphasic.execution.cluster.remote import BLOCK_END
-from biphasic.execution.cluster.site import Site, is_batch_id
+from biphasic.execution.cluster.site import Site, is_batch_id, reachable_address
 from biphasic.execution.job import ExecutorError
 from biphasic.execution.nodes import Nodes
 
@@ -47,6 +48,8 @@ SINGLE, GROUPS = "slots", "groups"
 """Labels of the executors for jobs on one slot, and for groups of processes."""
 _MOST_FAILED = 3
 """Blocks in a row that may fail before the run ends."""
+_PAUSE_SECONDS = 30.0
+"""Pause after a submission that the scheduler refused; the second in a row is twice as long."""
 _ANSWER_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 1.0
 """Time for the message with which an interchange ends itself."""
@@ -64,6 +67,24 @@ _LAUNCHERS = {
 }
 """How Parsl starts itself on each node of a block."""
 _CANCEL = {"slurm": "scancel", "pbs": "qdel", "lsf": "bkill"}
+_SLURM_QUEUE = "squeue --me --noheader --states=all --format='%i %T'"
+_SLURM_ANSWER = re.compile(r"([0-9]\S* +[A-Z_]+ *\n)*")
+_SLURM_QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"}
+_SLURM_ENDED = {
+    "COMPLETED": JobState.COMPLETED,
+    "CANCELLED": JobState.CANCELLED,
+    "TIMEOUT": JobState.TIMEOUT,
+    "PREEMPTED": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT,
+    "FAILED": JobState.FAILED,
+    "NODE_FAIL": JobState.FAILED,
+    "BOOT_FAIL": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "REVOKED": JobState.FAILED,
+}
+_REFUSED = "Failed to start block {}: "
+"""Start of Parsl's message; the scheduler's own follows."""
+_SAYS = "the scheduler says:"
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,7 @@ class Block:
         batch: Its identifier in the scheduler.
         is_over: Whether it has ended.
         is_queued: Whether it has not started.
+        failure: Why it failed, in one line; empty if it did not.
     """
 
     label: str
@@ -83,6 +105,7 @@ class Block:
     batch: str
     is_over: bool
     is_queued: bool
+    failure: str = ""
 
 
 class Engine:
@@ -109,19 +132,26 @@ class Engine:
         if group_nodes > 1:
             launch = tuple(_LAUNCH[site.scheduler].format(group_nodes).split())
             self._group = Nodes(group_nodes, launch, str(folder))
-        self._address = _reachable_address(site)
-        for label, count in nodes.items():
-            executor = _executor(site, label, nodes=count, address=self._address)
-            executor.run_id, executor.run_dir = uuid.uuid4().hex, str(folder)
-            provider = self._providers[label] = cast("Any", executor.provider)
-            if hasattr(provider, "script_dir"):
-                provider.script_dir = str(folder / "scripts")
-                Path(provider.script_dir).mkdir(parents=True, exist_ok=True)
-            provider.seconds = site.poll_seconds
-            self._most[label] = provider.max_blocks
-            executor.start()
-            self._executors[label] = executor
-            self._strategy.add_executors([executor])
+        self._address = reachable_address(site)
+        try:
+            for label, count in nodes.items():
+                self._start(label, nodes=count)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, label: str, *, nodes: int) -> None:
+        executor = _executor(self._site, label, nodes=nodes, address=self._address)
+        executor.run_id, executor.run_dir = uuid.uuid4().hex, str(self._folder)
+        provider = self._providers[label] = cast("Any", executor.provider)
+        if hasattr(provider, "script_dir"):
+            provider.script_dir = str(self._folder / "scripts")
+            Path(provider.script_dir).mkdir(parents=True, exist_ok=True)
+        provider.seconds = self._site.poll_seconds
+        self._most[label] = provider.max_blocks
+        self._executors[label] = executor
+        executor.start()
+        self._strategy.add_executors([executor])
 
     @property
     def group(self) -> Nodes:
@@ -133,8 +163,13 @@ class Engine:
     ) -> Future[_Result]:
         """Call a function in a process of a node; the call ends only if the engine lives on."""
         executor, future = self._executors[label], Future[_Result]()
-        if not executor.bad_state_is_set:
-            executor.submit(function, {}, argument).add_done_callback(partial(_pass_on, future))
+        try:
+            submitted = executor.submit(function, {}, argument)
+        except Exception:
+            if not executor.bad_state_is_set:
+                raise
+        else:
+            submitted.add_done_callback(partial(_pass_on, future))
         return future
 
     def look(self) -> str:
@@ -175,8 +210,10 @@ class Engine:
         while provider.submissions and now - provider.submissions[0] > 3600:
             provider.submissions.popleft()
         active = sum(not status.terminal for status in executor.status_facade.values())
-        room = self._site.max_submissions_per_hour - len(provider.submissions)
-        provider.max_blocks = min(self._most[label], active + max(room, 0))
+        is_free = len(provider.submissions) < self._site.max_submissions_per_hour
+        # One at a time: a scheduler that is away for a moment must not fail several at once.
+        room = 1 if is_free and now >= provider.pause_until else 0
+        provider.max_blocks = min(self._most[label], active + room)
 
     def blocks(self) -> list[Block]:
         """Return all blocks, as the scheduler described them last."""
@@ -187,28 +224,41 @@ class Engine:
                 executor.blocks_to_job_id.get(block, ""),
                 is_over=status.terminal,
                 is_queued=status.state == JobState.PENDING,
+                failure=self._failure(executor, block, status),
             )
             for label, executor in self._executors.items()
-            for block, status in dict(executor.status_facade).items()
+            for block, status in _by_number(executor)
         ]
 
     def trouble(self, *, most: int = _MOST_FAILED) -> str:
         """Return why the latest blocks failed, if as many as `most` did so in a row."""
         for executor in self._executors.values():
-            ended = [status for status in executor.status_facade.values() if status.terminal]
-            latest = ended[-most:]
-            if len(latest) == most and all(map(_has_failed, latest)):
-                return self._reason(latest[-1])
+            ended = [
+                self._failure(executor, block, status)
+                for block, status in _by_number(executor)
+                if status.terminal
+            ]
+            if len(ended) >= most and all(ended[-most:]):
+                return ended[-1]
         return ""
 
-    def _reason(self, status: JobStatus) -> str:
-        """Return why a block failed, in one line: what its script or the scheduler printed last."""
-        printed = _last_line(status.stderr_summary or "")
-        if status.state != JobState.MISSING:
-            return printed or _first_line(status.message or "") or f"exit code {status.exit_code}"
+    def _failure(self, executor: _Executor, block: str, status: JobStatus) -> str:
+        """Return why a block failed, in one line; empty if it did not."""
+        if block not in executor.blocks_to_job_id:  # the scheduler refused it
+            return _first_line(status.message or "").removeprefix(_REFUSED.format(block))
+        if status.state != JobState.MISSING:  # its nodes have connected
+            return ""
+        if status.message and status.message.startswith(_SAYS):
+            return status.message
         first, last = self._site.ports
         text = f"its nodes did not connect to {self._address}, ports {first} to {last}"
-        return f"{text}; the block printed: {printed}" if printed else text
+        if printed := _last_line(status.stderr_summary or ""):
+            return f"{text}; the block printed: {printed}"
+        return f"{text}, or they do not see {self._folder}"
+
+    def silence(self) -> str:
+        """Return why the scheduler does not answer, in one line; empty if it does."""
+        return next(filter(None, (one.silence for one in self._providers.values())), "")
 
     def queue(self) -> str:
         """Describe the blocks that wait in the scheduler's queue, in one line."""
@@ -218,34 +268,56 @@ class Engine:
         text = f"batch jobs {', '.join(queued)} wait in the scheduler's queue"
         if self._site.scheduler != "slurm":
             return text
-        reasons = subprocess.run(  # noqa: S603 - identifiers come from sbatch
-            ["squeue", "--noheader", "--format=%r", f"--jobs={','.join(queued)}"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=self._site.command_seconds,
-            check=False,
-        ).stdout.split()
-        return f"{text} ({', '.join(dict.fromkeys(reasons))})" if reasons else text
+        command = f"squeue --noheader --format=%r --jobs={','.join(queued)}"
+        _, printed, _ = _run(command, self._site.command_seconds)
+        reasons = ", ".join(dict.fromkeys(printed.splitlines()))
+        return f"{text} ({reasons})" if reasons else text
+
+    def cancel(self) -> list[str]:
+        """Cancel all blocks; return the batch jobs that the scheduler could not be asked to."""
+        if self._site.scheduler == "local":
+            for label, executor in self._executors.items():
+                self._providers[label].cancel(list(executor.job_ids_to_block))
+            return []
+        batches = [block.batch for block in self.blocks() if block.batch and not block.is_over]
+        return [] if cancel_blocks(self._site, batches) else batches
 
     def stop(self) -> None:
-        """End all blocks and processes."""
-        batches = [block.batch for block in self.blocks() if block.batch and not block.is_over]
-        cancel_blocks(self._site, batches)
-        for label, executor in self._executors.items():
-            if self._site.scheduler == "local":
-                self._providers[label].cancel(list(executor.job_ids_to_block))
+        """End Parsl's processes on this machine."""
+        for executor in self._executors.values():
             executor.shutdown()
 
 
-def cancel_blocks(site: Site, batches: list[str]) -> None:
-    """Cancel batch jobs; those that have ended already are none of our concern."""
+def cancel_blocks(site: Site, batches: list[str]) -> bool:
+    """Cancel batch jobs; return whether the scheduler took the request."""
     known = [batch for batch in batches if is_batch_id(batch)]
-    command = _CANCEL.get(site.scheduler)
-    if known and command:
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run(  # noqa: S603 - identifiers are checked, and there is no shell
-                [command, *known], capture_output=True, timeout=site.command_seconds, check=False
-            )
+    if not known or site.scheduler == "local":
+        return True
+    code, _, _ = _run(shlex.join([_CANCEL[site.scheduler], *known]), site.command_seconds)
+    return code == 0
+
+
+def _run(command: str, seconds: float) -> tuple[int, str, str]:
+    """Run a command of the scheduler; return its exit code and what it printed.
+
+    A command that does not end in time fails, like one of a scheduler that is away.
+    """
+    with subprocess.Popen(  # noqa: S602 - Parsl's commands need a shell
+        command,
+        shell=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, complaint = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return 124, "", f"no answer within {seconds:g} seconds"
+    return process.returncode, printed, complaint
 
 
 class _Executor(HighThroughputExecutor):
@@ -260,6 +332,9 @@ class _Executor(HighThroughputExecutor):
 
     def connected_blocks(self) -> list[str]:
         return self.command_client.run("CONNECTED_BLOCKS", timeout_s=_ANSWER_SECONDS)
+
+    def _hold_manager(self, manager_id: str) -> None:
+        self.command_client.run(["HOLD_MANAGER", manager_id], timeout_s=_ANSWER_SECONDS)
 
 
 def _executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
@@ -282,42 +357,6 @@ def _executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
     )
 
 
-def _reachable_address(site: Site) -> str:
-    """Return the address that nodes connect to.
-
-    Raises:
-        ConfigError: None is known.
-    """
-    if site.address is not None or site.scheduler == "local":
-        return _own_address(site.address or "127.0.0.1")
-    host = socket.gethostname()
-    try:
-        address = socket.gethostbyname(host)
-    except OSError:
-        address = ""
-    if not address or address.startswith("127."):
-        raise ConfigError(
-            f"address: the name of this machine, {host}, has no address that nodes can reach; "
-            "give one in the site file"
-        )
-    return address
-
-
-def _own_address(name: str) -> str:
-    """Return the numbers of an address of this machine.
-
-    Raises:
-        ConfigError: It is not one.
-    """
-    try:
-        address = socket.gethostbyname(name)
-        with socket.socket() as trial:
-            trial.bind((address, 0))
-    except OSError as error:
-        raise ConfigError(f"address: {name} is no address of this machine ({error})") from None
-    return address
-
-
 def _provider(site: Site, *, nodes: int, is_group: bool) -> Any:
     """Return Parsl's provider of blocks."""
     # A group starts its processes on other nodes by itself.
@@ -336,8 +375,10 @@ def _provider(site: Site, *, nodes: int, is_group: bool) -> Any:
         return _Local(**common)
     common |= {"walltime": site.walltime, "scheduler_options": "\n".join(site.directives)}
     if site.scheduler == "slurm":
+        # Parsl drops the seconds. A block that Slurm requeues would hide that its jobs were lost.
+        own = (f"#SBATCH --time={site.walltime}", "#SBATCH --no-requeue")
         return _Slurm(
-            **common,
+            **common | {"scheduler_options": "\n".join([*own, *site.directives])},
             partition=site.partition,
             account=site.account,
             cores_per_node=site.cores_per_node,
@@ -365,7 +406,7 @@ def _prologue(site: Site) -> str:
     """Return the shell lines that prepare a node."""
     return "\n".join(
         [
-            f"export PATH={Path(sys.executable).parent}:$PATH",
+            f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
             f"export {BLOCK_END}=$(( $(date +%s) + {site.walltime_seconds} ))",
             *(f"module load {module}" for module in site.modules),
             *site.setup,
@@ -377,10 +418,16 @@ class _Polled:
     """A provider that is asked as often as the site says, and names the scheduler's own error."""
 
     seconds = 10.0
+    silence = ""
+    """Why the scheduler did not answer when it was asked last; empty if it did."""
+    pause_until = 0.0
+    """Time of the next submission, after the scheduler has refused one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.submissions: deque[float] = deque()
+        self.silence = ""  # not of Parsl's questions at the start
+        self._refused = 0
 
     @property
     def status_polling_interval(self) -> float:
@@ -389,29 +436,86 @@ class _Polled:
     def submit(self, command: str, tasks_per_node: int, job_name: str = "biphasic") -> Any:
         self.submissions.append(time.monotonic())
         try:
-            return super().submit(command, tasks_per_node, job_name)  # type: ignore[misc]
+            batch = super().submit(command, tasks_per_node, job_name)  # type: ignore[misc]
         except SubmitException as error:
+            self.silence = ""  # it has answered
+            self._refused += 1
+            self.pause_until = time.monotonic() + _PAUSE_SECONDS * self._refused
             raise RuntimeError(_last_line(error.stderr or "") or error.message) from None
+        self._refused = 0
+        return batch
 
 
 class _Local(_Polled, LocalProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
-class _Slurm(_Polled, SlurmProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
+class _Batch(_Polled):
+    """A provider whose scheduler may be away for a while: blocks are then as they were."""
+
+    cmd_timeout: int
+
+    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
+        # Parsl's own raises an error after the time limit, and leaves the process behind.
+        code, printed, complaint = _run(cmd, timeout or self.cmd_timeout)
+        reason = _last_line(complaint) or f"exit code {code}"
+        self.silence = f"{cmd.split(maxsplit=1)[0]}: {reason}" if code else ""
+        return code, printed, complaint
+
+    def _status(self) -> None:
+        try:
+            self._read_status()
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            self.silence = f"unreadable answer ({type(error).__name__}: {error})"
+
+    def _read_status(self) -> None:
+        super()._status()  # type: ignore[misc]
+
+
+class _Slurm(_Batch, SlurmProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
+    resources: dict[str, dict[str, Any]]
+
+    def _read_status(self) -> None:
+        # Parsl takes each job for completed that Slurm's accounting does not have yet, and a
+        # block for running forever when squeue has forgotten it.
+        code, printed, _ = self.execute_wait(_SLURM_QUEUE)
+        if code:
+            return
+        if not _SLURM_ANSWER.fullmatch(printed):
+            raise ValueError(_first_line(printed))
+        states = dict(line.split() for line in printed.splitlines())
+        for batch, record in self.resources.items():
+            if batch in states:
+                record["missed"] = 0
+                self._note(batch, states[batch])
+            elif record.setdefault("missed", 0):  # forgotten: it was missing twice in a row
+                self._note(batch, "COMPLETED")
+            else:
+                record["missed"] = 1
+
+    def _note(self, batch: str, name: str) -> None:
+        record = self.resources[batch]
+        queued = JobState.PENDING if name in _SLURM_QUEUED else JobState.RUNNING
+        is_told = name not in {"COMPLETED", "FAILED"}  # else its own output says more
+        record["status"] = JobStatus(
+            _SLURM_ENDED.get(name, queued),
+            message=f"{_SAYS} batch job {batch} is {name}" if is_told else None,
+            stdout_path=record["job_stdout_path"],
+            stderr_path=record["job_stderr_path"],
+        )
+
+
+class _PBS(_Batch, PBSProProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
-class _PBS(_Polled, PBSProProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
+class _LSF(_Batch, LSFProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
-class _LSF(_Polled, LSFProvider):  # pyright: ignore[reportIncompatibleMethodOverride]
-    pass
-
-
-def _has_failed(status: JobStatus) -> bool:
-    return status.state in {JobState.FAILED, JobState.MISSING}
+def _by_number(executor: _Executor) -> list[tuple[str, JobStatus]]:
+    """Return the blocks in the order in which they were submitted; Parsl's differs."""
+    return sorted(dict(executor.status_facade).items(), key=lambda item: int(item[0]))
 
 
 def _pass_on(future: Future[Any], submitted: Future[Any]) -> None:

@@ -8,15 +8,15 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
 
-from biphasic.errors import BiphasicError, ConfigError, LockHeldError, StoppedError
+from biphasic.errors import BiphasicError, LockHeldError, StoppedError
 from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine, cancel_blocks
 from biphasic.execution.cluster.remote import (
     RUNNING,
@@ -26,7 +26,7 @@ from biphasic.execution.cluster.remote import (
     Request,
     run_job,
 )
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.site import Site, group_nodes, is_batch_id
 from biphasic.execution.executor import Watch
 from biphasic.execution.job import (
     ExecutorError,
@@ -94,7 +94,7 @@ class ClusterExecutor:
         self._worker, self._watch, self._say = worker, watch, say
         self._folder = folder
         self._run = folder / _FOLDER / uuid.uuid4().hex[:12]
-        self._group_nodes = _group_nodes(site, processes)
+        self._group_nodes = group_nodes(site, processes)
         self._running: dict[str, _Running] = {}
         self._first: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -103,6 +103,8 @@ class ClusterExecutor:
         self._thread = threading.Thread(target=self._attend, daemon=True)
         self._queued_since: float | None = None
         self._ids: list[str] = []
+        self._left: list[str] = []
+        self._failed: set[tuple[str, str]] = set()
 
     @property
     def num_slots(self) -> int:
@@ -124,17 +126,18 @@ class ClusterExecutor:
     ) -> None:
         """Let running jobs save their progress, and end all blocks."""
         self._is_over.set()
-        self._thread.join()
-        with self._lock:
-            futures = [running.future for running in self._running.values()]
-        if futures:
+        try:
             (self._run / STOP).touch()
+            self._thread.join()
             end = time.monotonic() + STOP_SECONDS + 2 * _LOOK_SECONDS
-            for future in futures:
-                with suppress(Exception):
-                    future.exception(timeout=max(end - time.monotonic(), 0.0))
-        self._engine.stop()
-        self._write_blocks([])
+            while any((self._run / RUNNING).iterdir()) and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS / 5)
+        finally:  # also after a second Ctrl-C
+            self._retire(self._engine)
+            self._engine.stop()
+            self._write_blocks([])
+            if self._left:
+                self._say(f"cannot cancel batch jobs {', '.join(self._left)}: the next run will")
 
     def submit(self, job_id: str) -> Future[None]:
         """Queue a job.
@@ -158,6 +161,7 @@ class ClusterExecutor:
             nodes=self._engine.group if is_group else Nodes(),
         )
         running = _Running(Future(), request)
+        self._forget_progress(job_id)
         with self._lock:
             self._running[job_id] = running
             submitted = self._engine.submit(request.label, run_job, request)
@@ -170,8 +174,10 @@ class ClusterExecutor:
     def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
         """Pass on the outcome of a job; called from Parsl's thread."""
         failure = submitted.exception()
-        error = _engine_error(failure) if failure else _error(submitted.result())
-        self._end(running, error)
+        if isinstance(failure, ManagerLost) and running.seen:
+            self._end(running, self._lost(running.seen))
+        else:
+            self._end(running, _engine_error(failure) if failure else _error(submitted.result()))
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         """End a job, unless it has ended already."""
@@ -194,7 +200,7 @@ class ClusterExecutor:
                 self._note_blocks()
                 if trouble := self._engine.trouble():
                     self._give_up(trouble)
-                elif problem:
+                elif problem and not self._is_over.is_set():
                     self._replace(problem)
             except ExecutorError as error:
                 self._give_up(str(error))
@@ -222,7 +228,7 @@ class ClusterExecutor:
 
         It counts as a failed try unless the try before it has saved progress.
         """
-        (self._run / RUNNING / f"{seen.job}.json").unlink(missing_ok=True)
+        self._forget_progress(seen.job)
         message = f"block {seen.block} on {seen.host} ended before the job"
         before = self._first.setdefault(seen.job, seen.first)
         self._first[seen.job] = seen.first
@@ -230,16 +236,28 @@ class ClusterExecutor:
             return RequeuedError(message)
         return JobFailedError(message, is_final=False, log=None)
 
+    def _forget_progress(self, job: str) -> None:
+        """Delete the file of a try that has ended: the next one may be on another block."""
+        (self._run / RUNNING / f"{job}.json").unlink(missing_ok=True)
+
     def _note_blocks(self) -> None:
-        """Remember batch jobs for the next run, and say when all of them wait in the queue."""
+        """Remember batch jobs for the next run; say what becomes of them."""
         blocks = self._engine.blocks()
         ids = [block.batch for block in blocks if block.batch and not block.is_over]
         if ids != self._ids:
+            new = [one for one in ids if one not in self._ids]
+            if new and self._site.scheduler != "local":
+                self._say(f"submitted batch job {', '.join(new)}")
             self._write_blocks(ids)
+        for block in blocks:
+            if block.failure and (block.label, block.id) not in self._failed:
+                self._failed.add((block.label, block.id))
+                self._say(f"block {block.id} failed: {block.failure}")
         self._mention_queue([block for block in blocks if not block.is_over])
 
     def _mention_queue(self, blocks: list[Block]) -> None:
-        if not blocks or not all(block.is_queued for block in blocks):
+        silence = self._engine.silence()
+        if not silence and not (blocks and all(block.is_queued for block in blocks)):
             self._queued_since = None
             return
         now = time.monotonic()
@@ -247,18 +265,29 @@ class ClusterExecutor:
             self._queued_since = now
         elif now - self._queued_since > _QUEUE_SECONDS:
             self._queued_since = now
-            self._say(f"waiting for nodes: {self._engine.queue()}")
+            if silence:
+                self._say(f"the scheduler does not answer: {silence}")
+            else:
+                self._say(f"waiting for nodes: {self._engine.queue()}")
 
     def _replace(self, problem: str) -> None:
         """Start another engine, and let all jobs run again."""
         self._say(f"{problem}; starting Parsl again")
+        self._retire(self._engine)
         with self._lock:
             old, self._engine = self._engine, self._start()
             jobs = list(self._running.values())
         for job in jobs:
             self._end(job, RequeuedError("Parsl was started again"))
+        self._failed.clear()  # its blocks are counted from 0
         # It may hang: its interchange is gone.
         threading.Thread(target=old.stop, daemon=True).start()
+
+    def _retire(self, engine: Engine) -> None:
+        """Cancel the blocks of an engine, and those that could not be cancelled before."""
+        left, self._left = self._left, engine.cancel()
+        if left and not cancel_blocks(self._site, left):
+            self._left += left
 
     def _give_up(self, reason: str) -> None:
         self._error = ExecutorError(
@@ -275,35 +304,15 @@ class ClusterExecutor:
             ids = json.loads((self._folder / _FOLDER / _BLOCKS).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return
-        if isinstance(ids, list) and ids:
-            cancel_blocks(self._site, [str(one) for one in ids])
-            self._say(f"cancelled batch jobs of an earlier run: {', '.join(map(str, ids))}")
+        if isinstance(ids, list) and (known := [str(one) for one in ids if is_batch_id(str(one))]):
+            is_done = cancel_blocks(self._site, known)
+            what = "cancelled" if is_done else "cannot cancel"
+            self._say(f"{what} batch jobs of an earlier run: {', '.join(known)}")
 
     def _write_blocks(self, ids: list[str]) -> None:
         self._ids = ids
-        write_text(self._folder / _FOLDER / _BLOCKS, json.dumps(ids), is_flushed=False)
-
-
-def _group_nodes(site: Site, processes: int) -> int:
-    """Return the nodes of a group of processes; 0 for a single process.
-
-    Raises:
-        ConfigError: They do not fit.
-    """
-    if processes == 1:
-        return 0
-    try:
-        nodes = site.nodes_for(processes)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if nodes > site.max_blocks * site.nodes_per_block:
-        raise ConfigError(
-            f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "
-            f"{site.max_blocks * site.nodes_per_block}; increase max_blocks"
-        )
-    if nodes > 1 and site.scheduler == "local":
-        raise ConfigError(f"compute.processes {processes}: this machine is one node")
-    return nodes
+        path = self._folder / _FOLDER / _BLOCKS
+        write_text(path, json.dumps([*self._left, *ids]), is_flushed=False)
 
 
 def _error(outcome: Outcome) -> BiphasicError | None:

@@ -83,6 +83,12 @@ class RemoteProgress(Config):
 
 def run_job(request: Request) -> Outcome:
     """Run a job; return the event that describes its outcome."""
+    if (request.run / STOP).exists():  # it waited for this process
+        return {
+            "event": "stopped",
+            "error": "not started: the study was stopped",
+            "is_drained": False,
+        }
     worker = _worker(request)
     with _attended(request, worker) as attendant:
         try:
@@ -104,8 +110,8 @@ def run_job(request: Request) -> Outcome:
     return {"event": "finished"}
 
 
-def describe_node(folder: Path) -> dict[str, Any]:
-    """Return what a node has: versions, cores, GPUs, and whether it sees a folder."""
+def describe_node(_: None) -> dict[str, Any]:
+    """Return what a node has: versions, cores and GPUs."""
     import torch  # noqa: PLC0415
 
     return {
@@ -114,7 +120,6 @@ def describe_node(folder: Path) -> dict[str, Any]:
         "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "sees_folder": folder.is_dir(),
     }
 
 

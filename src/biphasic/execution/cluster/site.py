@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +18,9 @@ Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]
 """One line of a shell script."""
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@/+-]*$")]
 """A name that is written into a script without quotes."""
+_SAFE_PATH = re.compile(r"[\w./+@%:,=-]+")
+"""Paths that Parsl can write into shell lines: it does not quote them."""
+_SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 _WALLTIME = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"
 
 
@@ -60,13 +65,13 @@ class Site(Config):
     """Address of this machine that nodes can reach; that of its host name when omitted."""
     ports: tuple[int, int] = (54000, 55000)
     """Range of ports on this machine that nodes can reach; one is used."""
-    idle_minutes: float = Field(2.0, gt=0)
+    idle_minutes: float = Field(2.0, gt=0, le=10_080)
     """A block without jobs ends after this time."""
-    heartbeat_seconds: int = Field(600, ge=10)
+    heartbeat_seconds: int = Field(600, ge=10, le=86_400)
     """A node that is silent for this long is lost; longer than a slow first import of torch."""
-    poll_seconds: float = Field(10.0, ge=1)
+    poll_seconds: float = Field(10.0, ge=1, le=3600)
     """How often the scheduler is asked about blocks."""
-    command_seconds: int = Field(60, ge=5)
+    command_seconds: int = Field(60, ge=5, le=3600)
     """How long commands of the scheduler may take."""
     max_submissions_per_hour: int = Field(30, ge=1)
     """Most blocks submitted in an hour, against floods of jobs when blocks fail at once."""
@@ -130,6 +135,88 @@ def load_site(path: Path) -> Site:
     if find_spec("parsl") is None:
         raise ConfigError("clusters need Parsl; install it with: pip install 'biphasic[cluster]'")
     return load_config(Site, path)
+
+
+def group_nodes(site: Site, processes: int) -> int:
+    """Return the nodes of a group of processes; 0 for a single process.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    if processes == 1:
+        return 0
+    try:
+        nodes = site.nodes_for(processes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if nodes > site.max_blocks * site.nodes_per_block:
+        raise ConfigError(
+            f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "
+            f"{site.max_blocks * site.nodes_per_block}; increase max_blocks"
+        )
+    if nodes > 1 and site.scheduler == "local":
+        raise ConfigError(f"compute.processes {processes}: this machine is one node")
+    return nodes
+
+
+def reachable_address(site: Site) -> str:
+    """Return the address that nodes connect to.
+
+    Raises:
+        ConfigError: None is known.
+    """
+    if site.address is not None or site.scheduler == "local":
+        return _own_address(site.address or "127.0.0.1")
+    host = socket.gethostname()
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        address = ""
+    if not address or address.startswith("127."):
+        raise ConfigError(
+            f"address: the name of this machine, {host}, has no address that nodes can reach; "
+            "give one in the site file"
+        )
+    return address
+
+
+def _own_address(name: str) -> str:
+    """Return the numbers of an address of this machine.
+
+    Raises:
+        ConfigError: It is not one.
+    """
+    try:
+        address = socket.gethostbyname(name)
+        with socket.socket() as trial:
+            trial.bind((address, 0))
+    except OSError as error:
+        raise ConfigError(f"address: {name} is no address of this machine ({error})") from None
+    return address
+
+
+def check_fits(site: Site, folder: Path, processes: int = 1) -> None:
+    """Check what can be known of a site before work starts.
+
+    Args:
+        site: The site.
+        folder: Folder of the study.
+        processes: Most processes of a job.
+
+    Raises:
+        ConfigError: This machine cannot submit jobs or be reached, a job does not fit, or the
+            folder's path cannot be used in shell scripts.
+    """
+    group_nodes(site, processes)
+    reachable_address(site)
+    submit = _SUBMIT.get(site.scheduler)
+    if submit is not None and shutil.which(submit) is None:
+        raise ConfigError(f"{submit}: not found; run this on a machine that can submit batch jobs")
+    if not _SAFE_PATH.fullmatch(str(folder)):
+        raise ConfigError(
+            f"{folder}: on clusters, a path may have letters, digits and ./+@%:,=-_ alone; "
+            "choose another --root"
+        )
 
 
 def is_batch_id(text: str) -> bool:

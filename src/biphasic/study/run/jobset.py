@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from biphasic.execution.graph import WorkItem, dependents
 from biphasic.files import write_text
 
 _FOLDER = "jobset"
+_LONGEST_NAME = 36
+"""Kubernetes allows 63 characters for a pod, whose name adds those of its Job and its index."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,20 @@ def jobset(
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name.replace(".", "-").replace("_", "-")},
+        "metadata": {"name": _name(name)},
         "spec": {"replicatedJobs": jobs},
     }
+
+
+def _name(study: str) -> str:
+    """Return a study's name as Kubernetes allows it: short, with hyphens, from a letter on."""
+    name = re.sub(r"[^a-z0-9]+", "-", study).strip("-")
+    if not name[:1].isalpha():
+        name = f"study-{name}".strip("-")
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.sha256(study.encode()).hexdigest()[:8]
+        name = f"{name[: _LONGEST_NAME - 9].strip('-')}-{digest}"
+    return name
 
 
 def _job(command: list[str], count: int, *, gpus: int, pods: Pods) -> dict[str, Any]:

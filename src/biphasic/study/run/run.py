@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from biphasic.execution.cluster.site import Site
+from biphasic.execution.cluster.site import Site, check_fits
 from biphasic.execution.executor import Executor, LocalExecutor
 from biphasic.execution.graph import WorkItem
 from biphasic.execution.requests import forget_requests, read_requests
@@ -96,6 +96,8 @@ def execute_study(
         StudyError: The disk has too little space.
     """
     folder = root.resolve() / config.name
+    if resources.site is not None:
+        check_fits(resources.site, folder, config.compute.processes)
     with study_lock(folder):
         refuse_while_cleaning(root.resolve() / STORE)
         forget_requests(folder)
