@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 import psutil
@@ -10,7 +11,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.jobs.states import JobStatus
 
 from biphasic.errors import ConfigError, LockHeldError
-from biphasic.execution.cluster import engine
+from biphasic.execution.cluster import engine, providers
 from biphasic.execution.cluster import executor as module
 from biphasic.execution.cluster.engine import Block
 from biphasic.execution.cluster.executor import ClusterExecutor
@@ -189,7 +190,9 @@ def test_a_job_that_waited_for_a_process_does_not_start_after_the_end(tmp_path):
 
 def test_blocks_of_a_killed_run_are_cancelled_and_nothing_else(tmp_path, monkeypatch):
     cancelled, said = [], []
-    monkeypatch.setattr(engine, "_run", lambda command, _: (cancelled.append(command), "", ""))
+    monkeypatch.setattr(
+        providers, "run_command", lambda command, _: (cancelled.append(command), "", "")
+    )
     site = SITE.model_copy(update={"scheduler": "slurm"})
     executor = on_blocks(tmp_path, site=site, said=said)
     file = tmp_path / "study/cluster/blocks.json"
@@ -232,8 +235,8 @@ def test_a_silent_queue_is_mentioned_once_a_minute(tmp_path, monkeypatch):
 def slurm(tmp_path, monkeypatch):
     """A provider of blocks on Slurm, whose commands answer as told, with three batch jobs."""
     answers = {"sacct": (1, "", "disabled"), "squeue": (0, "", ""), "sbatch": (0, "", "")}
-    monkeypatch.setattr(engine, "_run", lambda command, _: answers[command.split()[0]])
-    provider = engine._provider(SLURM, nodes=1, is_group=False)
+    monkeypatch.setattr(providers, "run_command", lambda command, _: answers[command.split()[0]])
+    provider = providers.provider_of(SLURM, nodes=1, is_group=False)
     provider.script_dir = str(tmp_path)
     for batch in ("7", "8", "9"):
         answers["sbatch"] = (0, f"Submitted batch job {batch}", "")
@@ -273,8 +276,12 @@ def test_slurms_states_are_read_and_a_scheduler_that_is_away_changes_none(slurm)
 
 
 def test_commands_of_the_scheduler_that_hang_are_killed(tmp_path):
-    code, printed, complaint = engine._run(f"sleep 1000 & echo $! > {tmp_path}/pid; wait", 0.5)
+    hangs = f"sh -c 'sleep 1000 & echo $! > {tmp_path}/pid; wait'"
+    code, printed, complaint = providers.run_command(hangs, 0.5)
     assert (code, printed, complaint) == (124, "", "no answer within 0.5 seconds")
+    assert providers.run_command("no-such-command 1", 0.5) == (
+        127, "", "no-such-command: No such file or directory"
+    )  # fmt: skip
     child = int((tmp_path / "pid").read_text())
     with suppress(psutil.NoSuchProcess):
         psutil.Process(child).wait(timeout=PATIENCE)
@@ -288,10 +295,10 @@ def test_a_refused_submission_is_tried_again_later_and_slurm_requeues_no_block(s
     answers["sbatch"] = (1, "", "sbatch: error: Unable to contact slurm controller\n")
     pauses = []
     for _ in range(2):
-        began = engine.time.monotonic()
+        began = time.monotonic()
         with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
             provider.submit("true", 1)
-        pauses.append(round((provider.pause_until - began) / engine._PAUSE_SECONDS))
+        pauses.append(round((provider.pause_until - began) / providers._PAUSE_SECONDS))
     assert pauses == [1, 2]
 
 

@@ -17,7 +17,8 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
 
 from biphasic.errors import BiphasicError, LockHeldError, StoppedError
-from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine, cancel_blocks
+from biphasic.execution.cluster.engine import GROUPS, SINGLE, Block, Engine
+from biphasic.execution.cluster.providers import cancel_blocks
 from biphasic.execution.cluster.remote import (
     RUNNING,
     STOP,
