@@ -44,7 +44,7 @@ def on_blocks(store, *, site=SITE, processes=1, seen=None, said=None):
 def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_path):
     said = []
     with on_blocks(tmp_path, said=said) as executor:
-        assert executor.num_slots == 1
+        assert executor.num_slots == 2  # one runs, one waits
         executor.submit(save_trivial(tmp_path, "a")).result(timeout=PATIENCE)
         wrong = executor.submit(save_trivial(tmp_path, "b", runs=RUNS)).exception(timeout=PATIENCE)
         assert isinstance(wrong, JobFailedError)
@@ -70,6 +70,18 @@ def test_jobs_run_and_fail_as_on_one_machine_and_outlive_parsls_interchange(tmp_
         executor.submit(save_trivial(tmp_path, "d")).result(timeout=PATIENCE)
     assert interchange.poll() is not None
     assert (tmp_path / "study/cluster/blocks.json").read_text() == "[]"
+
+
+def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_ANSWER_SECONDS", 1.0)
+    said = []
+    with on_blocks(tmp_path, said=said) as executor:
+        [interchange] = [one.interchange_proc for one in executor._engine._executors.values()]
+        interchange.send_signal(signal.SIGSTOP)
+        future = executor.submit(save_trivial(tmp_path, "a"))
+        assert isinstance(future.exception(timeout=PATIENCE), RequeuedError)
+        interchange.kill()
+    assert said == ["Parsl's interchange for slots does not answer; starting Parsl again"]
 
 
 def test_blocks_that_fail_at_once_end_the_run(tmp_path):

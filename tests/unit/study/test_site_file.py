@@ -1,5 +1,7 @@
 """Site files: what they allow, what they say of groups, and first ones from sinfo."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -120,6 +122,20 @@ def item(identity, needs=None, slots=1):
         id=identity, label=identity, kind="train", needs=needs, cost=1.0, num_slots=slots, arms=(),
         make=lambda: None, is_done=lambda: False,
     )  # fmt: skip
+
+
+def test_the_shipped_jobset_is_what_the_command_writes(pytestconfig):
+    manifest = yaml.safe_load((pytestconfig.rootpath / "sites/jobset.yaml").read_text())
+    pods = Pods("registry.example/biphasic:1", "runs", Path("/data"), gpus=1, parallelism=16)
+    jobs = manifest["spec"]["replicatedJobs"]
+    for number, job in enumerate(jobs):
+        assert job["name"] == f"level-{number}"
+        spec = job["template"]["spec"]
+        [container] = spec["template"]["spec"]["containers"]
+        written = jobset_module._job(
+            container["command"], spec["completions"], gpus=number < len(jobs) - 1, pods=pods
+        )
+        assert job["template"] == written
 
 
 def test_a_jobset_runs_levels_one_after_another(tmp_path):

@@ -41,6 +41,7 @@ from biphasic.execution.worker_process import STOP_SECONDS
 from biphasic.files import write_text
 
 _LOOK_SECONDS = 1.0
+_MOST_AHEAD = 8
 _QUEUE_SECONDS = 60.0
 """How long blocks wait in the scheduler's queue before this is mentioned."""
 _FOLDER = "cluster"
@@ -109,8 +110,11 @@ class ClusterExecutor:
 
     @property
     def num_slots(self) -> int:
-        """Return how many jobs run at once when all blocks run."""
-        return self._site.num_slots
+        """Return how many jobs to submit at once: a few more than run when all blocks run.
+
+        They wait in the interchange, from where a slot gets its next job sooner than from here.
+        """
+        return self._site.num_slots + min(self._site.num_slots, _MOST_AHEAD)
 
     def __enter__(self) -> ClusterExecutor:
         self._cancel_leftovers()
