@@ -115,7 +115,7 @@ def through_workers(num_jobs: int, num_slots: int) -> dict[str, Any]:
             log_folder=store / "logs",
             watch=lambda *_: None,
         )
-        return through(executor, store, num_jobs)
+        return through(executor, store, num_jobs, num_slots)
 
 
 def through_parsl(num_jobs: int, num_slots: int) -> dict[str, Any]:
@@ -132,17 +132,16 @@ def through_parsl(num_jobs: int, num_slots: int) -> dict[str, Any]:
             watch=lambda *_: None,
             say=print,
         )
-        return {**through(executor, store, num_jobs), "limit_ms": PARSL_LIMIT_MS}
+        return {**through(executor, store, num_jobs, num_slots), "limit_ms": PARSL_LIMIT_MS}
 
 
 def through(
-    executor: LocalExecutor | ClusterExecutor, store: Path, num_jobs: int
+    executor: LocalExecutor | ClusterExecutor, store: Path, num_jobs: int, num_slots: int
 ) -> dict[str, Any]:
     """Run trivial jobs, after a few that start the workers."""
     run = GridRun(id="r" * 64, learning_rate=1e-4, seed=0)
     with complete_folder(store / "finetunes" / run.id):
         pass
-    num_slots = executor.num_slots
     items = [item(f"{number:064d}", trivial(store, run)) for number in range(num_jobs)]
     warm = [item(f"warm-{number}", trivial(store, run)) for number in range(4 * num_slots)]
     with executor as engine:

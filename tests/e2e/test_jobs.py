@@ -50,7 +50,7 @@ def test_jobs_that_are_done_one_by_one_finish_the_study(finished, tmp_path, cli)
             )
             assert (code, out.startswith("done: ")) == (0, True), err
     code, _, err = cli("job", "run", "--list", lists[0], "--index", "1", "--root", root)
-    assert (code, err) == (2, "error: --index: give a number from 0 to 0\n")
+    assert (code, err) == (2, f"error: --index: give a line of {lists[0]}, from 0 to 0\n")
     code, _, err = cli("job", "run", trunk, "--list", lists[0], "--root", root)
     assert (code, "give a job identity, or --list FILE" in err) == (2, True)
     code, out, _ = cli("job", "run", trunk, "--root", root)
