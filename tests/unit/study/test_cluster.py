@@ -84,6 +84,31 @@ def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
     assert said == ["Parsl's interchange for slots does not answer; starting Parsl again"]
 
 
+def test_engines_that_die_again_and_again_end_the_run_and_share_one_limit(tmp_path, monkeypatch):
+    shared = []
+
+    class Mortal(Blocks):
+        def __init__(self, *_, submissions, **__):
+            super().__init__()
+            shared.append(submissions)
+
+        def cancel(self):
+            return []
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(module, "Engine", Mortal)
+    executor = on_blocks(tmp_path)
+    executor._engine = executor._start()
+    for _ in range(module._MOST_RESTARTS + 1):
+        assert executor._error is None
+        executor._replace("it died")
+    assert f"it died, {module._MOST_RESTARTS + 1} times within an hour" in str(executor._error)
+    assert len(shared) == module._MOST_RESTARTS + 1
+    assert all(one is shared[0] for one in shared)
+
+
 def test_blocks_that_fail_at_once_end_the_run(tmp_path):
     site = SITE.model_copy(update={"setup": ("echo no such module >&2", "exit 3")})
     with on_blocks(tmp_path, site=site) as executor:
@@ -126,7 +151,7 @@ def lone(tmp_path):
     def start(*, first):
         running = executor._running["a"] = module._Running(module.Future(), request)
         record = RemoteProgress(
-            job="a", label="slots", block="4", host="n7", started="",
+            job="a", label="slots", block="4", host="n7",
             first=first, done=7, total=9, text="x",
         )  # fmt: skip
         path.write_text(record.model_dump_json())

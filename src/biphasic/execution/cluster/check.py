@@ -6,6 +6,7 @@ import platform
 import shutil
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -37,7 +38,7 @@ def check_site(site: Site, root: Path, *, minutes: float, console: Console) -> I
     """
     folder = root / f".site-check-{uuid.uuid4().hex[:8]}"
     check_fits(site, folder)
-    engine = Engine(site, folder)
+    engine = Engine(site, folder, submissions=deque())
     try:
         with progress_bar(console, "waiting for a node"):
             node = _wait(engine, engine.submit(SINGLE, describe_node, None), minutes, folder)

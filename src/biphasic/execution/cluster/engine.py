@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -84,18 +85,21 @@ class Block:
 class Engine:
     """Parsl's executors of a site."""
 
-    def __init__(self, site: Site, folder: Path, *, group_nodes: int = 0) -> None:
+    def __init__(
+        self, site: Site, folder: Path, *, submissions: deque[float], group_nodes: int = 0
+    ) -> None:
         """Start the executors; blocks follow with the first jobs.
 
         Args:
             site: The site.
             folder: Folder for scripts, logs and certificates, on a file system that nodes share.
+            submissions: Times of recent submissions, also those of engines before this one.
             group_nodes: Nodes of a group of processes; 0 if there are no groups.
 
         Raises:
             ConfigError: No address of this machine is known that nodes can reach.
         """
-        self._site, self._folder = site, folder
+        self._site, self._folder, self._submissions = site, folder, submissions
         self._strategy = Strategy(strategy="htex_auto_scale", max_idletime=60 * site.idle_minutes)
         self._executors: dict[str, _Executor] = {}
         self._providers: dict[str, Any] = {}
@@ -120,7 +124,7 @@ class Engine:
         if hasattr(provider, "script_dir"):
             provider.script_dir = str(self._folder / "scripts")
             Path(provider.script_dir).mkdir(parents=True, exist_ok=True)
-        provider.seconds = self._site.poll_seconds
+        provider.seconds, provider.submissions = self._site.poll_seconds, self._submissions
         self._most[label] = provider.max_blocks
         self._executors[label] = executor
         executor.start()
@@ -180,10 +184,10 @@ class Engine:
     def _limit_blocks(self, label: str, executor: _Executor) -> None:
         """Allow as many blocks as the site does, and no more submissions than it does an hour."""
         provider, now = self._providers[label], time.monotonic()
-        while provider.submissions and now - provider.submissions[0] > 3600:
-            provider.submissions.popleft()
+        while self._submissions and now - self._submissions[0] > 3600:
+            self._submissions.popleft()
         active = sum(not status.terminal for status in executor.status_facade.values())
-        is_free = len(provider.submissions) < self._site.max_submissions_per_hour
+        is_free = len(self._submissions) < self._site.max_submissions_per_hour
         # One at a time: a scheduler that is away for a moment must not fail several at once.
         room = 1 if is_free and now >= provider.pause_until else 0
         provider.max_blocks = min(self._most[label], active + room)

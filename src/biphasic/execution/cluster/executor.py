@@ -6,12 +6,12 @@ import json
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from parsl.executors.high_throughput.errors import ManagerLost
 from pydantic import ValidationError
@@ -42,6 +42,8 @@ from biphasic.files import write_text
 
 _LOOK_SECONDS = 1.0
 _MOST_AHEAD = 8
+_MOST_RESTARTS = 10
+_RESTART_SECONDS = 3600.0
 _QUEUE_SECONDS = 60.0
 """How long blocks wait in the scheduler's queue before this is mentioned."""
 _FOLDER = "cluster"
@@ -104,6 +106,8 @@ class ClusterExecutor:
         self._error: ExecutorError | None = None
         self._thread = threading.Thread(target=self._attend, daemon=True)
         self._queued_since: float | None = None
+        self._submissions: deque[float] = deque()
+        self._restarts: deque[float] = deque(maxlen=_MOST_RESTARTS)
         self._ids: list[str] = []
         self._left: list[str] = []
         self._failed: set[tuple[str, str]] = set()
@@ -123,12 +127,7 @@ class ClusterExecutor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let running jobs save their progress, and end all blocks."""
         self._is_over.set()
         try:
@@ -174,7 +173,12 @@ class ClusterExecutor:
         return running.future
 
     def _start(self) -> Engine:
-        return Engine(self._site, self._run, group_nodes=self._group_nodes)
+        return Engine(
+            self._site,
+            self._run,
+            submissions=self._submissions,
+            group_nodes=self._group_nodes,
+        )
 
     def _settle(self, running: _Running, submitted: Future[Outcome]) -> None:
         """Pass on the outcome of a job; called from Parsl's thread."""
@@ -276,7 +280,12 @@ class ClusterExecutor:
                 self._say(f"waiting for nodes: {self._engine.queue()}")
 
     def _replace(self, problem: str) -> None:
-        """Start another engine, and let all jobs run again."""
+        """Start another engine, and let all jobs run again; give up if each one soon fails."""
+        now = time.monotonic()
+        if len(self._restarts) == _MOST_RESTARTS and now - self._restarts[0] < _RESTART_SECONDS:
+            self._give_up(f"{problem}, {_MOST_RESTARTS + 1} times within an hour")
+            return
+        self._restarts.append(now)
         self._say(f"{problem}; starting Parsl again")
         self._retire(self._engine)
         with self._lock:

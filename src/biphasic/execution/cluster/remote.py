@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,6 @@ class RemoteProgress(Config):
     """Executor of Parsl."""
     block: str
     host: str
-    started: str
-    """ISO 8601, UTC, by the node's clock."""
     first: int = 0
     """Steps that earlier tries had saved."""
     done: int = 0
@@ -160,7 +157,6 @@ class _Attendant:
             label=request.label,
             block=os.environ.get("PARSL_WORKER_BLOCK_ID", ""),
             host=_host(),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self.is_drained = False
         self._thread = threading.Thread(target=self._attend, daemon=True)

@@ -114,12 +114,12 @@ class Site(Config):
         """Return how many nodes a group of processes needs.
 
         Raises:
-            ValueError: The processes cannot be shared equally between nodes.
+            ConfigError: The processes cannot be shared equally between nodes.
         """
         per_node = self.jobs_per_node or self.gpus_per_node
         nodes = -(-processes // per_node)
         if processes % nodes:
-            raise ValueError(
+            raise ConfigError(
                 f"compute.processes {processes}: cannot be shared equally between nodes with "
                 f"{per_node} each"
             )
@@ -145,10 +145,7 @@ def group_nodes(site: Site, processes: int) -> int:
     """
     if processes == 1:
         return 0
-    try:
-        nodes = site.nodes_for(processes)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    nodes = site.nodes_for(processes)
     if nodes > site.max_blocks * site.nodes_per_block:
         raise ConfigError(
             f"compute.processes {processes}: needs {nodes} nodes, and the site file allows "
