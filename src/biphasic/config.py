@@ -33,6 +33,8 @@ MOST_BYTES = 1 << 19
 """Maximum size of a file of settings; PyYAML parses this much in about 15 seconds."""
 MOST_VALUES = 1_000_000
 """Maximum number of values in a file of settings, with aliases expanded."""
+DURATION = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"
+"""Pattern of times `HH:MM:SS`."""
 _MOST_SHOWN = 80
 _MOST_ISSUES = 100
 _LONGEST_NAME = 200
@@ -65,6 +67,12 @@ class Config(BaseModel):
     def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
         """Return the JSON schema; the docstring below a field describes it."""
         return super().model_json_schema(*args, **{"schema_generator": _Described, **options})
+
+
+def duration_seconds(text: str) -> int:
+    """Return the seconds of a time that matches `DURATION`."""
+    hours, minutes, seconds = map(int, text.split(":"))
+    return 3600 * hours + 60 * minutes + seconds
 
 
 class _Described(GenerateJsonSchema):

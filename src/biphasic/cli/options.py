@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,16 +69,19 @@ def renamed(old: str | None, new: str | None, *, old_name: str, new_name: str) -
     return old
 
 
-def seconds(text: str, *, option: str) -> float:
+def seconds(text: str, *, option: str) -> int:
     """Return the seconds of a time `HH:MM:SS`.
 
     Raises:
         ConfigError: It is not such a time.
     """
-    if not re.fullmatch(r"[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]", text):
+    import re
+
+    from biphasic.config import DURATION, duration_seconds
+
+    if not re.match(DURATION, text):
         raise ConfigError(f"{option} {text}: give a time as HH:MM:SS")
-    hours, minutes, rest = map(int, text.split(":"))
-    return 3600.0 * hours + 60 * minutes + rest
+    return duration_seconds(text)
 
 
 def precision_dtype(precision: str | None) -> str:

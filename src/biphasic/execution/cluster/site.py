@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from biphasic.config import Config, load_config
+from biphasic.config import DURATION, Config, duration_seconds, load_config
 from biphasic.errors import ConfigError
 
 Line = Annotated[str, Field(pattern=r"^[^\r\n]+$")]
@@ -21,7 +21,6 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@/+-]*$")]
 _SAFE_PATH = re.compile(r"[\w./+@%:,=-]+")
 """Paths that Parsl can write into shell lines: it does not quote them."""
 _SUBMIT = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
-_WALLTIME = r"^[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$"
 
 
 class Site(Config):
@@ -37,7 +36,7 @@ class Site(Config):
     """Most blocks at once. A block is one batch job, which runs many of ours."""
     nodes_per_block: int = Field(1, ge=1, le=1000)
     """Nodes of a block."""
-    walltime: str = Field("01:00:00", pattern=_WALLTIME)
+    walltime: str = Field("01:00:00", pattern=DURATION)
     """Time limit of a block, HH:MM:SS. Jobs that are not finished by then go on in another one."""
     drain_minutes: float = Field(5.0, gt=0, le=120)
     """Before its time limit, a block takes no more jobs, and those that run save their progress."""
@@ -92,8 +91,7 @@ class Site(Config):
     @property
     def walltime_seconds(self) -> int:
         """Return the time limit of a block in seconds."""
-        hours, minutes, seconds = map(int, self.walltime.split(":"))
-        return 3600 * hours + 60 * minutes + seconds
+        return duration_seconds(self.walltime)
 
     @property
     def drain_seconds(self) -> int:
