@@ -52,10 +52,24 @@ RUNS: dict[str, tuple[list[dict], dict, dict]] = {
     "passes": ([CLM, MLM], {**FP32, "precision": "bf16"}, {"compute": {"max_tokens_per_pass": 32}}),
     "twice": ([CLM, MLM], FP32, {"compute": {"activation_checkpointing": True}}),
 }
+FULL = {"shard": "full"}
+HYBRID = {"shard": "hybrid", "shard_size": 2}
+
+
+def sharded(name: str, shard: dict[str, Any]) -> tuple[list[dict], dict, dict]:
+    """Return a run of `RUNS` with divided weights."""
+    phases, changes, how = RUNS[name]
+    return phases, changes, {**how, "compute": {**how.get("compute", {}), **shard}}
+
+
+SHARDED = {
+    f"sharded {name}": sharded(name, FULL)
+    for name in ("fp32", "bf16", "sparse", "mix", "frozen", "twice", "passes")
+}
 
 
 def recipe_of(make_recipe: Callable, name: str):
-    phases, changes, _ = RUNS[name]
+    phases, changes, _ = RUNS[name.removeprefix("sharded ")]
     return make_recipe(*phases, **changes)
 
 
@@ -109,13 +123,16 @@ def runs_of_two(base: Path, make_recipe: Callable) -> list[dict]:
             "name": label,
             "recipe": recipe,
             "store": str(base / store),
-            **RUNS[name][2],
+            **{**RUNS, **SHARDED}[name][2],
             **more,
         }
 
     wild = make_recipe({**CLM, "steps": 8}, learning_rate={"peak": 1e38})
     return [
-        *(described(name, name, f"of-two-{name}") for name in RUNS),
+        *(described(name, name, f"of-two-{name}") for name in [*RUNS, *SHARDED]),
+        described("sharded fp32", "sharded stopped", "sharded-stopped", stop_at=4),
+        described("sharded fp32", "sharded resumed", "sharded-stopped"),
+        described("sharded fp32", "sharded left", "sharded-left", stop_at=2),
         described("fp32", "stopped", "stopped", stop_at=4),
         described("fp32", "resumed", "stopped"),
         described("fp32", "left", "left", stop_at=2),
@@ -371,3 +388,15 @@ def test_a_process_that_is_alone_does_not_stand_for_several(make_recipe, trainin
     with pytest.raises(ConfigError, match=r"compute\.processes is 2, but this process is one of 1"):
         alone(make_recipe(CLM), training_data, tmp_path, compute=ComputeConfig(processes=2))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_divided_weights_are_trained_as_whole_ones(of_two, references, name):
+    whole = name.removeprefix("sharded ")
+    loss, weights = (2e-3, 2e-2) if whole in {"bf16", "passes"} else (1e-5, 1e-5)
+    assert_close(references(whole), state_of(of_two[name]), loss=loss, weights=weights)
+
+
+def test_a_stopped_run_with_divided_weights_resumes_as_if_it_had_not_stopped(of_two):
+    assert all("stopped after 4 steps" in each["error"] for each in of_two["sharded stopped"])
+    assert_equal(state_of(of_two["sharded resumed"]), state_of(of_two["sharded fp32"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -43,6 +43,10 @@ class Supervision:
         borders = [index * self.rows.num_rows // num_parts for index in range(num_parts + 1)]
         parts = (self.part(start, end) for start, end in pairwise(borders))
         return tuple(part for part in parts if len(part.labels))
+
+    def without_labels(self) -> Supervision:
+        """Return the rows without labels: they add nothing to the sum of losses."""
+        return replace(self, positions=self.positions[:0], labels=self.labels[:0])
 
     def part(self, start: int, end: int) -> Supervision:
         """Return rows `start` to `end` with their labels, possibly none."""

@@ -7,9 +7,9 @@ rounding of sums taken in another order; a state records them with the hardware.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from biphasic.config import Config
 from biphasic.errors import ConfigError
@@ -30,6 +30,12 @@ class ComputeConfig(Config):
     processes: PositiveInt = 1
     """Processes that train one model together, each on its own device or cores. Each reads a part
     of the rows of every step, and gradients are summed."""
+    shard: Literal["none", "full", "hybrid"] = "none"
+    """What each process holds of weights, gradients and moments: all of them (`none`), its part
+    (`full`), or its part where only the processes of one machine divide them (`hybrid`). Parts take
+    less memory and more communication. One process always holds all."""
+    shard_size: PositiveInt | None = None
+    """With `hybrid`: processes that hold one copy together, instead of those of one machine."""
     max_tokens_per_pass: PositiveInt | None = None
     """Maximum tokens per forward and backward pass, including padding and per process. A larger
     step takes several passes, whose losses are summed and divided once. Set it if memory is
@@ -44,6 +50,23 @@ class ComputeConfig(Config):
     read_back_every: PositiveInt | None = None
     """Updates between two loss readings from the device; by default every update on a CPU, where
     reading costs nothing, and every tenth on CUDA. Losses are always read before saving."""
+
+    @model_validator(mode="after")
+    def _check_shards(self) -> Self:
+        if self.shard_size is None:
+            return self
+        if self.shard != "hybrid":
+            raise ValueError("shard_size is for shard: hybrid; remove it")
+        if self.processes % self.shard_size:
+            raise ValueError(
+                f"shard_size: {self.shard_size} does not divide the {self.processes} processes"
+            )
+        return self
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a process holds only a part of the weights."""
+        return self.shard != "none" and self.processes > 1
 
     def rows_per_pass(self, row_length: int) -> int | None:
         """Return the maximum rows per pass; None for all.

@@ -15,6 +15,7 @@ from biphasic.distributed import ALONE, ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
+from biphasic.training.background import BackgroundWriter, background_writer
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
@@ -24,7 +25,6 @@ from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
-from biphasic.training.step.passes import pass_loss
 from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
 from biphasic.training.step.prefetch import prefetched
 from biphasic.training.step.rows import StepRows
@@ -145,7 +145,10 @@ def train_segment(
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
     phase: PlacedPhase | None = None
     ahead = steps_ahead(device)
-    with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:
+    with (
+        background_writer(waits_after_errors=ranks.is_alone) as writer,
+        prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs,
+    ):
         while run.step < end:
             if phase is None or run.step == phase.end:
                 phase = recipe.phase_at(run.step)
@@ -153,6 +156,7 @@ def train_segment(
             pending.begin()
             pending.add(_update(run, phase, next(inputs)))
             release_excess()
+            writer.check()
             stops = ranks.any_says(options.stops())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
@@ -162,11 +166,12 @@ def train_segment(
             if watches and run.step < end:
                 watch()
             if (saves or stops) and run.step < end:
-                _save_checkpoint(run, progress)
+                _begin_checkpoint(run, progress, writer)
             if options.report and ranks.is_first:
                 for step in done:
                     options.report(_report(step, end=end))
             if stops and run.step < end:
+                writer.wait()
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
     watch()
@@ -214,7 +219,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
     for rows in given.passes:
         if rows is given.passes[-1]:
             run.sums.begin()
-        loss = pass_loss(run.model, rows.to(run.model.device)) / given.num_supervised
+        loss = run.pass_loss(run.model, rows.to(run.model.device)) / given.num_supervised
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()
@@ -222,10 +227,18 @@ def _backward(run: Run, given: StepInput) -> Tensor:
     return total
 
 
-def _save_checkpoint(run: Run, progress: Checkpoints) -> None:
-    run.save(progress.path(run.step))
-    if run.ranks.is_first:
-        progress.drop_before(run.step)
+def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter) -> None:
+    step, is_first = run.step, run.ranks.is_first
+    write = run.checkpoint(progress.path(step))
+    if write is None:
+        return
+
+    def write_and_drop() -> None:
+        write()
+        if is_first:
+            progress.drop_before(step)
+
+    writer.begin(write_and_drop)
 
 
 def _report(done: MeasuredStep, *, end: int) -> StepReport:

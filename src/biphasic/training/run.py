@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from biphasic.distributed import ProcessGroup, checksum
+from biphasic.distributed import ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.compiled import compile_layers, uncompiled
@@ -44,12 +45,15 @@ from biphasic.training.state import (
     Snapshot,
     load_state,
     metrics_lines,
+    save_sharded,
     save_state,
 )
 from biphasic.training.step.frozen import freeze, frozen_names
 from biphasic.training.step.gradient_sums import GradientSums
-from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.optimizer import Optimizer, copies, set_precision
+from biphasic.training.step.passes import Pass, pass_loss
 from biphasic.training.step.pending import MeasuredStep
+from biphasic.training.step.sharding import ShardedModel, ShardedWeights, shard
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -64,6 +68,7 @@ class Run:
     model: PreTrainedModel
     optimizer: Optimizer
     sums: GradientSums
+    sharded: ShardedModel | None
     ledger: Ledger
     log: MetricsLog
     parent: str | None
@@ -94,6 +99,10 @@ class Run:
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
+    def pass_loss(self, model: PreTrainedModel, given: Pass) -> Tensor:
+        """Return the summed loss of a pass, a scalar in fp32."""
+        return pass_loss(model, given) if self.sharded is None else self.sharded(given)
+
     def record(self, steps: Sequence[MeasuredStep]) -> None:
         """Record updates that have been read back, up to the first non-finite one.
 
@@ -114,32 +123,67 @@ class Run:
     ) -> None:
         """Record the held-out losses, with the same code in every run.
 
-        The first rank computes them, while the others wait where the result is next needed.
+        The first rank computes them, while the others wait where the result is next needed. With
+        sharded weights all ranks compute them, from the same rows.
         `objectives` and `report` are as in `HeldoutLoss.evaluate`.
 
         Raises:
             DivergedError: One is not finite.
         """
-        if not self.ranks.is_first:
+        if not self.ranks.is_first and self.sharded is None:
             return
         with self._uncompiled():
-            rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
             losses = heldout.evaluate(
-                self.model, rows_per_pass=rows_per_pass, objectives=objectives, report=report
+                self.model,
+                rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
+                objectives=objectives,
+                report=report,
+                loss=self.pass_loss,
             )
+        if self.sharded is not None:
+            self.sharded.settle()
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
         self.log.write(HeldoutLine(step=self.step, tokens=self.ledger.tokens, heldout=losses))
 
     def save(self, folder: Path) -> None:
-        """Write the current state from the first rank.
+        """Write the current state, whole, from the first rank.
 
         Raises:
             TrainingError: Weights differ between ranks.
         """
         self.require_agreement()
+        weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
+        if isinstance(self.optimizer.weights, ShardedWeights):
+            whole = self.optimizer.weights.whole
+            weights, moments = whole(weights), whole(moments)
+        if self.ranks.is_first:
+            snapshot = self._snapshot(weights, moments)
+            save_state(folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
+
+    def checkpoint(self, folder: Path) -> Callable[[], None] | None:
+        """Copy the current state, and return the function that writes it, to be run in a thread.
+
+        Ranks that have nothing to write get None.
+
+        Raises:
+            TrainingError: Weights differ between ranks.
+        """
+        self.require_agreement()
+        weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
+        files: dict[str, Any] = {"config": self._config(), "tokenizer": self.data.tokenizer}
+        if isinstance(self.optimizer.weights, ShardedWeights):
+            divided = self.optimizer.weights.divided
+            snapshot = self._snapshot(divided(weights), divided(moments))
+            group = self.optimizer.weights.host_group
+            return partial(save_sharded, folder, snapshot, group=group, **files)
         if not self.ranks.is_first:
-            return
+            return None
+        return partial(
+            save_state, folder, self._snapshot(copies(weights), copies(moments)), **files
+        )
+
+    def _snapshot(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> Snapshot:
         heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
         record = StateRecord(
             format=STATE_FORMAT,
@@ -156,15 +200,11 @@ class Run:
             environment=environment(),
             compute=self.compute.model_dump(mode="json"),
         )
-        snapshot = Snapshot(
-            weights=self.optimizer.weights.masters,
-            moments=self.optimizer.state_tensors(),
-            record=record,
-            metrics=self.log.text(),
-        )
+        return Snapshot(weights=weights, moments=moments, record=record, metrics=self.log.text())
+
+    def _config(self) -> dict[str, Any]:
         # The path it was loaded from is private, and would differ after a resume.
-        config = {**self.model.config.to_dict(), "_name_or_path": ""}
-        save_state(folder, snapshot, config=config, tokenizer=self.data.tokenizer)
+        return {**self.model.config.to_dict(), "_name_or_path": ""}
 
     def require_agreement(self) -> None:
         """Check that all ranks have bitwise the same weights.
@@ -173,7 +213,7 @@ class Run:
             TrainingError: They differ.
         """
         if not self.ranks.is_alone:
-            weights = checksum(self.optimizer.weights.masters.values())
+            weights = self.optimizer.weights.checksum()
             self.ranks.require_same(weights, what=f"the weights after {self.step} steps")
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
@@ -219,6 +259,9 @@ def resume_or_start(
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
+    sharded = shard(model, weights, compute) if compute.is_sharded else None
+    if sharded is not None:
+        weights = ShardedWeights(sharded)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     if snapshot is not None:
         optimizer.load_state_tensors(snapshot.moments)
@@ -235,6 +278,7 @@ def resume_or_start(
         model=model.train(),
         optimizer=optimizer,
         sums=GradientSums(weights, ranks),
+        sharded=sharded,
         ledger=Ledger(() if record is None else record.ledger),
         log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,

@@ -33,8 +33,11 @@ from biphasic.records import StateRecord, parse_record
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 STATE_FORMAT = "biphasic.state/1"
+_MOMENTS = (".step", ".exp_avg", ".exp_avg_sq")
+"""Ends of the names of AdamW's tensors."""
 _REMEDY = "delete the folder and run again"
 
 
@@ -63,10 +66,47 @@ def save_state(
         # safetensors marks the framework; transformers refuses files without it.
         save_tensors(snapshot.weights, partial / "model.safetensors", {"format": "pt"})
         save_tensors(snapshot.moments, partial / "optimizer.safetensors")
-        write_json(partial / "config.json", config)
-        write_json(partial / "state.json", snapshot.record.model_dump(mode="json"))
-        (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
-        tokenizer.save_with_model(partial)
+        _write_rest(partial, snapshot, config, tokenizer)
+
+
+def save_sharded(
+    folder: Path,
+    snapshot: Snapshot,
+    *,
+    config: dict[str, Any],
+    tokenizer: TextTokenizer,
+    group: ProcessGroup,
+) -> None:
+    """Write a checkpoint atomically, in which each rank of a group writes its own parts.
+
+    All ranks call it. Tensors are DTensors on the CPU. torch's distributed checkpoints are written
+    as safetensors, which, unlike their default format, hold no pickle.
+    """
+    from torch import distributed as dist  # noqa: PLC0415
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save  # noqa: PLC0415
+
+    def write(partial: str) -> None:
+        writer = HuggingFaceStorageWriter(partial, save_distributed=True)
+        save({**snapshot.weights, **snapshot.moments}, storage_writer=writer, process_group=group)
+
+    if dist.get_rank():
+        told = [""]
+        dist.broadcast_object_list(told, src=0, group=group)
+        write(*told)
+        return
+    with complete_folder(folder, identity=snapshot.record.identity) as partial:
+        dist.broadcast_object_list([str(partial)], src=0, group=group)
+        write(str(partial))
+        _write_rest(partial, snapshot, config, tokenizer)
+
+
+def _write_rest(
+    partial: Path, snapshot: Snapshot, config: dict[str, Any], tokenizer: TextTokenizer
+) -> None:
+    write_json(partial / "config.json", config)
+    write_json(partial / "state.json", snapshot.record.model_dump(mode="json"))
+    (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
+    tokenizer.save_with_model(partial)
 
 
 def save_tensors(
@@ -96,14 +136,36 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
-    from safetensors.torch import load_file  # noqa: PLC0415
-
     verify_state(folder, identity=identity)
+    weights, moments = _load_tensors(folder)
     return Snapshot(
-        weights=load_file(folder / "model.safetensors"),
-        moments=load_file(folder / "optimizer.safetensors"),
+        weights=weights,
+        moments=moments,
         record=read_state_record(folder),
         metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
+    )
+
+
+def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return weights and moments, whole, from a state or a checkpoint of any number of ranks."""
+    import torch  # noqa: PLC0415
+    from safetensors.torch import load_file  # noqa: PLC0415
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, load  # noqa: PLC0415
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
+
+    if (folder / "model.safetensors").is_file():
+        return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
+    reader = HuggingFaceStorageReader(str(folder))
+    tensors = {
+        name: torch.empty(each.size, dtype=each.properties.dtype)
+        for name, each in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    load(tensors, storage_reader=reader, no_dist=True)
+    moments = {name for name in tensors if name.endswith(_MOMENTS)}
+    return (
+        {name: tensor for name, tensor in tensors.items() if name not in moments},
+        {name: tensor for name, tensor in tensors.items() if name in moments},
     )
 
 

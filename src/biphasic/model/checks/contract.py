@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from biphasic.data.packing import lay_out
 from biphasic.errors import ModelError
@@ -30,6 +29,7 @@ from biphasic.model.compute.forward import (
     first_pass,
     hidden_states,
     padded_states,
+    transformer_layers,
 )
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.reading import probing
@@ -146,7 +146,9 @@ def _sights(model: PreTrainedModel, *, causal: bool, has_padding: bool) -> list[
         shape = len(sequences), max(map(len, sequences))
     else:
         sequences, shape = [*document.reshape(2, _LENGTH)] * _TOKENS, (_TOKENS, _ROW_LENGTH)
-    probes = [_LayerProbe(name, layer, shape) for name, layer in _layers(model)]
+    probes = [
+        _LayerProbe(f"layer {name}", layer, shape) for name, layer in transformer_layers(model)
+    ]
     try:
         with torch.inference_mode(False), torch.enable_grad():
             if batching_of(model) == "padded":
@@ -225,20 +227,3 @@ class _LayerProbe:
         if rows is None or len(sizes) < 3:
             raise ModelError(f"{self.name}: states of shape {sizes} cannot be probed")
         return states.movedim((rows, next(tokens)), (0, 1)).flatten(2)
-
-
-def _layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    """Return the transformer layers: those that transformers marks, or the longest module list."""
-    modules = dict(model.base_model.named_modules())
-    marked = [
-        name for name, module in modules.items() if isinstance(module, GradientCheckpointingLayer)
-    ]
-    # Groups of layers may be marked too.
-    names = [name for name in marked if not any(name.startswith(f"{outer}.") for outer in marked)]
-    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
-    if not names and lists:
-        longest = max(lists, key=lambda name: len(lists[name]))
-        names = [f"{longest}.{index}" for index in range(len(lists[longest]))]
-    if not names:
-        raise ModelError(f"{type(model).__name__}: no list of layers found to probe")
-    return [(f"layer {name}", modules[name]) for name in names]

@@ -17,6 +17,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Vocabulary
+from biphasic.training.step.passes import PassLoss, pass_loss
 from biphasic.training.step.supervised import summed_loss
 
 HeldoutObjective = Literal["clm", "mlm"]
@@ -51,7 +52,7 @@ class HeldoutLoss:
         self._batches: list[RowBatch] = [reader.batch(step) for step in range(num_batches)]
         self._vocabulary = vocabulary
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: weights gathered in it could not be trained
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -59,18 +60,19 @@ class HeldoutLoss:
         rows_per_pass: int | None = None,
         objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm"),
         report: Callable[[str], None] | None = None,
+        loss: PassLoss = pass_loss,
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective.
 
         `rows_per_pass` limits memory; None reads the whole batch at once. `report` receives a short
-        text before each batch.
+        text before each batch. `loss` computes the loss of a pass.
         """
         configs: dict[HeldoutObjective, ObjectiveConfig] = {
             "clm": Clm(objective="clm"),
             "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
         }
         return {
-            name: self._mean_loss(model, configs[name], rows_per_pass, report)
+            name: self._mean_loss(model, configs[name], rows_per_pass, report, loss)
             for name in objectives
         }
 
@@ -80,6 +82,7 @@ class HeldoutLoss:
         objective: ObjectiveConfig,
         rows_per_pass: int | None,
         report: Callable[[str], None] | None,
+        loss: PassLoss,
     ) -> float:
         total, count = 0.0, 0
         for number, batch in enumerate(self._batches, start=1):
@@ -89,6 +92,6 @@ class HeldoutLoss:
             parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
             for part in parts:
                 for supervision in part.split(rows_per_pass):
-                    total += float(summed_loss(model, supervision))
+                    total += float(summed_loss(model, supervision, loss=loss))
                     count += len(supervision.labels)
         return total / count

@@ -57,7 +57,7 @@ class GradientSums:
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._buckets = [], []
-        if self._ranks.is_alone:
+        if self._ranks.is_alone or self._weights.are_sharded:
             return
         trained = {
             name: parameter
@@ -85,6 +85,9 @@ class GradientSums:
             LostRankError: Another rank has ended.
         """
         if self._ranks.is_alone:
+            return
+        if self._weights.are_sharded:  # their gradients are summed already
+            self._ranks.sum_(loss)
             return
         has_gradient = torch.tensor(
             [

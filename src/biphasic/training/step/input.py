@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -81,10 +82,10 @@ class StepInputs:
         objective = self._recipe.phase_at(step).objective(step)
         parts = objective.supervise(batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed)
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
+        divide = equal_passes if self._compute.is_sharded else unequal_passes
         passes = (
             Pass.of(supervision, first_position=self._first_position)
-            for part in shares(parts, self._ranks)
-            for supervision in part.split(rows_per_pass)
+            for supervision in divide(parts, self._ranks, rows_per_pass)
         )
         return StepInput(
             batch=batch,
@@ -101,6 +102,34 @@ class StepInputs:
                 for part in parts
             ),
         )
+
+
+def unequal_passes(
+    parts: Sequence[Supervision], ranks: ProcessGroup, rows_per_pass: int | None
+) -> Iterator[Supervision]:
+    """Return a rank's passes over its rows, without those that have no label."""
+    for part in shares(parts, ranks):
+        yield from part.split(rows_per_pass)
+
+
+def equal_passes(
+    parts: Sequence[Supervision], ranks: ProcessGroup, rows_per_pass: int | None
+) -> Iterator[Supervision]:
+    """Return a rank's passes over its rows, as many as on every other rank.
+
+    All ranks gather sharded weights together. A rank that lacks rows for a pass therefore reads one
+    without labels.
+    """
+    before = 0
+    for part in parts:
+        num_rows = part.rows.num_rows
+        start, end = ranks.share(num_rows, before=before)
+        before += num_rows
+        most_rows = -(-num_rows // ranks.dp_world_size)
+        num_passes = -(-most_rows // (rows_per_pass or most_rows))
+        borders = [start + index * (end - start) // num_passes for index in range(num_passes + 1)]
+        for first, last in pairwise(borders):
+            yield part.part(first, last) if first < last else part.part(0, 1).without_labels()
 
 
 def shares(parts: Sequence[Supervision], ranks: ProcessGroup) -> Iterator[Supervision]:

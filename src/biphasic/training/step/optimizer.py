@@ -19,12 +19,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from biphasic.distributed import checksum
 from biphasic.errors import DivergedError
 from biphasic.training.recipe import FinetunePrecision
 
 
 class MasterWeights:
     """The optimized weights, and the working copies that a module computes with."""
+
+    are_sharded = False
 
     def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
         """Pair working parameters with their masters by name; a parameter may be its own master."""
@@ -39,11 +42,28 @@ class MasterWeights:
             master = self.masters[name]
             if parameter.grad is None or master is parameter:
                 continue
+            gradient = self._own(parameter.grad)
             if master.grad is None:
-                master.grad = parameter.grad.float()
+                master.grad = gradient.float()
             else:
-                master.grad += parameter.grad
+                master.grad += gradient
             parameter.grad = None
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """Return the norm of the masters' gradients: a scalar on the device."""
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def part(self, whole: Tensor) -> Tensor:
+        """Return the part of a tensor shaped like a parameter that this process holds."""
+        return whole
+
+    def checksum(self) -> int:
+        """Return a number of 63 bits that follows from the bits of all weights, in any order."""
+        return checksum(self.masters.values())
+
+    def _own(self, gradient: Tensor) -> Tensor:
+        """Return the part of a working parameter's gradient that belongs to its master."""
+        return gradient
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -51,6 +71,11 @@ class MasterWeights:
         for name, parameter in self.working.items():
             if self.masters[name] is not parameter:
                 parameter.copy_(self.masters[name])
+
+
+def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in the memory of the host."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 class Optimizer:
@@ -109,7 +134,7 @@ class Optimizer:
         """
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self.weights.norm(gradients)
         if self._clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
         for group in self._adamw.param_groups:
@@ -138,7 +163,7 @@ class Optimizer:
         """Continue from the moments that `state_tensors` returned."""
         for name, master in self.weights.masters.items():
             state: dict[str, Any] = {
-                key: tensors[f"{name}.{key}"].to(master.device)
+                key: self.weights.part(tensors[f"{name}.{key}"]).to(master.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
                 if f"{name}.{key}" in tensors
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -70,9 +71,14 @@ class Pass:
         return [(name, value) for name, value in values if isinstance(value, Tensor)]
 
 
-def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
+PassLoss = Callable[[PreTrainedModel, Pass], Tensor]
+"""Computes the summed loss of a pass, as `pass_loss` does."""
+
+
+def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
 
+    `dtype` is the compute precision; None is that of the model's weights.
     The head reads supervised positions only. Nothing waits for the device if a variable-length
     kernel is used.
     """
@@ -85,7 +91,7 @@ def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
             max_seqlen=given.max_seqlen,
             row_length=given.input_ids.shape[1],
             causal=given.causal,
-            dtype=activation_dtype(model),
+            dtype=dtype or activation_dtype(model),
         ),
     )
     head = language_model_head(model)

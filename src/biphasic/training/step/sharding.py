@@ -1,0 +1,189 @@
+"""Weights, gradients and moments divided over ranks by PyTorch's FSDP2 (`fully_shard`).
+
+Each rank holds a part of every parameter, in fp32. The parameters of a layer are gathered, in the
+compute precision, when the layer runs. Its gradients are summed over ranks in fp32 after every
+backward pass. AdamW then updates each part alone, as it treats every number alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from biphasic.errors import ConfigError
+from biphasic.model.compute.forward import activation_dtype, transformer_layers
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.step.optimizer import MasterWeights, copies
+from biphasic.training.step.passes import Pass, pass_loss
+
+
+class ShardedWeights(MasterWeights):
+    """A rank's parts of all parameters; the parts are the masters."""
+
+    are_sharded = True
+
+    def __init__(self, model: ShardedModel) -> None:
+        """Take the parts of a model that has just been sharded."""
+        working = dict(model.model.named_parameters())
+        super().__init__(working, {name: _part(each.detach()) for name, each in working.items()})
+        first = cast(DTensor, next(iter(working.values())))
+        self._mesh, self._placements = first.device_mesh, first.placements
+        self._host_mesh = self._mesh
+        if self._mesh.device_type != "cpu":
+            self._host_mesh = init_device_mesh(
+                "cpu", self._mesh.shape, mesh_dim_names=self._mesh.mesh_dim_names
+            )
+        self._group = self._mesh.get_group("shard")
+        self.host_group = dist.new_group(backend="gloo")
+
+    def publish(self) -> None:
+        """Do nothing: parts are rounded when they are gathered."""
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """Return the norm of the whole gradient: the same bits on every rank."""
+        square = super().norm(gradients).square()
+        dist.all_reduce(square, group=self._group)
+        return square.sqrt()
+
+    def part(self, whole: Tensor) -> Tensor:
+        """Return this rank's part of a tensor shaped like a parameter; scalars are not divided."""
+        if whole.ndim == 0:
+            return whole
+        rank, parts = dist.get_rank(self._group), whole.chunk(dist.get_world_size(self._group))
+        return (parts[rank] if rank < len(parts) else whole[:0]).clone()
+
+    def divided(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that all ranks' parts make up, as DTensors of copies on the host.
+
+        Parts are named as parameters, or as moments `PARAMETER.NAME`.
+        """
+        return {
+            name: self._joined(name, part, self._host_mesh) for name, part in copies(parts).items()
+        }
+
+    def whole(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the same tensors as whole tensors on the first rank's host; nothing on others."""
+        found: dict[str, Tensor] = {}
+        for name, part in parts.items():
+            joined = self._joined(name, part.detach(), self._mesh)
+            tensor = joined.full_tensor() if isinstance(joined, DTensor) else joined
+            if dist.get_rank() == 0:
+                found[name] = tensor.to("cpu")
+        return found
+
+    def checksum(self) -> int:
+        """Return the checksum of the whole weights, from all parts of this rank's copy."""
+        total = torch.tensor(super().checksum())
+        dist.all_reduce(total, group=self._host_mesh.get_group("shard"))
+        return int(total) % (1 << 63)
+
+    def _joined(self, name: str, part: Tensor, mesh: DeviceMesh) -> Tensor:
+        if part.ndim == 0:  # AdamW's count of steps
+            return part
+        parameter = self.working[name if name in self.working else name.rpartition(".")[0]]
+        shape, stride = parameter.shape, parameter.stride()
+        return DTensor.from_local(
+            part, mesh, self._placements, run_check=False, shape=shape, stride=stride
+        )
+
+    def _own(self, gradient: Tensor) -> Tensor:
+        return _part(gradient)
+
+
+class ShardedModel(nn.Module):
+    """Computes the loss of a pass with the parameters of all ranks.
+
+    FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
+    forward.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model, self._dtype = model, activation_dtype(model)
+
+    def forward(self, given: Pass) -> Tensor:
+        """Return the summed loss of a pass, as `pass_loss` does."""
+        return pass_loss(self.model, given, dtype=self._dtype)
+
+    def settle(self) -> None:
+        """Free what a forward pass without a backward pass has gathered."""
+        cast(FSDPModule, self).reshard()
+
+
+def shard(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfig) -> ShardedModel:
+    """Divide a model over the process group, in place; all ranks hold the same whole weights.
+
+    Results are those of whole copies, except for the rounding of sums taken in another order.
+    `weights` are those of `set_precision`; the model keeps its compute precision.
+
+    Raises:
+        ConfigError: `shard_size` does not divide the processes.
+    """
+    root = ShardedModel(model)
+    full = MixedPrecisionPolicy(cast_forward_inputs=False)
+    half = full
+    if activation_dtype(model) != torch.float32:
+        half = MixedPrecisionPolicy(
+            activation_dtype(model), torch.float32, cast_forward_inputs=False
+        )
+    for name, parameter in weights.working.items():
+        parameter.data = weights.masters[name].detach()
+    mesh = _mesh(compute, model.device.type)
+    for _, layer in transformer_layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=half)
+    if half is not full:
+        for module in _others_in_half_precision(model):
+            fully_shard(module, mesh=mesh, mp_policy=half)
+    fully_shard(root, mesh=mesh, mp_policy=full)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            # Losses are divided once, by the labels of all ranks. With another factor than the
+            # number of ranks, only forced sums are exact.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return root
+
+
+def _others_in_half_precision(model: PreTrainedModel) -> Iterable[nn.Module]:
+    """Return the modules with parameters of their own outside of layers, children first.
+
+    Not those of the embeddings and of the head: their parameters are rounded where they are used.
+    """
+    kept = {
+        id(parameter)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings())
+        for parameter in module.parameters()
+    }
+    kept |= {id(each) for _, layer in transformer_layers(model) for each in layer.parameters()}
+    for module in reversed(list(model.modules())):
+        own = list(module.parameters(recurse=False))
+        if own and kept.isdisjoint(map(id, own)):
+            yield module
+
+
+def _mesh(compute: ComputeConfig, device_type: str) -> DeviceMesh:
+    size = dist.get_world_size()
+    if compute.shard == "full":
+        return init_device_mesh(device_type, (size,), mesh_dim_names=("shard",))
+    per_copy = compute.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+    if size % per_copy:
+        raise ConfigError(
+            f"shard_size: {per_copy} processes do not divide the {size} of compute.processes; "
+            "set a divisor"
+        )
+    shape = (size // per_copy, per_copy)
+    return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _part(tensor: Tensor) -> Tensor:
+    """Return a rank's own part of a divided tensor."""
+    return cast(DTensor, tensor).to_local()
