@@ -112,18 +112,18 @@ def measure(case: Case, data: str, *, keeps: bool) -> dict[str, float]:
         if keeps:
             memory.tune_allocator()
         for trained in (tiny, case):
-            before = memory.private_bytes() + _shared_bytes()
+            before = resident_bytes()
             train_until(
                 trained.setting(data), lambda step: step.step >= STEPS, compute=trained.compute
             )
     return {"baseline_bytes": before}
 
 
-def _shared_bytes() -> int:
-    """Resident pages of mapped files, such as libraries."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process, mapped files included."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
-    return 1024 * sum(int(sizes[name].split()[0]) for name in ("RssFile", "RssShmem"))
+    return 1024 * int(sizes["VmRSS"].split()[0])
 
 
 def record_of(case: Case, data: str) -> dict[str, Any]:

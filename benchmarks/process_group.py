@@ -1,7 +1,10 @@
-"""One process on several threads against several processes on one thread each: the same rows.
+"""Several processes that train one model: whole weights or divided ones, ours or a plain script.
 
-Each side is a start of its own, in turns, for so many steps. Rates count real tokens. On a machine
-that does other work meanwhile, trust tokens per CPU second. See README.md beside this file.
+The plain sides drive PyTorch's DistributedDataParallel and `fully_shard` (FSDP2) as their manuals
+do, on the same model, rows, masks and loss, with torch's own AdamW. Each side is a start of its
+own, in turns. Rates count real tokens. Memory is what training adds to each process: the most that
+was resident, minus what was resident after a tiny model was trained. See README.md beside this
+file.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from harness import run_process, write_records
+from memory import ALLOCATORS, resident_bytes
 from setup_pretraining import (
     MODELS,
     OBJECTIVES,
@@ -25,68 +32,165 @@ from setup_pretraining import (
     WARMUP_STEPS,
     Setting,
     median_of,
+    peak_bytes,
     prepare,
-    print_numbers,
 )
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-from biphasic.distributed import joined_process_group
+from biphasic.distributed import ProcessGroup, joined_process_group
+from biphasic.model.compute.forward import transformer_layers
+from biphasic.model.matrices import model_shape
+from biphasic.training import loop, memory
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
-from biphasic.training.memory import tune_allocator
-from biphasic.training.records import heldout
+from biphasic.training.loop import RunOptions, train_segment
+from biphasic.training.run import first_model
+from biphasic.training.step.input import StepInputs
+from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.rows import StepRows
+
+SIDES = ("threads", "whole", "full", "ddp", "fsdp2")
+"""One process on all threads; ours with whole and with divided weights; the plain scripts."""
+Report = Callable[[int], None]
+"""Told the tokens of a step when its loss is known."""
 
 
-def measure(setting: Setting, num_steps: int) -> None:
-    """Train some steps as one rank; the first one prints what they took."""
-    tune_allocator()
-    heldout.HELDOUT_TOKENS = setting.max_seqlen  # which is not what is measured
-    data, recipe = setting.training_data(), setting.recipe
+def train_ours(
+    setting: Setting, ranks: ProcessGroup, side: str, *, steps: int, save_every: int, report: Report
+) -> None:
+    """Train some steps with our loop."""
+    data, recipe = setting.training_data(), _shortened(setting, steps)
+    train_segment(
+        Lineage(recipe, data.fingerprint),
+        data,
+        # One that all ranks know, and nobody used before.
+        Path(setting.data) / f"store-{ranks.from_first(time.time_ns())}",
+        start=0,
+        end=steps,
+        options=RunOptions(
+            checkpoint_every=save_every,
+            heldout_objectives=(),
+            report=lambda step: report(step.tokens),
+            compute=ComputeConfig(
+                processes=ranks.dp_world_size, shard="full" if side == "full" else "none"
+            ),
+        ),
+        ranks=ranks,
+    )
+
+
+class _Loss(nn.Module):
+    """A model with its loss, as DDP and FSDP2 want one: in `forward`."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Pass) -> Tensor:
+        return pass_loss(self.model, given)
+
+
+def train_plain(
+    setting: Setting, ranks: ProcessGroup, side: str, *, steps: int, report: Report
+) -> None:
+    """Train the same steps with PyTorch's own wrapper and optimizer, in fp32."""
+    data, recipe = setting.training_data(), _shortened(setting, steps)
+    model = _Loss(first_model(recipe, data).train())
+    inputs = StepInputs(
+        recipe,
+        StepRows(recipe, data),
+        data.vocabulary,
+        shape=model_shape(model.model),
+        first_position=0,
+        device=torch.device("cpu"),
+        compute=ComputeConfig(processes=ranks.dp_world_size),
+        ranks=ranks,
+    )
+    if side == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        for _, layer in transformer_layers(model.model):
+            fully_shard(layer)
+        fully_shard(model)
+    constants = recipe.optimizer
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-3,
+        betas=(constants.beta1, constants.beta2),
+        eps=constants.epsilon,
+        weight_decay=constants.weight_decay,
+        fused=True,
+    )
+    for step in range(steps):
+        given = inputs.of(step)
+        # Both wrappers average over ranks.
+        loss = model(given.passes[0]) * ranks.dp_world_size / given.num_supervised
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), constants.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        float(loss.detach())
+        report(given.batch.packed.num_tokens)
+
+
+def measure(setting: Setting, side: str, *, steps: int, save_every: int, keeps: bool) -> None:
+    """Train some steps as one rank, after a tiny model; the first one prints what they took."""
+    if keeps:
+        memory.tune_allocator()
     marks: list[tuple[float, int]] = []
 
-    def report(step: StepReport) -> None:
-        marks.append((time.perf_counter(), step.tokens))
+    def report(tokens: int) -> None:
+        marks.append((time.perf_counter(), tokens))
 
-    with joined_process_group() as ranks:
-        phase = recipe.phases[0].model_copy(update={"steps": num_steps})
-        recipe = recipe.model_copy(update={"phases": (phase,)})
-        # One that all ranks know, and nobody used before.
-        store = Path(setting.data) / f"store-{ranks.from_first(time.time_ns())}"
-        before = time.process_time()
-        train_segment(
-            Lineage(recipe, data.fingerprint),
-            data,
-            store,
-            start=0,
-            end=num_steps,
-            options=RunOptions(
-                checkpoint_every=0,
-                report=report,
-                compute=ComputeConfig(processes=ranks.dp_world_size),
-            ),
-            ranks=ranks,
-        )
-        cpu = torch.tensor([time.process_time() - before], dtype=torch.float64)
-        ranks.sum_(cpu)
+    def train(each: Setting, steps: int, save_every: int) -> None:
+        if side in {"ddp", "fsdp2"}:
+            train_plain(each, ranks, side, steps=steps, report=report)
+        else:
+            train_ours(each, ranks, side, steps=steps, save_every=save_every, report=report)
+
+    keeping = nullcontext() if keeps else mock.patch.object(loop, "release_excess")
+    with keeping, joined_process_group() as ranks:
+        train(replace(setting, model="pico", max_seqlen=64, rows_per_step=8), 2, 0)
+        marks.clear()
+        before, cpu_before = resident_bytes(), time.process_time()
+        train(setting, steps, save_every)
+        spent = torch.tensor([time.process_time() - cpu_before], dtype=torch.float64)
+        ranks.sum_(spent)
+        taken = torch.zeros(ranks.dp_world_size, dtype=torch.float64)
+        taken[ranks.dp_rank] = peak_bytes() - before
+        ranks.sum_(taken)
         if ranks.is_first:
-            (began, _), *measured = marks[WARMUP_STEPS - 1 :]
-            tokens, seconds = sum(each for _, each in measured), measured[-1][0] - began
-            everything = sum(each for _, each in marks)
-            print_numbers(
-                {
-                    "tokens_per_second": tokens / seconds,
-                    "tokens_per_cpu_second": everything / float(cpu),
-                    "seconds_per_step": seconds / len(measured),
-                }
-            )
+            (began, _), *timed = marks[WARMUP_STEPS - 1 :]
+            seconds = timed[-1][0] - began
+            numbers = {
+                "tokens_per_second": sum(each for _, each in timed) / seconds,
+                "tokens_per_cpu_second": sum(each for _, each in marks) / float(spent),
+                "seconds_per_step": seconds / len(timed),
+                "training_bytes": float(taken.max()),
+            }
+            print(json.dumps(numbers))
 
 
-def measure_side(setting: Setting, *, processes: int, threads: int, num_steps: int) -> Any:
+def _shortened(setting: Setting, steps: int) -> Any:
+    recipe = setting.recipe
+    phase = recipe.phases[0].model_copy(update={"steps": steps})
+    return recipe.model_copy(update={"phases": (phase,)})
+
+
+def measure_side(setting: Setting, side: str, given: argparse.Namespace) -> Any:
     """Start one side and return what it printed."""
-    own = [__file__, "--measure", setting.dump(), "--steps", str(num_steps)]
+    processes = 1 if side == "threads" else given.processes
+    own = [__file__, "--measure", setting.dump(), "--sides", side]
+    own += ["--steps", str(given.steps), "--save-every", str(given.save_every)]
+    own += ["--allocator", given.allocator]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(torchrun if processes > 1 else []), *own]
-    printed, _ = run_process(command, threads=threads)
+    printed, _ = run_process(
+        [sys.executable, *(torchrun if processes > 1 else []), *own],
+        threads=given.processes // processes,
+        settings=ALLOCATORS[given.allocator],
+    )
     return json.loads(printed.splitlines()[-1])
 
 
@@ -95,45 +199,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="nano")
     parser.add_argument("--objective", choices=OBJECTIVES, default="mlm40")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--rows", type=int, default=32, help="rows of 256 tokens in a step")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/ranks.json"))
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
+    parser.add_argument("--save-every", type=int, default=0, help="ours: steps between checkpoints")
+    parser.add_argument("--allocator", choices=ALLOCATORS, default="kept")
+    parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/process-group.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        measure(Setting.parse(given.measure), given.steps)
+        measure(
+            Setting.parse(given.measure),
+            given.sides[0],
+            steps=given.steps,
+            save_every=given.save_every,
+            keeps=given.allocator == "kept",
+        )
         return
-    sides = {
-        f"1 process, {given.processes} threads": (1, given.processes),
-        f"{given.processes} processes, 1 thread": (given.processes, 1),
-        "1 process, 1 thread": (1, 1),
-    }
+    if given.precision != "fp32" and {"ddp", "fsdp2"} & set(given.sides):
+        parser.error("the plain sides compute in fp32; name other --sides")
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), [TRAINED_VOCABULARY])
         setting = Setting(
             folder, given.model, TRAINED_VOCABULARY, given.objective, given.precision, 0.0
         )
         setting = replace(setting, rows_per_step=given.rows)
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in given.sides}
         for _ in range(given.rounds):
-            for side, (processes, threads) in sides.items():
-                found[side].append(
-                    measure_side(
-                        setting, processes=processes, threads=threads, num_steps=given.steps
-                    )
-                )
+            for side, results in found.items():
+                results.append(measure_side(setting, side, given))
     described = {name: value for name, value in asdict(setting).items() if name != "data"}
+    described |= {"processes": given.processes, "allocator": given.allocator}
     records = []
     for side, results in found.items():
         numbers = median_of(results)
         records.append({"side": side, **described, **numbers, "rounds": results})
         print(
-            f"{side}: {numbers['tokens_per_second']:,.0f} tokens/s, "
-            f"{numbers['tokens_per_cpu_second']:,.0f} per CPU second, "
-            f"{numbers['peak_bytes'] / 1e6:,.0f} MB in the first process"
+            f"{side:7}: {numbers['tokens_per_second']:7,.0f} tokens/s, "
+            f"{numbers['tokens_per_cpu_second']:7,.0f} per CPU second, "
+            f"{numbers['seconds_per_step']:.3f} s per step, "
+            f"{numbers['training_bytes'] / 1e6:6,.0f} MB per process for training"
         )
     write_records(given.json, records)
 

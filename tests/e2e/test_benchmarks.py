@@ -271,7 +271,7 @@ def test_endurance(bench, monkeypatch):
 
 def test_process_group(bench):
     options = ["--model", "pico", "--rows", "2", "--steps", "2", "--processes", "1"]
-    records = bench("process_group", *options)
+    records = bench("process_group", *options, "--sides", "threads", "whole")
     assert records
     assert all(record["tokens_per_second"] > 0 for record in records)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -168,6 +169,29 @@ def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
 
 
 @pytest.fixture(scope="module")
+def of_four(base, of_two, training_data, make_recipe) -> dict[str, list[dict]]:
+    """Four ranks divide the weights, also from where two ranks or one process stopped."""
+    with FileLock(f"{base}-4.lock"):
+        known = base / "4.json"
+        if not known.is_file():
+            shutil.copytree(base / "sharded-left", base / "grown")
+            recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
+
+            def described(name: str, shard: dict[str, Any], **more: Any) -> dict:
+                common = {"name": name, "recipe": recipe, "heldout_every": 2, "compute": shard}
+                return {**common, "store": str(base / f"four-{name}"), **more}
+
+            runs = [
+                described("full", FULL),
+                described("hybrid", HYBRID),
+                described("grown", HYBRID, store=str(base / "grown")),
+            ]
+            outcomes = process_outcomes(base / "4", training_data, runs, ranks=4)
+            known.write_text(json.dumps(outcomes))
+        return json.loads(known.read_text())
+
+
+@pytest.fixture(scope="module")
 def references(make_recipe, training_data, tmp_path_factory) -> Callable[[str], Path]:
     """Return the state that one process makes of a run; trained once."""
     made: dict[str, Path] = {}
@@ -311,7 +335,9 @@ def test_three_ranks_share_four_rows(of_three, references):
     assert_equal(state_of(of_three["whole"]), state_of(of_three["resumed"]))
 
 
-def inputs_of(recipe, data: TrainingData, ranks: ProcessGroup) -> StepInputs:
+def inputs_of(
+    recipe, data: TrainingData, ranks: ProcessGroup, shard: Literal["none", "full"] = "none"
+) -> StepInputs:
     architecture = recipe.architecture
     assert architecture is not None
     return StepInputs(
@@ -321,7 +347,7 @@ def inputs_of(recipe, data: TrainingData, ranks: ProcessGroup) -> StepInputs:
         shape=architecture_shape(architecture, vocab_size=data.tokenizer.vocab_size),
         first_position=0,
         device=torch.device("cpu"),
-        compute=ComputeConfig(processes=ranks.dp_world_size),
+        compute=ComputeConfig(processes=ranks.dp_world_size, shard=shard),
         ranks=ranks,
     )
 
@@ -341,11 +367,17 @@ def rows_and_labels(given: StepInput) -> list[tuple[bool, tuple, tuple]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training_data, name, size):
-    recipe = recipe_of(make_recipe, name)
+@pytest.mark.parametrize(
+    ("size", "shard"), [(2, "none"), (3, "none"), (4, "none"), (8, "none"), (3, "full")]
+)
+def test_shares_hold_the_rows_and_masks_of_the_whole_batch(
+    make_recipe, training_data, name, size, shard
+):
+    phases, changes, _ = RUNS[name]
+    recipe = make_recipe(*phases, **{**changes, **({"rows_per_step": 8} if size == 8 else {})})
     whole = inputs_of(recipe, training_data, ProcessGroup())
-    ranks = [inputs_of(recipe, training_data, ProcessGroup(rank, size)) for rank in range(size)]
+    groups = [ProcessGroup(rank, size) for rank in range(size)]
+    ranks = [inputs_of(recipe, training_data, group, shard) for group in groups]
     without = 0
     for step in range(recipe.total_steps):
         expected = whole.of(step)
@@ -357,7 +389,9 @@ def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training
         labelled = [row for row in rows_and_labels(expected) if row[2]]
         assert sorted(row for row in found if row[2]) == sorted(labelled)
         without += sum(not share.passes for share in shares)
-    assert (without > 0) == (name == "sparse")
+        if shard == "full":  # all ranks gather the weights of a pass together
+            assert len({len(share.passes) for share in shares}) == 1
+    assert (without > 0) == (name == "sparse" and shard == "none")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -400,3 +434,25 @@ def test_divided_weights_are_trained_as_whole_ones(of_two, references, name):
 def test_a_stopped_run_with_divided_weights_resumes_as_if_it_had_not_stopped(of_two):
     assert all("stopped after 4 steps" in each["error"] for each in of_two["sharded stopped"])
     assert_equal(state_of(of_two["sharded resumed"]), state_of(of_two["sharded fp32"]))
+
+
+@pytest.mark.parametrize("name", ["full", "hybrid", "grown"])
+def test_four_ranks_divide_weights(of_four, references, name):
+    found = state_of(of_four[name])
+    assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)
+    assert read_json(found / "state.json")["compute"]["shard"] == ("full", "hybrid")[name != "full"]
+
+
+def test_one_process_resumes_where_divided_weights_stopped(
+    of_two, base, references, make_recipe, training_data, tmp_path
+):
+    assert all("stopped after 2 steps" in each["error"] for each in of_two["sharded left"])
+    shutil.copytree(base / "sharded-left/progress", tmp_path / "progress")
+    (left,) = tmp_path.glob("progress/*/step-00000002")
+    assert len(list(left.glob("shard-*.safetensors"))) == 2
+    assert not list(left.glob("*.metadata"))  # torch's own metadata would be a pickle
+    told: list[int] = []
+    recipe = recipe_of(make_recipe, "fp32")
+    found = alone(recipe, training_data, tmp_path, report=lambda done: told.append(done.step))
+    assert told == [3, 4, 5, 6]
+    assert_close(references("fp32"), found, loss=1e-5, weights=1e-5)

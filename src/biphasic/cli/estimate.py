@@ -12,9 +12,7 @@ from biphasic.cli.options import echo
 
 def estimate_command(
     file: Annotated[Path, typer.Argument(help="Recipe file (YAML).")],
-    devices: Annotated[
-        int, typer.Option(help="Devices that train one model; each holds a whole copy.")
-    ] = 1,
+    devices: Annotated[int, typer.Option(help="Devices that train one model.")] = 1,
     device: Annotated[
         str | None,
         typer.Option(

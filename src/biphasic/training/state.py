@@ -83,7 +83,8 @@ def save_sharded(
     as safetensors, which, unlike their default format, hold no pickle.
     """
     from torch import distributed as dist  # noqa: PLC0415
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save  # noqa: PLC0415
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: PLC0415
+    from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415
 
     def write(partial: str) -> None:
         writer = HuggingFaceStorageWriter(partial, save_distributed=True)
@@ -150,8 +151,9 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return weights and moments, whole, from a state or a checkpoint of any number of ranks."""
     import torch  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load  # noqa: PLC0415
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # noqa: PLC0415
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415
+    from torch.distributed.checkpoint.state_dict_loader import load  # noqa: PLC0415
 
     if (folder / "model.safetensors").is_file():
         return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")

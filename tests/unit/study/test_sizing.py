@@ -93,6 +93,19 @@ def test_several_passes_and_processes_hold_more_gradients():
     assert together.peak(replace(one, num_passes=3)).gradients == 8 * total + fresh
 
 
+def test_divided_weights_by_hand():
+    total, outside, one = BODY + 2 * 48 * VOCAB, 2 * 48 * VOCAB, Pass(1, 1, supervised=1)
+    divided = training(processes=4, shards=4)
+    # The update: the layers' weights are divided again, and embeddings and head are summed.
+    peak = divided.peak(one)
+    assert (peak.weights, peak.masters, peak.moments) == (0, total, 2 * total)
+    assert peak.gradients == total + 2 * 4 * outside
+    # With many activations: embeddings and head in fp32, the head rounded, and two layers.
+    peak = divided.peak(rows_of(512))
+    assert peak.weights == 4 * outside + 2 * 48 * VOCAB + 2 * 2 * (BODY // 2)
+    assert peak.activations == training(processes=4).peak(rows_of(512)).activations
+
+
 def test_activations_of_a_layer_by_hand():
     few, more = (
         training().peak(rows_of(512)),
@@ -202,11 +215,11 @@ def test_time_and_energy_by_hand():
 def test_rows_that_fit_are_the_most():
     whole = estimate(recipe(), vocab_size=VOCAB, flops=1e9)
     assert whole.compute is None  # its memory is unknown
-    exact = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.stored.total)
-    assert exact.phases[0].rows_that_fit == 8
+    exact = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.memory["stored"].total)
+    assert exact.phases[0].rows_that_fit["stored"] == 8
     assert exact.compute == {}
-    small = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.stored.total - 1)
-    fitting = small.phases[0].rows_that_fit
+    small = estimate(recipe(), vocab_size=VOCAB, flops=1e9, memory=whole.memory["stored"].total - 1)
+    fitting = small.phases[0].rows_that_fit["stored"]
     assert 0 <= fitting < 8
 
 
@@ -218,16 +231,18 @@ def test_suggestions():
         return estimate(needs, memory=memory, **options)
 
     several = suggested(2e9)
-    rows = min(phase.rows_that_fit for phase in several.phases)
+    rows = min(phase.rows_that_fit["stored"] for phase in several.phases)
     assert several.compute == {"processes": 2, "max_tokens_per_pass": rows * ROW}
     assert 0 < rows < 50_000
-    assert all(p.rows_that_fit < p.rows_that_fit_recomputed for p in several.phases)
+    for fits in (phase.rows_that_fit for phase in several.phases):
+        assert fits["stored"] < fits["sharded"] < fits["both"]
+        assert fits["stored"] < fits["recomputed"] < fits["both"]
     assert suggested(PROCESS_BYTES).compute is None
     assert suggested(1e15).compute == {"processes": 2}
 
 
 def test_margin_and_process_are_added():
-    memory = estimate(recipe(), vocab_size=VOCAB).stored
+    memory = estimate(recipe(), vocab_size=VOCAB).memory["stored"]
     parts = memory.total - memory.margin - memory.process
     assert memory.margin == round(MARGIN * parts)
     assert memory.process == PROCESS_BYTES
@@ -254,7 +269,9 @@ def test_json_round_trip():
     assert again["format"] == "biphasic.estimate/1"
     assert again["parameters"] == {"body": BODY, "embeddings": 48 * VOCAB, "head": 48 * VOCAB}
     assert json.loads(json.dumps(again)) == again
-    assert sum(again["stored"].values()) == 2 * again["stored"]["total"]
+    assert again["memory"].keys() == {"stored", "sharded", "recomputed", "both"}
+    for memory in again["memory"].values():
+        assert sum(memory.values()) == 2 * memory["total"]
 
 
 def test_text_names_what_fits():

@@ -36,6 +36,14 @@ MARGIN = 0.1
 """Share of the peak that fragmentation may add; on a CPU, more freed memory is kept on purpose."""
 PROCESS_BYTES = 1_000_000_000
 """Memory of a process besides training: libraries on a CPU; on a GPU its context and workspaces."""
+WAYS: dict[str, dict[str, Any]] = {
+    "stored": {},
+    "sharded": {"shard": "full"},
+    "recomputed": {"activation_checkpointing": True},
+    "both": {"shard": "full", "activation_checkpointing": True},
+}
+"""Compute settings that save memory, the cheapest first: weights, gradients and moments divided
+over all devices, and activation checkpointing."""
 _MOST_ROWS = 1 << 20
 
 
@@ -59,8 +67,8 @@ class PhaseEstimate:
 
     Attributes:
         rows_per_device: Rows of a step that a device reads, at most.
-        rows_that_fit: Rows per pass on the device; None if its memory is unknown.
-        rows_that_fit_recomputed: The same with activation checkpointing.
+        rows_that_fit: Rows per pass on the device, in each of `WAYS`; empty if its memory is
+            unknown.
     """
 
     steps: int
@@ -68,8 +76,7 @@ class PhaseEstimate:
     rows_per_step: int
     rows_per_device: int
     objectives: tuple[ObjectiveEstimate, ...]
-    rows_that_fit: int | None
-    rows_that_fit_recomputed: int | None
+    rows_that_fit: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -121,11 +128,10 @@ class Estimate:
 
     Attributes:
         model: Name of the preset, or its dimensions.
-        devices: Number of devices; each holds a whole copy of the model.
+        devices: Number of devices.
         tokens: Nominal tokens of the run: rows times their length.
         flops: Model FLOPs of the run.
-        stored: Memory per device without activation checkpointing.
-        recomputed: Memory per device with it.
+        memory: Memory per device, in each of `WAYS`; those that divide weights need two devices.
         compute: Suggested compute settings; None if the device is too small, or its memory unknown.
         times: For the device, and for the others of the table.
     """
@@ -140,8 +146,7 @@ class Estimate:
     phases: tuple[PhaseEstimate, ...]
     tokens: int
     flops: int
-    stored: MemoryEstimate
-    recomputed: MemoryEstimate
+    memory: dict[str, MemoryEstimate]
     compute: dict[str, Any] | None
     times: tuple[TimeEstimate, ...]
 
@@ -213,20 +218,21 @@ def estimate(
         raise ConfigError("phases: the recipe trains nothing")
     check_phases(recipe.placed_phases)
     ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
-    stored, recomputed = (
-        Training(
+    parameters = parameters_of(recipe, vocab_size=vocab_size)
+    ways = {
+        way: Training(
             architecture=recipe.architecture,
-            parameters=parameters_of(recipe, vocab_size=vocab_size),
+            parameters=parameters,
             precision=recipe.precision,
             processes=devices,
             kernels="cpu" if chosen.name == "cpu" else "cuda",
-            recomputes=recomputes,
+            recomputes="activation_checkpointing" in settings,
+            shards=devices if "shard" in settings else 1,
         )
-        for recomputes in (False, True)
-    )
-    phases = tuple(
-        _phase(placed, shape, stored, recomputed, chosen.memory) for placed in recipe.placed_phases
-    )
+        for way, settings in WAYS.items()
+        if devices > 1 or "shard" not in settings
+    }
+    phases = tuple(_phase(placed, shape, ways, chosen.memory) for placed in recipe.placed_phases)
     cost = training_cost(recipe, start=0, end=recipe.total_steps, vocab_size=vocab_size)
     others = [other for other in DEVICES.values() if other.flops and other.name != chosen.name]
     return Estimate(
@@ -236,12 +242,11 @@ def estimate(
         devices=devices,
         device=chosen,
         mfu=mfu,
-        parameters=stored.parameters,
+        parameters=parameters,
         phases=phases,
         tokens=cost.tokens,
         flops=cost.flops or 0,
-        stored=_largest(stored, recipe.placed_phases),
-        recomputed=_largest(recomputed, recipe.placed_phases),
+        memory={way: _largest(each, recipe.placed_phases) for way, each in ways.items()},
         compute=_suggested(phases, devices),
         times=tuple(
             _time(each, cost, rate=devices * mfu * (each.flops or 0), devices=devices)
@@ -279,15 +284,10 @@ def _recipe(recipe: Recipe | Mapping[str, Any] | Path | str, overrides: Iterable
 def _phase(
     placed: PlacedPhase,
     shape: ModelShape,
-    stored: Training,
-    recomputed: Training,
+    ways: Mapping[str, Training],
     memory: float | None,
 ) -> PhaseEstimate:
-    length, rows = placed.batches.max_seqlen, _rows_per_device(placed, stored.processes)
-    fit = [
-        None if memory is None else _rows_that_fit(training, placed, memory)
-        for training in (stored, recomputed)
-    ]
+    length, rows = placed.batches.max_seqlen, _rows_per_device(placed, ways["stored"].processes)
     return PhaseEstimate(
         steps=placed.phase.steps,
         max_seqlen=length,
@@ -301,8 +301,9 @@ def _phase(
             )
             for objective in _objectives(placed.phase)
         ),
-        rows_that_fit=fit[0],
-        rows_that_fit_recomputed=fit[1],
+        rows_that_fit={}
+        if memory is None
+        else {way: _rows_that_fit(each, placed, memory) for way, each in ways.items()},
     )
 
 
@@ -370,15 +371,11 @@ def _rows_that_fit(training: Training, placed: PlacedPhase, memory: float) -> in
 def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any] | None:
     """Return compute settings with which every phase fits.
 
-    Several passes cost little, and activation checkpointing a third of the time: it is used only if
-    a device cannot hold a row without it.
+    Several passes cost little, sharding more, and activation checkpointing a third of the time:
+    they are used only if a device cannot hold a row without them.
     """
-    for recomputes in (False, True):
-        fitting = [
-            (phase.rows_that_fit_recomputed if recomputes else phase.rows_that_fit)
-            for phase in phases
-        ]
-        rows = [number for number in fitting if number]
+    for way, settings in WAYS.items():
+        rows = [number for phase in phases if (number := phase.rows_that_fit.get(way))]
         if len(rows) < len(phases):
             continue
         limits = [
@@ -392,9 +389,7 @@ def _suggested(phases: tuple[PhaseEstimate, ...], devices: int) -> dict[str, Any
         found: dict[str, Any] = {"processes": devices} if devices > 1 else {}
         if limits:
             found["max_tokens_per_pass"] = limit
-        if recomputes:
-            found["activation_checkpointing"] = True
-        return found
+        return found | settings
     return None
 
 

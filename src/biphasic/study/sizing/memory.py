@@ -100,7 +100,9 @@ class Training:
     """Everything besides rows that determines the memory of a device.
 
     Attributes:
-        processes: Devices; each holds all weights, moments and gradients.
+        processes: Devices that train together.
+        shards: Devices that divide weights, moments and gradients among them (`shard`); with 1,
+            each holds all.
         recomputes: Whether layers recompute their activations (`activation_checkpointing`).
     """
 
@@ -110,6 +112,7 @@ class Training:
     processes: int
     kernels: Kernels
     recomputes: bool
+    shards: int = 1
 
     def peak(self, rows: Pass) -> Memory:
         """Return the parts of the peak of an update, from the second update on."""
@@ -132,20 +135,41 @@ class Training:
         return self.parameters.head
 
     def _memory(
-        self, *, gradients: int, activations: int = 0, head: int = 0, temporary: int = 0
+        self,
+        *,
+        gradients: int,
+        is_update: bool = False,
+        activations: int = 0,
+        head: int = 0,
+        temporary: int = 0,
     ) -> Memory:
-        parameters = self.parameters
-        has_copies = self.precision == "bf16"
+        part = self.parameters.total // self.shards
         return Memory(
-            # Embeddings are their own masters.
-            weights=_BF16 * (parameters.total - parameters.embeddings) if has_copies else 0,
-            masters=_FP32 * parameters.total,
-            moments=2 * _FP32 * parameters.total,
+            weights=self._working(is_update=is_update),
+            masters=_FP32 * part,
+            moments=2 * _FP32 * part,
             gradients=gradients,
             activations=activations,
             head=head,
             temporary=temporary + (_LIBRARIES if self.kernels == "cpu" else 0),
         )
+
+    @property
+    def _outside(self) -> int:
+        """Parameters that divided weights gather for a whole pass: embeddings and head."""
+        return self.parameters.embeddings + self.parameters.head
+
+    def _working(self, *, is_update: bool) -> int:
+        """Return the bytes of weights to compute with, beside the masters."""
+        parameters, has_copies = self.parameters, self.precision == "bf16"
+        if self.shards == 1:  # embeddings are their own masters
+            return _BF16 * (parameters.total - parameters.embeddings) if has_copies else 0
+        if is_update:
+            return 0
+        layer = parameters.body // self.architecture.num_layers
+        rounded_head = _BF16 * parameters.head if has_copies else 0
+        # This layer and the next one.
+        return _FP32 * self._outside + rounded_head + 2 * self._bytes * layer
 
     def _at_head(self, rows: Pass) -> Memory:
         return self._memory(
@@ -156,7 +180,8 @@ class Training:
 
     def _at_backward(self, rows: Pass) -> Memory:
         return self._memory(
-            gradients=self._sums_before(rows) + self._bytes * self._matrix,
+            gradients=self._sums_before(rows)
+            + (self._bytes if self.shards == 1 else _FP32) * self._matrix,
             activations=self._stored(rows)
             + (rows.tokens * self._layer(rows) if self.recomputes else 0),
             temporary=rows.tokens * self._in_backward(rows),
@@ -174,14 +199,20 @@ class Training:
             gradients = self._sums_before(rows) + (0 if is_moved else between)
         else:
             gradients = max(sums, fresh)
+        if self.shards > 1:
+            # Of embeddings and head: the gradients, and the same in one piece to be summed.
+            gradients = sums // self.shards + 2 * _FP32 * self._outside
         return self._memory(
             gradients=gradients,
+            is_update=True,
             temporary=_FP32 * rows.tokens * self.architecture.hidden_size,
         )
 
     def _sums_before(self, rows: Pass) -> int:
         """Return the bytes of fp32 gradients during the last pass: of earlier ones, and buckets."""
         sums = _FP32 * self.parameters.total
+        if self.shards > 1:
+            return sums // self.shards if rows.num_passes > 1 else 0
         return sums * ((rows.num_passes > 1) + (self.processes > 1))
 
     def _stored(self, rows: Pass) -> int:

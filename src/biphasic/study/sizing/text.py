@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from biphasic.study.sizing.estimate import Estimate, MemoryEstimate, PhaseEstimate
+from biphasic.study.sizing.estimate import Estimate, PhaseEstimate
 
 _PARTS = {
-    "weights": "bf16 weights",
+    "weights": "weights of the passes",
     "masters": "fp32 weights",
     "moments": "AdamW's moments",
     "gradients": "gradients",
@@ -39,8 +39,11 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield f"  in all {estimate.tokens:.3g} tokens, {estimate.flops:.3g} FLOPs"
     yield ""
     yield f"Memory of each of {estimate.devices:,} devices, all rows of a step in one pass"
-    yield f"  {'':<28} {'stored':>12} {'recomputed':>12}   (activations)"
-    yield from _memory_lines(estimate.stored, estimate.recomputed)
+    yield f"  {'':<28} {_cells(estimate.memory)}"
+    for field, title in _PARTS.items():
+        sizes = (_gigabytes(getattr(memory, field)) for memory in estimate.memory.values())
+        yield f"  {title:<28} {_cells(sizes)}"
+    yield "  stored, recomputed: the activations; sharded: the other three; both: all of them"
     yield ""
     yield from _fit_lines(estimate)
     yield ""
@@ -64,24 +67,16 @@ def _phase_lines(index: int, phase: PhaseEstimate) -> Iterator[str]:
         )
 
 
-def _memory_lines(stored: MemoryEstimate, recomputed: MemoryEstimate) -> Iterator[str]:
-    for field, title in _PARTS.items():
-        sizes = (_gigabytes(getattr(memory, field)) for memory in (stored, recomputed))
-        yield f"  {title:<28} {' '.join(f'{size:>12}' for size in sizes)}"
-
-
 def _fit_lines(estimate: Estimate) -> Iterator[str]:
     device = estimate.device
     if device.memory is None:
         yield f"Fit on {device.name}: unknown; give its memory"
         return
     yield f"Rows that fit in one pass on {device.name} ({_gigabytes(device.memory)})"
-    yield f"  {'phase':<12} {'needed':>12} {'stored':>12} {'recomputed':>12}"
+    yield f"  {'phase':<12} {'needed':>15} {_cells(estimate.memory)}"
     for index, phase in enumerate(estimate.phases):
-        yield (
-            f"  {index:<12} {phase.rows_per_device:>12,} {phase.rows_that_fit:>12,} "
-            f"{phase.rows_that_fit_recomputed:>12,}"
-        )
+        rows = (f"{rows:,}" for rows in phase.rows_that_fit.values())
+        yield f"  {index:<12} {phase.rows_per_device:>15,} {_cells(rows)}"
     if estimate.compute is None:
         yield "  suggested: a device with more memory, or a smaller model"
     elif not estimate.compute:
@@ -89,6 +84,10 @@ def _fit_lines(estimate: Estimate) -> Iterator[str]:
     else:
         settings = (f"--compute {key}={_value(value)}" for key, value in estimate.compute.items())
         yield f"  suggested: {' '.join(settings)}"
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return " ".join(f"{text:>12}" for text in texts)
 
 
 def _value(value: object) -> str:

@@ -158,12 +158,12 @@ def _others_in_half_precision(model: PreTrainedModel) -> Iterable[nn.Module]:
 
     Not those of the embeddings and of the head: their parameters are rounded where they are used.
     """
-    kept = {
-        id(parameter)
-        for module in (model.get_input_embeddings(), model.get_output_embeddings())
-        for parameter in module.parameters()
-    }
-    kept |= {id(each) for _, layer in transformer_layers(model) for each in layer.parameters()}
+    kept_modules = [
+        model.get_input_embeddings(),
+        model.get_output_embeddings(),
+        *(layer for _, layer in transformer_layers(model)),
+    ]
+    kept = {id(parameter) for module in kept_modules for parameter in module.parameters()}
     for module in reversed(list(model.modules())):
         own = list(module.parameters(recurse=False))
         if own and kept.isdisjoint(map(id, own)):

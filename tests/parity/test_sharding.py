@@ -1,0 +1,60 @@
+"""Every family computes the same losses and gradients with divided weights.
+
+A group of one process divides nothing, but gathers and sums as any other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from biphasic.data.packing import pack_sequences
+from biphasic.model.loading.build import new_model
+from biphasic.objectives.supervision import Supervision
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.step.optimizer import Optimizer, set_precision
+from biphasic.training.step.passes import Pass, pass_loss
+from biphasic.training.step.sharding import ShardedWeights, shard
+from families import FAMILIES, tiny_config
+
+FULL = ComputeConfig(processes=2, shard="full")
+ADAMW = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-5, "weight_decay": 0.1, "clip_norm": 1.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def rows() -> Pass:
+    tokens = [np.arange(3, 17), np.arange(20, 30)]
+    packed = pack_sequences(tokens, row_length=16, pad_id=0)
+    positions = np.arange(2, 14)
+    labels = packed.input_ids.reshape(-1)[positions]
+    return Pass.of(Supervision(packed, positions, labels, causal=False), first_position=2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precision):
+    whole, divided = (new_model(tiny_config(family), init_seed=0) for _ in range(2))
+    weights = set_precision(whole, precision)
+    sharded = shard(divided, set_precision(divided, precision), FULL)
+    parts = ShardedWeights(sharded)
+    assert parts.masters.keys() == weights.masters.keys()
+    for own, loss in (weights, pass_loss(whole, rows())), (parts, sharded(rows())):
+        loss.backward()
+        own.gather_gradients()
+        own.loss = loss
+    assert torch.equal(weights.loss, parts.loss)
+    optimizers = [Optimizer(own, **ADAMW) for own in (weights, parts)]
+    norms = [optimizer.update(1e-3) for optimizer in optimizers]
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
+    for name, master in weights.masters.items():
+        torch.testing.assert_close(parts.masters[name], master.detach(), rtol=1e-5, atol=1e-7)
