@@ -62,7 +62,8 @@ def adapt_command(
         typer.Option(
             metavar="KEY=VALUE",
             help="Compute settings: processes=N to split the rows over N processes, "
-            "max_tokens_per_pass=N to save memory, activation_checkpointing=true, "
+            "shard=full to divide the weights over them, max_tokens_per_pass=N to save memory, "
+            "activation_checkpointing=true, "
             "compile=true.",
         ),
     ] = None,
