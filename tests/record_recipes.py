@@ -24,6 +24,7 @@ UNITS = {
     "every": "steps",
     "read_back_every": "steps",
     "max_tokens_per_pass": "tokens",
+    "shard_size": "processes",
     "num_layers": "layers",
     "hidden_size": "features",
     "intermediate_size": "features",

@@ -25,6 +25,7 @@ from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
+from biphasic.training.step.passes import pass_loss
 from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
 from biphasic.training.step.prefetch import prefetched
 from biphasic.training.step.rows import StepRows
@@ -216,10 +217,11 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
+    compute_loss = run.sharded or partial(pass_loss, run.model)
     for rows in given.passes:
         if rows is given.passes[-1]:
             run.sums.begin()
-        loss = run.pass_loss(run.model, rows.to(run.model.device)) / given.num_supervised
+        loss = compute_loss(rows.to(run.model.device)) / given.num_supervised
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()

@@ -51,7 +51,6 @@ from biphasic.training.state import (
 from biphasic.training.step.frozen import freeze, frozen_names
 from biphasic.training.step.gradient_sums import GradientSums
 from biphasic.training.step.optimizer import Optimizer, copies, set_precision
-from biphasic.training.step.passes import Pass, pass_loss
 from biphasic.training.step.pending import MeasuredStep
 from biphasic.training.step.sharding import ShardedModel, ShardedWeights, shard
 from biphasic.training.timeline import PlacedPhase
@@ -99,10 +98,6 @@ class Run:
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
-    def pass_loss(self, model: PreTrainedModel, given: Pass) -> Tensor:
-        """Return the summed loss of a pass, a scalar in fp32."""
-        return pass_loss(model, given) if self.sharded is None else self.sharded(given)
-
     def record(self, steps: Sequence[MeasuredStep]) -> None:
         """Record updates that have been read back, up to the first non-finite one.
 
@@ -138,7 +133,7 @@ class Run:
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
                 objectives=objectives,
                 report=report,
-                loss=self.pass_loss,
+                loss=self.sharded,
             )
         if self.sharded is not None:
             self.sharded.settle()

@@ -217,13 +217,13 @@ def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_re
 
 def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):
     seen: list[bool] = []
-    original = run.pass_loss
+    original = loop.pass_loss
 
     def spy(model, given):
         seen.append(given.causal)
         return original(model, given)
 
-    monkeypatch.setattr(run, "pass_loss", spy)
+    monkeypatch.setattr(loop, "pass_loss", spy)
     train(make_recipe(CLM, MLM), training_data, tmp_path)
     assert seen == [True] * 3 + [False] * 3
 
@@ -273,14 +273,14 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
     tmp_path, training_data, make_recipe, monkeypatch
 ):
     sums: list[tuple[float, int]] = []
-    original = run.pass_loss
+    original = loop.pass_loss
 
     def spy(model, given):
         value = original(model, given)
         sums.append((float(value.detach()), len(given.labels)))
         return value
 
-    monkeypatch.setattr(run, "pass_loss", spy)
+    monkeypatch.setattr(loop, "pass_loss", spy)
     lines = metrics(train(make_recipe(CLM, MLM), training_data, tmp_path))
     losses = [line["loss"] for line in lines if "loss" in line]
     expected = [total / count for total, count in sums]
@@ -289,7 +289,7 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, monkeypatch, poison):
-    original = run.pass_loss
+    original = loop.pass_loss
     calls: list[int] = []
 
     def poisoned(*arguments, **options):
@@ -297,7 +297,7 @@ def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, mon
         value = original(*arguments, **options)
         return value * poison if len(calls) == 3 else value
 
-    monkeypatch.setattr(run, "pass_loss", poisoned)
+    monkeypatch.setattr(loop, "pass_loss", poisoned)
     options = RunOptions(checkpoint_every=1)
     with pytest.raises(TrainingError, match="step 2: the loss is not finite; lower the learning"):
         train(make_recipe(CLM), training_data, tmp_path, options=options)

@@ -11,7 +11,7 @@ from short_runs import CLM, MIX, MLM, assert_same, details, metrics, train
 
 from biphasic.errors import ConfigError
 from biphasic.files import read_json
-from biphasic.training import run
+from biphasic.training import loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
@@ -41,13 +41,13 @@ def test_several_passes_train_the_same(tmp_path, training_data, make_recipe, pha
 
 def test_a_pass_holds_no_more_than_it_may(tmp_path, training_data, make_recipe, monkeypatch):
     seen: list[tuple[int, bool]] = []
-    original = run.pass_loss
+    original = loop.pass_loss
 
     def spy(model, given):
         seen.append((given.input_ids.numel(), given.causal))
         return original(model, given)
 
-    monkeypatch.setattr(run, "pass_loss", spy)
+    monkeypatch.setattr(loop, "pass_loss", spy)
     longer = {**MLM, "steps": 1, "max_seqlen": 64, "rows_per_step": 4}
     recipe = make_recipe({**MIX, "steps": 1}, longer, rows_per_step=8)
     train(recipe, training_data, tmp_path, max_tokens_per_pass=100)
@@ -96,7 +96,13 @@ def test_a_state_names_how_it_was_computed(tmp_path, training_data, make_recipe)
     settings: dict[str, Any] = {"max_tokens_per_pass": 64, "read_back_every": 2}
     folder = train(make_recipe({**CLM, "steps": 1}), training_data, tmp_path, **settings)
     kept = read_json(folder / "state.json")["compute"]
-    expected = {"processes": 1, "activation_checkpointing": False, "compile": False}
+    expected = {
+        "processes": 1,
+        "shard": "none",
+        "shard_size": None,
+        "activation_checkpointing": False,
+        "compile": False,
+    }
     assert kept == {**settings, **expected}
 
 

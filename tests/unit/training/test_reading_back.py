@@ -77,7 +77,7 @@ def test_devices_differ():
 def test_nothing_that_is_not_finite_is_saved(
     tmp_path, training_data, make_recipe, monkeypatch, poison, step, saved
 ):
-    original = run.pass_loss
+    original = loop.pass_loss
     calls: list[int] = []
 
     def poisoned(model, given):
@@ -85,7 +85,7 @@ def test_nothing_that_is_not_finite_is_saved(
         value = original(model, given)
         return value * poison if len(calls) == step + 1 else value
 
-    monkeypatch.setattr(run, "pass_loss", poisoned)
+    monkeypatch.setattr(loop, "pass_loss", poisoned)
     recipe = make_recipe({**CLM, "steps": 12})
     clean = train(make_recipe({**CLM, "steps": saved}), training_data, tmp_path / "clean")
     calls.clear()

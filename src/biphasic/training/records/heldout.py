@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from biphasic.data.corpus import Corpus
@@ -17,7 +18,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.training.step.passes import PassLoss, pass_loss
+from biphasic.training.step.passes import Pass
 from biphasic.training.step.supervised import summed_loss
 
 HeldoutObjective = Literal["clm", "mlm"]
@@ -60,12 +61,12 @@ class HeldoutLoss:
         rows_per_pass: int | None = None,
         objectives: tuple[HeldoutObjective, ...] = ("clm", "mlm"),
         report: Callable[[str], None] | None = None,
-        loss: PassLoss = pass_loss,
+        loss: Callable[[Pass], Tensor] | None = None,
     ) -> dict[str, float]:
         """Return the mean loss per supervised token in nats, by objective.
 
         `rows_per_pass` limits memory; None reads the whole batch at once. `report` receives a short
-        text before each batch. `loss` computes the loss of a pass.
+        text before each batch. `loss` is as in `summed_loss`.
         """
         configs: dict[HeldoutObjective, ObjectiveConfig] = {
             "clm": Clm(objective="clm"),
@@ -82,7 +83,7 @@ class HeldoutLoss:
         objective: ObjectiveConfig,
         rows_per_pass: int | None,
         report: Callable[[str], None] | None,
-        loss: PassLoss,
+        loss: Callable[[Pass], Tensor] | None,
     ) -> float:
         total, count = 0.0, 0
         for number, batch in enumerate(self._batches, start=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -69,10 +68,6 @@ class Pass:
     def _tensors(self) -> list[tuple[str, Tensor]]:
         values = [(field.name, getattr(self, field.name)) for field in fields(self)]
         return [(name, value) for name, value in values if isinstance(value, Tensor)]
-
-
-PassLoss = Callable[[PreTrainedModel, Pass], Tensor]
-"""Computes the summed loss of a pass, as `pass_loss` does."""
 
 
 def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
