@@ -94,14 +94,15 @@ It prints
 
 - **parameters** of body, embeddings and head, and **FLOPs per token** of each objective, counted as
   in `study plan`: every row is full and one document.
-- **memory per device**, with and without activation checkpointing, if all rows of a device are one
-  pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
+- **memory per device**, with and without activation checkpointing (`recomputed`), whole and divided
+  over all devices (`sharded`), if all rows of a device are one pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
   and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
   weights are used directly. Several passes hold 2 more for the gradients of a pass, and several
-  devices 4 more. Every device holds a whole copy; sharding does not exist.
+  devices 4 more. Divided over N devices, a device holds an Nth of the fp32 weights, the gradients
+  and the moments. Embeddings and head are gathered as a whole for each pass, and layers one by one.
 - **rows that fit** in one pass beside those that a device reads in a step, and the `--compute`
-  settings that follow. Several passes are suggested before activation checkpointing, because they
-  cost less time.
+  settings that follow. Several passes are suggested before sharding, and sharding before activation
+  checkpointing, in the order of the time that they cost.
 - **tokens per second, hours and kWh** at a share of the devices' peak, `--mfu`. Its default of 0.4
   is an assumption: no GPU has been measured. Activation checkpointing takes up to a third more.
   kWh count the devices at their maximum power, without hosts and cooling.
