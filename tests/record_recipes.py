@@ -19,6 +19,7 @@ UNITS = {
     "max_seqlen": "tokens",
     "rows_per_step": "rows",
     "steps": "steps",
+    "skip_steps": "steps",
     "warmup_steps": "steps",
     "decay_steps": "steps",
     "every": "steps",

@@ -29,6 +29,7 @@ from biphasic.cli.options import (
     PrintConfig,
     Quiet,
     Root,
+    SkipSteps,
     Wandb,
     echo,
     progress_console,
@@ -123,6 +124,7 @@ def pretrain_command(
             metavar="HH:MM:SS", help="Save the progress and exit with code 130 after this time."
         ),
     ] = None,
+    skip_steps: SkipSteps = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -139,6 +141,7 @@ def pretrain_command(
     if print_config:
         recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
         text = corpus_settings(corpus)
+        recipe = recipe.skipping(skip_steps or ())
         echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
         return
     state = pretrain(
@@ -151,6 +154,7 @@ def pretrain_command(
         compute=how,
         device=device,
         max_seconds=max_seconds,
+        skip_steps=skip_steps or (),
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )

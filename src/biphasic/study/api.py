@@ -137,6 +137,7 @@ def pretrain(
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
     max_seconds: float | None = None,
+    skip_steps: Iterable[int] = (),
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -158,6 +159,7 @@ def pretrain(
         device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
             recorded in the state's `environment`.
         max_seconds: After this time, save the progress and raise `StoppedError`.
+        skip_steps: Steps to skip, beside those of the recipe.
         wandb: As in `run_study`.
         console: Console for progress; standard error when None.
 
@@ -187,6 +189,8 @@ def pretrain(
         _refuse_overrides(overrides, "recipe")
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
+    recipe = recipe.skipping(skip_steps)
+    recipe.check()
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
     chosen = parse_device(device)

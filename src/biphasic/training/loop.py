@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from biphasic.distributed import ALONE, ProcessGroup
-from biphasic.errors import ConfigError, StoppedError
+from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
+from biphasic.training.fault import bring_checkpoint, save_fault
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
@@ -131,6 +132,7 @@ def train_segment(
         return target
     if ranks.is_first:
         progress.remove_partials()
+        bring_checkpoint(lineage, store, progress, start=start, end=end)
     run = resume_or_start(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
@@ -141,34 +143,9 @@ def train_segment(
         objectives=options.heldout_objectives,
         report=options.describe,
     )
-    device = run.model.device
-    pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
-    phase: PlacedPhase | None = None
-    ahead = steps_ahead(device)
-    with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:
-        while run.step < end:
-            if phase is None or run.step == phase.end:
-                phase = recipe.phase_at(run.step)
-                run.enter(phase)
-            pending.begin()
-            pending.add(_update(run, phase, next(inputs)))
-            release_excess()
-            stops = ranks.any_says(options.stops())
-            watches, saves = options.watches_after(run.step), options.saves_after(run.step)
-            if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
-                continue
-            done = pending.read_back()
-            run.record(done)
-            if watches and run.step < end:
-                watch()
-            if (saves or stops) and run.step < end:
-                _save_checkpoint(run, progress)
-            if options.report and ranks.is_first:
-                for step in done:
-                    options.report(_report(step, end=end))
-            if stops and run.step < end:
-                run.log.close()
-                raise StoppedError(f"stopped after {run.step} steps; run again to resume")
+    fault = _train_until(end, run, progress, options, watch)
+    if fault is not None:
+        raise _stopped_at(run, fault, progress, start=start)
     watch()
     options.note("saving the state")
     run.save(target)
@@ -179,15 +156,74 @@ def train_segment(
     return target
 
 
+def _train_until(
+    end: int, run: Run, progress: Checkpoints, options: RunOptions, watch: Callable[[], None]
+) -> MeasuredStep | None:
+    """Run the updates up to a step; return the first one that is not finite, which ends the run.
+
+    Raises:
+        StoppedError: `should_stop` returned true.
+    """
+    recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
+    pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
+    phase: PlacedPhase | None = None
+    ahead = steps_ahead(device)
+    with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:
+        while run.step < end:
+            if phase is None or run.step == phase.end:
+                phase = recipe.phase_at(run.step)
+                run.enter(phase)
+            pending.begin()
+            given = next(inputs)
+            if run.step in recipe.skip_steps:
+                _count(run, phase, replace(given, num_supervised=0, flops=0))
+            else:
+                pending.add(_update(run, phase, given))
+            release_excess()
+            stops = ranks.any_says(options.stops())
+            watches, saves = options.watches_after(run.step), options.saves_after(run.step)
+            if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
+                continue
+            done = pending.read_back()
+            fault = run.record(done)
+            if fault is not None:
+                return fault
+            if watches and run.step < end:
+                watch()
+            if (saves or stops) and run.step < end:
+                _save_checkpoint(run, progress)
+            if options.report and ranks.is_first:
+                for step in done:
+                    options.report(_report(step, end=end))
+            if stops and run.step < end:
+                run.log.close()
+                raise StoppedError(f"stopped after {run.step} steps; run again to resume")
+    return None
+
+
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
     """Run one update: loss summed and divided once, gradient, weights, records.
 
     It does not wait for the device.
     """
-    rate = phase.learning_rate(run.step)
+    before, rate = run.position, phase.learning_rate(run.step)
     loss = _backward(run, given)
-    norm = run.optimizer.update(rate)
+    norm = run.optimizer.update(rate, loss=loss)
 
+    _count(run, phase, given)
+    record = {
+        "step": run.step,
+        "phase": phase.index,
+        "objective": phase.phase.objective,
+        "learning_rate": rate,
+        "tokens": run.ledger.tokens,
+        "supervised_tokens": given.num_supervised,
+    }
+    return PendingStep(before, record, loss, norm, given.batch.packed.num_tokens)
+
+
+def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
+    """Count a step, its rows and its costs."""
     run.step += 1
     run.rows_sha256 = hashlib.sha256(bytes.fromhex(run.rows_sha256) + given.sha256).hexdigest()
     run.ledger.add(
@@ -197,15 +233,6 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
         supervised_tokens=given.num_supervised,
         flops=given.flops,
     )
-    record = {
-        "step": run.step,
-        "phase": phase.index,
-        "objective": phase.phase.objective,
-        "learning_rate": rate,
-        "tokens": run.ledger.tokens,
-        "supervised_tokens": given.num_supervised,
-    }
-    return PendingStep(record, loss, norm, given.batch.packed.num_tokens)
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
@@ -226,6 +253,24 @@ def _save_checkpoint(run: Run, progress: Checkpoints) -> None:
     run.save(progress.path(run.step))
     if run.ranks.is_first:
         progress.drop_before(run.step)
+
+
+def _stopped_at(
+    run: Run, fault: MeasuredStep, progress: Checkpoints, *, start: int
+) -> DivergedError:
+    """Save the weights before an update that is not finite, and what reproduces the update.
+
+    The update is computed once more, for the norms of its gradients.
+    """
+    run.go_back(fault.before)
+    if run.step > start:  # else a state, or the initial model
+        _save_checkpoint(run, progress)
+    given = _inputs(run).of(run.step)
+    loss = _backward(run, given)
+    error = save_fault(run, fault, given, loss, checkpoint=progress.path(run.step), start=start)
+    run.log.close()
+    run.ranks.barrier()  # no rank ends the others before the first has written
+    return error
 
 
 def _report(done: MeasuredStep, *, end: int) -> StepReport:

@@ -49,7 +49,7 @@ from biphasic.training.state import (
 from biphasic.training.step.frozen import freeze, frozen_names
 from biphasic.training.step.gradient_sums import GradientSums
 from biphasic.training.step.optimizer import Optimizer, set_precision
-from biphasic.training.step.pending import MeasuredStep
+from biphasic.training.step.pending import MeasuredStep, Position
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -94,16 +94,35 @@ class Run:
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
-    def record(self, steps: Sequence[MeasuredStep]) -> None:
-        """Record updates that have been read back, up to the first non-finite one.
+    def record(self, steps: Sequence[MeasuredStep]) -> MeasuredStep | None:
+        """Record updates that have been read back, and return the first non-finite one, if any.
+
+        It and later updates are not recorded.
 
         Raises:
-            DivergedError: One is not finite; the message names the first such step.
+            TrainingError: Ranks differ about which one it is.
         """
+        fault = next((step for step in steps if step.fault is not None), None)
+        self.ranks.require_same(
+            -1 if fault is None else fault.before.step,
+            what="the first steps with a loss or gradient that is not finite",
+        )
         for step in steps:
-            step.refuse_fault()
+            if step is fault:
+                break
             self.seconds += step.seconds
             self.log.write(TrainingLine(**step.record))
+        return fault
+
+    @property
+    def position(self) -> Position:
+        """What the run has read so far."""
+        return Position(self.step, self.rows_sha256, self.ledger.entries())
+
+    def go_back(self, position: Position) -> None:
+        """Forget what was read since; the weights must be those of that position already."""
+        self.step, self.rows_sha256 = position.step, position.rows_sha256
+        self.ledger = Ledger(position.ledger)
 
     def watch(
         self,
