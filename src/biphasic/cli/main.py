@@ -125,6 +125,15 @@ def pretrain_command(
         ),
     ] = None,
     skip_steps: SkipSteps = None,
+    rewinds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="After a step that is not finite, go on without it, from the weights before it, "
+            "at most K times.",
+        ),
+    ] = 0,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -155,6 +164,7 @@ def pretrain_command(
         device=device,
         max_seconds=max_seconds,
         skip_steps=skip_steps or (),
+        rewinds=rewinds,
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DivergedError
-from biphasic.files import PARTIAL, write_json
+from biphasic.files import PARTIAL, read_json_object, write_json
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
@@ -87,6 +87,15 @@ def save_fault(
         }
         write_json(folder / FAULT, _finite(record))
     return error
+
+
+def find_fault(store: Path, identity: str, error: DivergedError) -> dict[str, Any] | None:
+    """Return the record of an error of a run that ends with a state; None for a held-out loss."""
+    for path in store.glob(f"progress/{identity}-from-*/faults/*/{FAULT}"):
+        record = read_json_object(path, remedy="delete its folder and run again")
+        if record["error"] == str(error):
+            return record
+    return None
 
 
 def bring_checkpoint(
