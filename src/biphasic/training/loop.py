@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
@@ -54,6 +56,7 @@ class RunOptions:
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
         describe: Called with a short text on work beside updates, such as a held-out evaluation.
+        warn: Called with a line that users should see, such as a loss spike.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
@@ -63,6 +66,7 @@ class RunOptions:
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
     describe: Callable[[str], None] | None = None
+    warn: Callable[[str], None] | None = None
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -78,6 +82,12 @@ class RunOptions:
         """Describe work beside updates."""
         if self.describe:
             self.describe(text)
+
+    def warn_of(self, texts: Iterable[str]) -> None:
+        """Report lines that users should see."""
+        for text in texts:
+            if self.warn:
+                self.warn(text)
 
     def stops(self) -> bool:
         """Return whether the run should stop."""
@@ -100,8 +110,8 @@ def train_segment(
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe` and
-    `should_stop`, which only the first rank has.
+    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe`, `warn`
+    and `should_stop`, which only the first rank has.
 
     Args:
         lineage: The recipe on its data.
@@ -137,6 +147,8 @@ def train_segment(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
     )  # fmt: skip
+    if run.change:
+        options.warn_of([f"{run.change}; from here on, numbers may be rounded differently"])
     watch = partial(
         run.watch,
         _heldout(recipe, data),
@@ -166,6 +178,7 @@ def _train_until(
     """
     recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
+    spikes = SpikeWatch(recipe, map(json.loads, run.log.lines))
     phase: PlacedPhase | None = None
     ahead = steps_ahead(device)
     with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:
@@ -188,6 +201,7 @@ def _train_until(
             fault = run.record(done)
             if fault is not None:
                 return fault
+            options.warn_of(filter(None, (spikes.see(step.record) for step in done)))
             if watches and run.step < end:
                 watch()
             if (saves or stops) and run.step < end:

@@ -35,7 +35,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.environment import environment
+from biphasic.training.records.environment import changed_settings, environment
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
@@ -55,7 +55,12 @@ from biphasic.training.timeline import PlacedPhase
 
 @dataclass
 class Run:
-    """Everything that outlives one update."""
+    """Everything that outlives one update.
+
+    Attributes:
+        changes: Earlier changes of versions or hardware, as in a state's record.
+        change: What has changed since the checkpoint or state that it continues from.
+    """
 
     lineage: Lineage
     data: TrainingData
@@ -70,6 +75,8 @@ class Run:
     step: int
     rows_sha256: str
     seconds: float
+    changes: tuple[str, ...] = ()
+    change: str = ""
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -174,6 +181,7 @@ class Run:
             seconds=self.seconds,
             environment=environment(),
             compute=self.compute.model_dump(mode="json"),
+            changes=(*self.changes, *filter(None, [self.change])),
         )
         snapshot = Snapshot(
             weights=self.optimizer.weights.masters,
@@ -260,9 +268,17 @@ def resume_or_start(
         step=step,
         rows_sha256=hashlib.sha256(b"").hexdigest() if record is None else record.rows_sha256,
         seconds=0.0 if record is None or latest is None else record.seconds,
+        changes=() if record is None else record.changes,
+        change="" if record is None else _change(record, compute),
     )
     run.require_agreement()
     return run
+
+
+def _change(record: StateRecord, compute: ComputeConfig) -> str:
+    """Describe what has changed since a record was written and can change numbers."""
+    changed = changed_settings(record.environment, record.compute, compute.model_dump(mode="json"))
+    return changed and f"step {record.step}: {changed}"
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:
