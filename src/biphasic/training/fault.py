@@ -21,7 +21,7 @@ from biphasic.files import PARTIAL, read_json_object, write_json
 from biphasic.training.lineage import Lineage
 from biphasic.training.records.environment import environment
 from biphasic.training.run import Run
-from biphasic.training.state import Checkpoints
+from biphasic.training.state import Checkpoints, verify_state
 from biphasic.training.step.input import StepInput
 from biphasic.training.step.pending import MeasuredStep
 
@@ -105,6 +105,9 @@ def bring_checkpoint(
 
     That run skips fewer steps, so its later states, and its folder, have other identities. Without
     such a run, or if this one has a checkpoint already, nothing happens.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged.
     """
     if progress.latest_step() is not None:
         return
@@ -116,6 +119,7 @@ def bring_checkpoint(
         checkpoints = Checkpoints.of(store, other.identities[end], start=start)
         step = checkpoints.latest_step()
         if step is not None and step <= first:
+            verify_state(checkpoints.path(step), identity=lineage.identities[step])
             _link_folder(checkpoints.path(step), progress.path(step))
             return
 

@@ -139,7 +139,7 @@ class Recipe(Config):
         """
         check_phases(self.placed_phases)
         for step in self.skip_steps:
-            if not 0 <= step < self.total_steps:
+            if self.phases and not 0 <= step < self.total_steps:
                 raise ConfigError(
                     f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
                 )

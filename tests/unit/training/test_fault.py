@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 from short_runs import CLM, MLM, assert_same, details, metrics, poison, train
 
-from biphasic.errors import ConfigError, DivergedError
+from biphasic.errors import CheckpointError, ConfigError, DivergedError
 from biphasic.files import read_json, verify_folder
 from biphasic.study.plan.expansion import expand
 from biphasic.training import loop
@@ -181,8 +182,9 @@ def test_nothing_changes_in_a_skipped_step(tmp_path, training_data, make_recipe)
 def test_a_run_goes_on_without_the_steps_where_it_stopped(
     tmp_path, training_data, make_recipe, monkeypatch, every
 ):
-    """Steps 3 (the first of a phase that resets the optimizer) and 5 are not finite."""
-    phases = {**CLM, "steps": 3}, {**MLM, "steps": 5, "optimizer_state": "reset"}
+    """Steps 3 (the first of a phase that resets moments and extends rows) and 5 are bad."""
+    later = {"optimizer_state": "reset", "max_seqlen": 64, "rope_theta": 2e4}
+    phases = {**CLM, "steps": 3}, {**MLM, "steps": 5, **later}
     recipe = make_recipe(*phases, max_seqlen=48)
     poison(monkeypatch, recipe, training_data, 3, 5)
     done: list[int] = []
@@ -195,6 +197,24 @@ def test_a_run_goes_on_without_the_steps_where_it_stopped(
     assert [step for step in done if step > 3] == [5, 7, 8] if every == 1 else [7, 8]
     assert_same(state, train(recipe, training_data, tmp_path / "whole"))
     assert details(state)["recipe"]["skip_steps"] == [3, 5]
+
+
+def test_a_damaged_checkpoint_of_the_run_that_stopped_is_named(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    recipe = make_recipe({**CLM, "steps": 4})
+    poison(monkeypatch, recipe, training_data, 2)
+    with pytest.raises(DivergedError):
+        train(recipe, training_data, tmp_path)
+    (last,) = tmp_path.glob("progress/*/step-*")
+    weights = last / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError) as caught:
+        train(recipe.skipping([2]), training_data, tmp_path)
+    assert str(caught.value).startswith(f"{weights}: damaged")
+    assert str(caught.value).endswith("delete the folder and run again")
+    shutil.rmtree(last)
+    assert train(recipe.skipping([2]), training_data, tmp_path).is_dir()
 
 
 def test_skipped_steps_change_identities_from_there_on(training_data, make_recipe):
