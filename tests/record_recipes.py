@@ -19,6 +19,7 @@ UNITS = {
     "max_seqlen": "tokens",
     "rows_per_step": "rows",
     "steps": "steps",
+    "skip_steps": "steps",
     "warmup_steps": "steps",
     "decay_steps": "steps",
     "every": "steps",
@@ -95,7 +96,8 @@ It prints
 - **parameters** of body, embeddings and head, and **FLOPs per token** of each objective, counted as
   in `study plan`: every row is full and one document.
 - **memory per device**, with and without activation checkpointing (`recomputed`), whole and divided
-  over all devices (`sharded`), if all rows of a device are one pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
+  over all devices (`sharded`), if all rows of a device are one
+  pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
   and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
   weights are used directly. Several passes hold 2 more for the gradients of a pass, and several
   devices 4 more. Divided over N devices, a device holds an Nth of the fp32 weights, the gradients

@@ -41,10 +41,9 @@ from biphasic.study.spec.resolved import recipe_text
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import tune_allocator
-from biphasic.training.recipe import Precision, Recipe
+from biphasic.training.recipe import Precision, Recipe, SkippedSteps
 from biphasic.training.records.wandb_view import viewed_in_wandb
 from biphasic.training.state import read_state_record
-from biphasic.training.timeline import check_phases
 
 PEAK_TIMES_WIDTH = 0.4
 """Default peak learning rate times hidden size: 4e-4 at 1,024. See docs/adapt.md."""
@@ -90,6 +89,8 @@ class AdaptConfig(Config):
     """Precision of the computation; weights are fp32. Default: the state's, else bf16."""
     seed: NonNegativeInt | None = None
     """Seed of masks and data order. Default: the state's, else 0."""
+    skip_steps: SkippedSteps = ()
+    """Steps to skip, as in a recipe. They count from the start of a state's run."""
 
     def schedule(self, *, own_peak: float) -> LearningRateConfig:
         """Return the learning-rate schedule; `own_peak` is the default peak."""
@@ -184,7 +185,7 @@ def adapt(
             local = fetch_model(model, revision=revision)
         check_state(local, store, say=say)
         recipe = _first_run(local, settings, name=str(model))
-        check_phases(recipe.placed_phases)
+        recipe.check()
         with progress_bar(console, "checking the model"):
             check_model(local, recipe, name=str(model))
         paths = _text(corpus, local, settings, store, console=console)
@@ -197,6 +198,7 @@ def adapt(
                 "state (it is within a decay, or of another version); it is used as a pretrained "
                 "model, with new optimizer moments"
             )
+        recipe = recipe.skipping(settings.skip_steps)
         paths = paths.extended([recipe])
         state = Lineage(recipe, paths.open().fingerprint).identities[-1]
         if find_made(out, export_inputs(state, format=format)):
@@ -241,7 +243,8 @@ def adaptation_text(
     corpus = _corpus_settings(corpus)
     local = fetch_model(model, revision=revision)
     recipe = _first_run(local, settings, name=str(model))
-    check_phases(recipe.placed_phases)
+    recipe.check()
+    recipe = recipe.skipping(settings.skip_steps)
     text = recipe_text(recipe, corpus=_corpus_of(corpus, local, settings), compute=how)
     return text + (_OWN_RUN if is_state(local) else "")
 

@@ -83,10 +83,13 @@ class DivergedError(TrainingError):
         self.divergence = divergence
 
     @classmethod
-    def at(cls, step: int, what: str) -> DivergedError:
-        """Return the error for a loss or gradient at a step, counted from 0."""
+    def at(cls, step: int, what: str, more: str = "") -> DivergedError:
+        """Return the error for a loss or gradient at a step, counted from 0.
+
+        `more` continues the advice to lower the learning rate.
+        """
         return cls(
-            f"step {step}: the {what} is not finite; lower the learning rate",
+            f"step {step}: the {what} is not finite; lower the learning rate{more}",
             f"the {what} was not finite at step {step}",
         )
 

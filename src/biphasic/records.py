@@ -7,9 +7,9 @@ gets a new `format`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from biphasic.errors import REPAIR, BiphasicError, DataError, reading
 
@@ -168,6 +168,8 @@ class StateRecord(Record):
     compute: dict[str, Any] = {}
     """Compute settings."""
     environment: dict[str, Any] = {}
+    changes: Annotated[tuple[str, ...], Field(exclude_if=lambda changes: not changes)] = ()
+    """Steps from which on versions or hardware differed from those before; not written if none."""
 
 
 class TrainingLine(Record):

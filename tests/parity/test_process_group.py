@@ -322,6 +322,13 @@ def test_all_ranks_stop_at_the_first_step_that_is_not_finite(of_two, base):
     assert first["error"].startswith("DivergedError: step ")
     assert "is not finite; lower the learning rate" in first["error"]
     assert not (base / "wild/states").exists()
+    # One of them wrote the record and the weights before the step.
+    (path,) = (base / "wild").glob("progress/*/faults/*/fault.json")
+    fault = json.loads(path.read_text())
+    assert first["error"] == f"DivergedError: {fault['error']}"
+    assert not fault["again"]["is_finite"]
+    (checkpoint,) = (base / "wild").glob("progress/*/step-*")
+    assert checkpoint.name == path.parent.name == f"step-{fault['step']:08d}"
 
 
 def test_ranks_that_differ_do_not_begin(of_two, base):

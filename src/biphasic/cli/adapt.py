@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from biphasic.cli.options import Device, PrintConfig, Quiet, Wandb, echo, progress_console
+from biphasic.cli.options import (
+    Device,
+    PrintConfig,
+    Quiet,
+    SkipSteps,
+    Wandb,
+    echo,
+    progress_console,
+)
 
 
 def adapt_command(
@@ -76,6 +84,7 @@ def adapt_command(
     ] = 200,
     root: Annotated[Path, typer.Option(help="Folder of the store.")] = Path("runs"),
     device: Device = None,
+    skip_steps: SkipSteps = None,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -100,6 +109,7 @@ def adapt_command(
         "rows_per_step": rows_per_step,
         "precision": precision,
         "seed": seed,
+        "skip_steps": skip_steps,
     }
     settings = {name: value for name, value in options.items() if value is not None}
     how = parse_overrides(compute or ())

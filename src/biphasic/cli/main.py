@@ -29,6 +29,7 @@ from biphasic.cli.options import (
     PrintConfig,
     Quiet,
     Root,
+    SkipSteps,
     Wandb,
     echo,
     progress_console,
@@ -124,6 +125,16 @@ def pretrain_command(
             metavar="HH:MM:SS", help="Save the progress and exit with code 130 after this time."
         ),
     ] = None,
+    skip_steps: SkipSteps = None,
+    rewinds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="After a step that is not finite, go on without it, from the weights before it, "
+            "at most K times.",
+        ),
+    ] = 0,
     wandb: Wandb = None,
     print_config: PrintConfig = False,
     quiet: Quiet = False,
@@ -140,6 +151,7 @@ def pretrain_command(
     if print_config:
         recipe = load_config(Recipe, file, overrides or ()).anchored(file.resolve().parent)
         text = corpus_settings(corpus)
+        recipe = recipe.skipping(skip_steps or ())
         echo(recipe_text(recipe, corpus=text, compute=parse_compute(how)), nl=False)
         return
     state = pretrain(
@@ -152,6 +164,8 @@ def pretrain_command(
         compute=how,
         device=device,
         max_seconds=max_seconds,
+        skip_steps=skip_steps or (),
+        rewinds=rewinds,
         wandb=wandb,
         console=progress_console(quiet=quiet),
     )

@@ -23,6 +23,16 @@ Device = Annotated[
     str | None,
     typer.Option(help="Compute device: cpu, cuda or cuda:N. Default: the first GPU, else the CPU."),
 ]
+SkipSteps = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--skip-step",
+        min=0,
+        metavar="N",
+        help="Read the rows of step N, counted from 0, but change no weight; repeat for several. "
+        "For a loss that is not finite.",
+    ),
+]
 StudyFile = Annotated[Path, typer.Argument(help="Study file (YAML).")]
 Workers = Annotated[
     int | None,

@@ -80,6 +80,8 @@ class StudyDisplay:
                 total=progress.total or None,
                 text=", ".join(filter(None, (progress.text, progress.place))),
             )
+            if progress.note:
+                self._say(f"{self._labels[job_id]}: {progress.note}")
 
     def started(self, item: WorkItem) -> None:
         """Start timing a job; its bar appears with its first progress."""
@@ -157,4 +159,10 @@ class StudyDisplay:
 def job_bar(console: Console, label: str) -> Iterator[Report]:
     """Show the progress of a job in this process; yield its progress callback."""
     with progress_bar(console, label) as report:
-        yield lambda progress: report(progress.done, progress.total, progress.text)
+
+        def forward(progress: Progress) -> None:
+            report(progress.done, progress.total, progress.text)
+            if progress.note:
+                say_on(console)(progress.note)
+
+        yield forward

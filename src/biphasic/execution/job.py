@@ -23,12 +23,14 @@ class Progress:
         total: All steps.
         text: A few words, such as the loss.
         place: Where it runs, if not on this machine.
+        note: A line to print once, such as a warning; never left out.
     """
 
     done: int
     total: int
     text: str
     place: str = ""
+    note: str = ""
 
 
 Report = Callable[[Progress], None]
@@ -42,12 +44,12 @@ def never() -> bool:
 
 
 def throttled(report: Report) -> Report:
-    """Return a report that forwards at most five calls a second."""
+    """Return a report that forwards notes, and of other calls at most five a second."""
     last = 0.0
 
     def forward(progress: Progress) -> None:
         nonlocal last
-        if (now := time.monotonic()) - last >= _REPORT_SECONDS:
+        if (now := time.monotonic()) - last >= _REPORT_SECONDS or progress.note:
             last = now
             report(progress)
 

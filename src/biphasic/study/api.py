@@ -12,15 +12,15 @@ from rich.console import Console
 
 from biphasic.config import load_config, parse_config
 from biphasic.data.building.config import CorpusConfig
-from biphasic.errors import ConfigError
+from biphasic.errors import ConfigError, DivergedError
 from biphasic.execution.cluster.site import load_site
 from biphasic.execution.inline import run_here
 from biphasic.execution.scheduler import RetryPolicy
 from biphasic.files import expanded, is_complete, verify_folder
 from biphasic.model.compute.device import computing_on, parse_device
-from biphasic.progress import progress_console
+from biphasic.progress import progress_console, say_on
 from biphasic.study.gc.garbage import event_folder
-from biphasic.study.gc.pins import record_pin
+from biphasic.study.gc.pins import forget_pin, record_pin
 from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.jobs.train import TrainJob
 from biphasic.study.paths import STORE
@@ -137,6 +137,8 @@ def pretrain(
     compute: ComputeConfig | Mapping[str, Any] | None = None,
     device: str | None = None,
     max_seconds: float | None = None,
+    skip_steps: Iterable[int] = (),
+    rewinds: int = 0,
     wandb: str | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -158,6 +160,10 @@ def pretrain(
         device: `cpu`, `cuda` or `cuda:N`; the first GPU, or else the CPU, when None. It is
             recorded in the state's `environment`.
         max_seconds: After this time, save the progress and raise `StoppedError`.
+        skip_steps: Steps to skip, beside those of the recipe.
+        rewinds: Maximum number of times to go on by itself after a step that is not finite, from
+            the weights before it and without it. The final state is then that of a recipe which
+            skips these steps.
         wandb: As in `run_study`.
         console: Console for progress; standard error when None.
 
@@ -187,6 +193,8 @@ def pretrain(
         _refuse_overrides(overrides, "recipe")
     if not isinstance(recipe, Recipe):
         recipe = parse_config(Recipe, recipe, where="recipe")
+    recipe = recipe.skipping(skip_steps)
+    recipe.check()
     compute = parse_compute(compute)
     compute.check_rows(recipe.placed_phases)
     chosen = parse_device(device)
@@ -205,6 +213,7 @@ def pretrain(
             compute=compute,
             console=console,
             deadline=deadline,
+            rewinds=rewinds,
         )
 
 
@@ -235,12 +244,68 @@ def train_recipe(
     console: Console,
     deadline: float = math.inf,
     heldout_objectives: tuple[Literal["clm", "mlm"], ...] = ("clm", "mlm"),
+    rewinds: int = 0,
 ) -> Path:
     """Train a recipe on a finished corpus, like `pretrain`; `deadline` as in `run_here`.
 
     A new state records the held-out losses of `heldout_objectives`.
     """
-    identities = Lineage(recipe, paths.open().fingerprint).identities
+    say, lineage = say_on(console), Lineage(recipe, paths.open().fingerprint)
+    number = 0
+    while True:
+        try:
+            return _train_lineage(
+                lineage,
+                paths,
+                store,
+                checkpoint_every=checkpoint_every,
+                heldout_every=heldout_every,
+                compute=compute,
+                console=console,
+                deadline=deadline,
+                heldout_objectives=heldout_objectives,
+            )
+        except DivergedError as error:
+            following = _after_fault(lineage, store, error) if number < rewinds else None
+            if following is None:
+                raise
+            number += 1
+            skipped = [*following.recipe.skip_steps]
+            say(f"{error.divergence}; rewind {number} of {rewinds}, with skip_steps: {skipped}")
+            if following is not lineage:
+                forget_pin(store, lineage.identities[-1])
+            lineage = following
+
+
+def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage | None:
+    """Return the lineage that skips the step of a fault.
+
+    It is the same one if the step was finite when computed again, and None if a held-out loss was
+    not finite, as skipping cannot help then.
+    """
+    from biphasic.training.fault import find_fault  # noqa: PLC0415 - loads torch
+
+    fault = find_fault(store, lineage.identities[-1], error)
+    if fault is None:
+        return None
+    if fault["again"]["is_finite"]:
+        return lineage
+    return Lineage(lineage.recipe.skipping([fault["step"]]), lineage.fingerprint)
+
+
+def _train_lineage(
+    lineage: Lineage,
+    paths: DataPaths,
+    store: Path,
+    *,
+    checkpoint_every: int,
+    heldout_every: int,
+    compute: ComputeConfig,
+    console: Console,
+    deadline: float,
+    heldout_objectives: tuple[Literal["clm", "mlm"], ...],
+) -> Path:
+    recipe, identities = lineage.recipe, lineage.identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
     start = max(finished, default=0)

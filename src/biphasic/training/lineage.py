@@ -18,7 +18,7 @@ from typing import Any
 from biphasic.data.rows import ROW_PLAN_VERSION, WINDOW_DOCUMENTS
 from biphasic.files import canonical_json
 from biphasic.training.recipe import Recipe
-from biphasic.training.timeline import PlacedPhase, check_phases
+from biphasic.training.timeline import PlacedPhase
 
 NUMERICS_VERSION = 2
 """Version of our numerics: increase by hand whenever the same recipe gives different weights."""
@@ -62,6 +62,7 @@ class StepSpec:
     rope_theta: float | None = None
     frozen: tuple[str, ...] = ()
     resets_optimizer: bool = False
+    skipped: bool = False
 
     def determinants(self) -> dict[str, Any]:
         """Return what is hashed."""
@@ -90,6 +91,7 @@ def step_spec(
         rope_theta=placed.rope_theta,
         frozen=tuple(sorted(set(placed.phase.freeze))),
         resets_optimizer=placed.resets_optimizer(step),
+        skipped=step in recipe.skip_steps,
     )
 
 
@@ -100,9 +102,9 @@ class Lineage:
         """Check the recipe and prepare its expansion.
 
         Raises:
-            ConfigError: The schedule does not fit the run.
+            ConfigError: The schedule, or a step to skip, does not fit the run.
         """
-        check_phases(recipe.placed_phases)
+        recipe.check()
         self.recipe, self.fingerprint = recipe, fingerprint
 
     @cached_property

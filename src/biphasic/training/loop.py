@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +13,18 @@ import torch
 from torch import Tensor
 
 from biphasic.distributed import ALONE, ProcessGroup
-from biphasic.errors import ConfigError, StoppedError
+from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
 from biphasic.training.background import BackgroundWriter, background_writer
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
+from biphasic.training.fault import bring_checkpoint, save_fault
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
 from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
+from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
 from biphasic.training.step.input import StepInput, StepInputs
@@ -54,6 +57,7 @@ class RunOptions:
         tensorboard: Folder for event files; None writes none.
         report: Called for each update, in order, after its loss has been read back.
         describe: Called with a short text on work beside updates, such as a held-out evaluation.
+        warn: Called with a line that users should see, such as a loss spike.
         should_stop: Called after each update; if true, the run saves a checkpoint and stops.
     """
 
@@ -63,6 +67,7 @@ class RunOptions:
     tensorboard: Path | None = None
     report: Callable[[StepReport], None] | None = None
     describe: Callable[[str], None] | None = None
+    warn: Callable[[str], None] | None = None
     should_stop: Callable[[], bool] | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
 
@@ -78,6 +83,12 @@ class RunOptions:
         """Describe work beside updates."""
         if self.describe:
             self.describe(text)
+
+    def warn_of(self, texts: Iterable[str]) -> None:
+        """Report lines that users should see."""
+        for text in texts:
+            if self.warn:
+                self.warn(text)
 
     def stops(self) -> bool:
         """Return whether the run should stop."""
@@ -100,8 +111,8 @@ def train_segment(
     bitwise the same as without the interruption. They are the same for any number of ranks, except
     for the rounding of sums taken in another order.
 
-    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe` and
-    `should_stop`, which only the first rank has.
+    All ranks call this with the same arguments, except `tensorboard`, `report`, `describe`, `warn`
+    and `should_stop`, which only the first rank has.
 
     Args:
         lineage: The recipe on its data.
@@ -132,30 +143,62 @@ def train_segment(
         return target
     if ranks.is_first:
         progress.remove_partials()
+        bring_checkpoint(lineage, store, progress, start=start, end=end)
     run = resume_or_start(
         lineage, data, store, progress,
         start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
     )  # fmt: skip
+    if run.change:
+        options.warn_of([f"{run.change}; from here on, numbers may be rounded differently"])
     watch = partial(
         run.watch,
         _heldout(recipe, data),
         objectives=options.heldout_objectives,
         report=options.describe,
     )
-    device = run.model.device
+    with background_writer(waits_after_errors=ranks.is_alone) as writer:
+        fault = _train_until(end, run, progress, writer, options, watch)
+        if fault is not None:
+            raise _stopped_at(run, fault, progress, writer, start=start)
+    watch()
+    options.note("saving the state")
+    run.save(target)
+    run.log.close()
+    if ranks.is_first:
+        progress.clear()
+    ranks.barrier()  # no rank reports the state before it exists
+    return target
+
+
+def _train_until(  # noqa: PLR0917
+    end: int,
+    run: Run,
+    progress: Checkpoints,
+    writer: BackgroundWriter,
+    options: RunOptions,
+    watch: Callable[[], None],
+) -> MeasuredStep | None:
+    """Run the updates up to a step; return the first one that is not finite, which ends the run.
+
+    Raises:
+        StoppedError: `should_stop` returned true.
+    """
+    recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
+    spikes = SpikeWatch(recipe, map(json.loads, run.log.lines))
     phase: PlacedPhase | None = None
     ahead = steps_ahead(device)
-    with (
-        background_writer(waits_after_errors=ranks.is_alone) as writer,
-        prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs,
-    ):
+    with prefetched(_inputs(run).of, range(run.step, end), ahead=ahead) as inputs:
         while run.step < end:
             if phase is None or run.step == phase.end:
                 phase = recipe.phase_at(run.step)
                 run.enter(phase)
             pending.begin()
-            pending.add(_update(run, phase, next(inputs)))
+            given = next(inputs)
+            if run.step in recipe.skip_steps:
+                _count(run, phase, replace(given, num_supervised=0, flops=0))
+            else:
+                pending.add(_update(run, phase, given))
             release_excess()
             writer.check()
             stops = ranks.any_says(options.stops())
@@ -163,7 +206,10 @@ def train_segment(
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
             done = pending.read_back()
-            run.record(done)
+            fault = run.record(done)
+            if fault is not None:
+                return fault
+            options.warn_of(filter(None, (spikes.see(step.record) for step in done)))
             if watches and run.step < end:
                 watch()
             if (saves or stops) and run.step < end:
@@ -175,14 +221,7 @@ def train_segment(
                 writer.wait()
                 run.log.close()
                 raise StoppedError(f"stopped after {run.step} steps; run again to resume")
-    watch()
-    options.note("saving the state")
-    run.save(target)
-    run.log.close()
-    if ranks.is_first:
-        progress.clear()
-    ranks.barrier()  # no rank reports the state before it exists
-    return target
+    return None
 
 
 def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
@@ -190,10 +229,24 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
 
     It does not wait for the device.
     """
-    rate = phase.learning_rate(run.step)
+    before, rate = run.position, phase.learning_rate(run.step)
     loss = _backward(run, given)
-    norm = run.optimizer.update(rate)
+    norm = run.optimizer.update(rate, loss=loss)
 
+    _count(run, phase, given)
+    record = {
+        "step": run.step,
+        "phase": phase.index,
+        "objective": phase.phase.objective,
+        "learning_rate": rate,
+        "tokens": run.ledger.tokens,
+        "supervised_tokens": given.num_supervised,
+    }
+    return PendingStep(before, record, loss, norm, given.batch.packed.num_tokens)
+
+
+def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
+    """Count a step, its rows and its costs."""
     run.step += 1
     run.rows_sha256 = hashlib.sha256(bytes.fromhex(run.rows_sha256) + given.sha256).hexdigest()
     run.ledger.add(
@@ -203,15 +256,6 @@ def _update(run: Run, phase: PlacedPhase, given: StepInput) -> PendingStep:
         supervised_tokens=given.num_supervised,
         flops=given.flops,
     )
-    record = {
-        "step": run.step,
-        "phase": phase.index,
-        "objective": phase.phase.objective,
-        "learning_rate": rate,
-        "tokens": run.ledger.tokens,
-        "supervised_tokens": given.num_supervised,
-    }
-    return PendingStep(record, loss, norm, given.batch.packed.num_tokens)
 
 
 def _backward(run: Run, given: StepInput) -> Tensor:
@@ -241,6 +285,30 @@ def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter)
             progress.drop_before(step)
 
     writer.begin(write_and_drop)
+
+
+def _stopped_at(
+    run: Run,
+    fault: MeasuredStep,
+    progress: Checkpoints,
+    writer: BackgroundWriter,
+    *,
+    start: int,
+) -> DivergedError:
+    """Save the weights before an update that is not finite, and what reproduces the update.
+
+    The update is computed once more, for the norms of its gradients.
+    """
+    run.go_back(fault.before)
+    if run.step > start:  # else a state, or the initial model
+        _begin_checkpoint(run, progress, writer)
+        writer.wait()
+    given = _inputs(run).of(run.step)
+    loss = _backward(run, given)
+    error = save_fault(run, fault, given, loss, checkpoint=progress.path(run.step), start=start)
+    run.log.close()
+    run.ranks.barrier()  # no rank ends the others before the first has written
+    return error
 
 
 def _report(done: MeasuredStep, *, end: int) -> StepReport:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from biphasic.config import Config
+from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.phase import MOST_TOKENS
 from biphasic.objectives.phases import Phase
-from biphasic.training.timeline import PlacedPhase, place_phases
+from biphasic.training.timeline import PlacedPhase, check_phases, place_phases
 
+SkippedSteps = Annotated[
+    tuple[NonNegativeInt, ...],
+    AfterValidator(lambda steps: tuple(sorted(set(steps)))),
+    # Records of runs that skip nothing stay as they were before this setting.
+    Field(exclude_if=lambda steps: not steps),
+]
+"""Steps that are skipped; not written if there are none."""
 Precision = Literal["bf16", "fp32"]
 """Compute precision; weights are kept in fp32."""
 FinetunePrecision = Literal["bf16", "fp32", "paper"]
@@ -91,6 +100,9 @@ class Recipe(Config):
     """Compute precision; weights are always kept in fp32."""
     seeds: Seeds = Seeds()
     """One seed per stream of random numbers."""
+    skip_steps: SkippedSteps = ()
+    """Steps, counted from 0, whose rows are read and change no weight: those of a loss or gradient
+    that is not finite."""
 
     @property
     def architecture(self) -> Architecture | None:
@@ -117,6 +129,25 @@ class Recipe(Config):
     def phase_at(self, step: int) -> PlacedPhase:
         """Return the phase of update `step`."""
         return next(placed for placed in self.placed_phases if step < placed.end)
+
+    def check(self) -> None:
+        """Raise an error if settings are invalid together, for any data.
+
+        Raises:
+            ConfigError: A schedule does not fit its steps, an objective does not fit its phase, or
+                a step to skip does not exist.
+        """
+        check_phases(self.placed_phases)
+        for step in self.skip_steps:
+            if self.phases and not 0 <= step < self.total_steps:
+                raise ConfigError(
+                    f"skip_steps: no step {step}; steps are 0 to {self.total_steps - 1}"
+                )
+
+    def skipping(self, steps: Iterable[int]) -> Recipe:
+        """Return the recipe with further steps to skip."""
+        skipped = tuple(sorted({*self.skip_steps, *steps}))
+        return self.model_copy(update={"skip_steps": skipped})
 
     def anchored(self, folder: Path) -> Recipe:
         """Return the recipe with relative paths resolved against the recipe file's folder."""

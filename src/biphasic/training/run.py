@@ -36,7 +36,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.ledger import Ledger
 from biphasic.training.lineage import Lineage
 from biphasic.training.recipe import Recipe
-from biphasic.training.records.environment import environment
+from biphasic.training.records.environment import changed_settings, environment
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.log import MetricsLog
 from biphasic.training.state import (
@@ -51,14 +51,19 @@ from biphasic.training.state import (
 from biphasic.training.step.frozen import freeze, frozen_names
 from biphasic.training.step.gradient_sums import GradientSums
 from biphasic.training.step.optimizer import Optimizer, copies, set_precision
-from biphasic.training.step.pending import MeasuredStep
+from biphasic.training.step.pending import MeasuredStep, Position
 from biphasic.training.step.sharding import ShardedModel, ShardedWeights, shard
 from biphasic.training.timeline import PlacedPhase
 
 
 @dataclass
 class Run:
-    """Everything that outlives one update."""
+    """Everything that outlives one update.
+
+    Attributes:
+        changes: Earlier changes of versions or hardware, as in a state's record.
+        change: What has changed since the checkpoint or state that it continues from.
+    """
 
     lineage: Lineage
     data: TrainingData
@@ -74,6 +79,8 @@ class Run:
     step: int
     rows_sha256: str
     seconds: float
+    changes: tuple[str, ...] = ()
+    change: str = ""
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -98,16 +105,35 @@ class Run:
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
-    def record(self, steps: Sequence[MeasuredStep]) -> None:
-        """Record updates that have been read back, up to the first non-finite one.
+    def record(self, steps: Sequence[MeasuredStep]) -> MeasuredStep | None:
+        """Record updates that have been read back, and return the first non-finite one, if any.
+
+        It and later updates are not recorded.
 
         Raises:
-            DivergedError: One is not finite; the message names the first such step.
+            TrainingError: Ranks differ about which one it is.
         """
+        fault = next((step for step in steps if step.fault is not None), None)
+        self.ranks.require_same(
+            -1 if fault is None else fault.before.step,
+            what="the first steps with a loss or gradient that is not finite",
+        )
         for step in steps:
-            step.refuse_fault()
+            if step is fault:
+                break
             self.seconds += step.seconds
             self.log.write(TrainingLine(**step.record))
+        return fault
+
+    @property
+    def position(self) -> Position:
+        """What the run has read so far."""
+        return Position(self.step, self.rows_sha256, self.ledger.entries())
+
+    def go_back(self, position: Position) -> None:
+        """Forget what was read since; the weights must be those of that position already."""
+        self.step, self.rows_sha256 = position.step, position.rows_sha256
+        self.ledger = Ledger(position.ledger)
 
     def watch(
         self,
@@ -194,6 +220,7 @@ class Run:
             seconds=self.seconds,
             environment=environment(),
             compute=self.compute.model_dump(mode="json"),
+            changes=(*self.changes, *filter(None, [self.change])),
         )
         return Snapshot(weights=weights, moments=moments, record=record, metrics=self.log.text())
 
@@ -280,9 +307,17 @@ def resume_or_start(
         step=step,
         rows_sha256=hashlib.sha256(b"").hexdigest() if record is None else record.rows_sha256,
         seconds=0.0 if record is None or latest is None else record.seconds,
+        changes=() if record is None else record.changes,
+        change="" if record is None else _change(record, compute),
     )
     run.require_agreement()
     return run
+
+
+def _change(record: StateRecord, compute: ComputeConfig) -> str:
+    """Describe what has changed since a record was written and can change numbers."""
+    changed = changed_settings(record.environment, record.compute, compute.model_dump(mode="json"))
+    return changed and f"step {record.step}: {changed}"
 
 
 def _latest_step(progress: Checkpoints, ranks: ProcessGroup) -> int | None:

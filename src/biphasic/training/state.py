@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,9 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         for name, each in reader.read_metadata().state_dict_metadata.items()
         if isinstance(each, TensorStorageMetadata)
     }
-    load(tensors, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():  # of a load by this process alone, which is what we want
+        warnings.simplefilter("ignore", UserWarning)
+        load(tensors, storage_reader=reader, no_dist=True)
     moments = {name for name in tensors if name.endswith(_MOMENTS)}
     return (
         {name: tensor for name, tensor in tensors.items() if name not in moments},

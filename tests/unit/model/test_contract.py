@@ -186,6 +186,15 @@ def test_a_layer_that_leaks_from_later_documents_alone(model: PreTrainedModel) -
         check_contract(model, causal=False)
 
 
+def test_weights_that_have_diverged_are_not_called_a_leak(model: PreTrainedModel) -> None:
+    with torch.no_grad():
+        model.base_model.layers[1].mlp.up_proj.weight.fill_(3e38)
+    with pytest.raises(
+        ModelError, match=r"layer layers\.1: its states are not finite; the weights"
+    ):
+        check_contract(model, causal=False)
+
+
 def test_a_body_that_mixes_in_the_padding(model: PreTrainedModel) -> None:
     """Outside of every layer: the probe of the whole model finds it."""
     model.base_model.norm.register_forward_hook(lambda _m, _i, output: output * output.shape[1])

@@ -117,6 +117,20 @@ def test_the_longest_schedule_that_fits_is_accepted():
     assert study(recipe=recipe(learning_rate=schedule)).arms[0].phases[0].steps == 10
 
 
+def test_arms_skip_steps_and_one_without_phases_has_none():
+    arms = [
+        {"name": "untrained"},
+        {"name": "mlm", "phases": [mlm(10)]},
+        {"name": "clm", "phases": [clm(20)], "recipe": {"skip_steps": [12, 7]}},
+    ]
+    config = study(recipe=recipe(skip_steps=[3]), arms=arms)
+    assert [config.recipe_of(arm).skip_steps for arm in config.arms] == [(3,), (3,), (7, 12)]
+    assert config.model_dump(mode="json")["recipe"]["skip_steps"] == [3]
+    assert "skip_steps" not in study().model_dump(mode="json")["recipe"]
+    with pytest.raises(ConfigError, match="arm 'mlm': skip_steps: no step 12; steps are 0 to 9"):
+        study(recipe=recipe(skip_steps=[12]), arms=arms)
+
+
 def test_an_arm_without_phases_has_no_schedule_to_fit():
     schedule = {"peak": 1, "warmup_steps": 5, "decay_steps": 5}
     config = study(recipe=recipe(learning_rate=schedule), arms=[{"name": "untrained"}])

@@ -59,6 +59,19 @@ def test_a_state_within_a_later_phase(state, training_data):
     assert [phase.steps for phase in found.recipe.phases] == [6, 2]
 
 
+@pytest.mark.parametrize(("end", "skipped"), [(8, (1,)), (10, (1, 8))])
+def test_a_continued_run_skips_no_step_after_the_state(
+    tmp_path, training_data, make_recipe, end, skipped
+):
+    recipe = make_recipe({**CLM, "steps": 12}).skipping([1, 8])
+    lineage = Lineage(recipe, training_data.fingerprint)
+    options = RunOptions(checkpoint_every=0)
+    folder = train_segment(lineage, training_data, tmp_path, start=0, end=end, options=options)
+    found = find_continuation(fetch_model(folder), training_data.fingerprint)
+    assert found is not None
+    assert found.recipe.skip_steps == skipped
+
+
 def test_other_text_is_no_continuation(state, training_data):
     model = fetch_model(state(CLM, end=6))
     other = dataclasses.replace(training_data.fingerprint, corpus_hash="0" * 64)

@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from biphasic.errors import LockHeldError, StudyError
+from biphasic.execution import job
 from biphasic.execution.display import StudyDisplay, job_bar
 from biphasic.execution.graph import WorkItem
-from biphasic.execution.job import Progress
+from biphasic.execution.job import Progress, throttled
 
 
 def item(label):
@@ -80,6 +81,28 @@ def test_a_line_has_the_progress_of_all_jobs(monkeypatch):
     for each in items[3:]:
         display.progress(each.label, Progress(1, 8, ""))
     assert display.line().endswith("job 5 (1 of 8 steps), 2 more")
+
+
+def test_notes_are_lines():
+    console = Console(file=io.StringIO(), width=100)
+    noted = Progress(3, 8, "loss 6.100", note="[red] step 2: loss spike")
+    with StudyDisplay(console, [item("one")], num_slots=1) as display:
+        display.progress("one", noted)
+    with job_bar(console, "alone") as report:
+        report(noted)
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "one: [red] step 2: loss spike",
+        "[red] step 2: loss spike",
+    ]
+
+
+def test_notes_are_never_left_out(monkeypatch):
+    monkeypatch.setattr(job.time, "monotonic", lambda: 100.0)
+    sent: list[Progress] = []
+    report = throttled(sent.append)
+    for step in range(6):
+        report(Progress(step, 8, "", note="spike" if step in {2, 3} else ""))
+    assert [progress.done for progress in sent] == [0, 2, 3]
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

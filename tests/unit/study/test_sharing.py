@@ -77,7 +77,8 @@ RECIPES = st.fixed_dictionaries(
             }
         ),
         "seeds": st.fixed_dictionaries({"mask_seed": st.integers(0, 1)}),
-    }
+    },
+    optional={"skip_steps": st.lists(st.integers(0, 7), max_size=3)},
 )
 
 

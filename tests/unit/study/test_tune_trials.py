@@ -104,6 +104,15 @@ def test_trials_are_runs_in_miniature():
         assert len(recipe.phases) == 1
 
 
+def test_trials_skip_no_step():
+    """A step that is not finite at one rate may be finite at another, and trials are shorter."""
+    recipe = {**MIXED.recipe.model_dump(mode="json"), "skip_steps": [3]}
+    own = arm("mlm", MLM | FULL, recipe={"skip_steps": [150]})
+    tuning = plan_tuning(study(own, arm("clm", CLM | FULL), recipe=recipe), 0.1)
+    trials = trial_study(tuning, {each.name: [1e-3] for each in tuning.beginnings})
+    assert [trials.recipe_of(each).skip_steps for each in trials.arms] == [(), ()]
+
+
 def test_earlier_choices_change_no_trial():
     rate = {"model": "pico", "phase": CLM, "peak": 7e-3}
     arms = [arm("clm", CLM | FULL)]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from biphasic.files import read_json
+from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
+from biphasic.training.step.rows import StepRows
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}
@@ -52,3 +55,25 @@ def assert_same(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     assert metrics(one) == metrics(other)
     assert details(one) == details(other)
+
+
+def poison(
+    monkeypatch: Any,
+    recipe: Recipe,
+    data: TrainingData,
+    *steps: int,
+    how: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss * float("nan"),
+) -> None:
+    """Make the loss of some steps, found by their labels, not finite whenever it is computed."""
+    rows, bad = StepRows(recipe, data), []
+    for step in steps:
+        objective = recipe.phase_at(step).objective(step)
+        (part,) = objective.supervise(rows.batch(step), data.vocabulary, mask_seed=0)
+        bad.append(torch.from_numpy(part.labels))
+    original = loop.pass_loss
+
+    def poisoned(model: Any, given: Any) -> torch.Tensor:
+        loss = original(model, given)
+        return how(loss) if any(torch.equal(given.labels, each) for each in bad) else loss
+
+    monkeypatch.setattr(loop, "pass_loss", poisoned)

@@ -275,6 +275,23 @@ def test_non_finite_gradient_changes_nothing(poison, precision):
         assert all(torch.equal(kept[name], now[name]) for name in kept)
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_nothing_changes_after_a_loss_that_is_not_finite(loss):
+    """Nobody has read the loss yet when the next updates run; their own are finite."""
+    _, weights = model_of("bf16")
+    optimizer = Optimizer(weights, **SETTINGS)
+    step(optimizer, weights, 1e-3)
+    kept = [copies(each) for each in (weights.masters, weights.working, optimizer.state_tensors())]
+    for value in (loss, 2.5, 2.5):
+        for parameter in weights.working.values():
+            parameter.grad = torch.ones_like(parameter)
+        weights.gather_gradients()
+        assert optimizer.update(1e-3, loss=torch.tensor(value)).isfinite()
+    now = [weights.masters, weights.working, optimizer.state_tensors()]
+    for one, other in zip(kept, now, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_moments_survive_a_round_trip_bitwise(precision):
     _, weights = model_of(precision)

@@ -163,7 +163,9 @@ class _Attendant:
         self._thread.start()
 
     def note(self, progress: Progress) -> None:
-        """Keep the latest progress."""
+        """Keep the latest progress; notes go to the block's log."""
+        if progress.note:
+            sys.stderr.write(f"{self._request.job}: {progress.note}\n")
         update: dict[str, Any] = {
             "done": progress.done,
             "total": progress.total,

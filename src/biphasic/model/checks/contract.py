@@ -53,8 +53,8 @@ def check_contract(model: PreTrainedModel, *, causal: bool, weights: str | None 
     with the same code.
 
     Raises:
-        ModelError: A layer attends to the wrong tokens (the message names it), or states differ
-            from those of a document alone, or from transformers' own.
+        ModelError: A layer attends to the wrong tokens (the message names it), states are not
+            finite, or differ from those of a document alone, or from transformers' own.
     """
     passed = weights, activation_dtype(model), *code_of(model, causal=causal)
     if passed in _passed:
@@ -210,7 +210,13 @@ class _LayerProbe:
         asked = by_token[numbers, numbers]
         total = (asked * torch.linspace(-1, 1, asked.shape[-1], device=states.device)).sum()
         (gradient,) = torch.autograd.grad(total, self._input, materialize_grads=True)
-        self.sights.append(self._by_token(gradient)[:_TOKENS].ne(0).any(-1).cpu())
+        gradient = self._by_token(gradient)[:_TOKENS]
+        if not bool(gradient.isfinite().all()):
+            raise ModelError(
+                f"{self.name}: its states are not finite; the weights are damaged, or have "
+                "diverged in training: start again with a lower learning rate"
+            )
+        self.sights.append(gradient.ne(0).any(-1).cpu())
         torch.set_grad_enabled(self._had_gradients)
         if isinstance(output, Tensor):
             return states.detach()

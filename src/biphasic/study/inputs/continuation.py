@@ -19,7 +19,6 @@ from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
 from biphasic.training.recipe import Recipe
-from biphasic.training.timeline import check_phases
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,8 @@ def _ending_at(recipe: Recipe, step: int) -> list[Recipe]:
         for placed in recipe.placed_phases
         if placed.start < step
     ]
-    whole = recipe.model_copy(update={"phases": tuple(phases)})
+    skipped = tuple(skip for skip in recipe.skip_steps if skip < step)
+    whole = recipe.model_copy(update={"phases": tuple(phases), "skip_steps": skipped})
     return [candidate for candidate in (whole, _without_decay(whole)) if _is_possible(candidate)]
 
 
@@ -146,7 +146,7 @@ def _without_decay(recipe: Recipe) -> Recipe:
 
 def _is_possible(recipe: Recipe) -> bool:
     try:
-        check_phases(recipe.placed_phases)
+        recipe.check()
     except ConfigError:
         return False
     return True

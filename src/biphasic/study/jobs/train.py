@@ -123,6 +123,9 @@ class TrainJob(Config):
         def show(text: str) -> None:
             report(Progress(done, self.end - self.start, text))
 
+        def warn(text: str) -> None:
+            report(Progress(done, self.end - self.start, text, note=text))
+
         if ranks.is_first:
             remove_partials(self.store / "states", self.id)
             _describe_texts(data, self.store)
@@ -139,6 +142,7 @@ class TrainJob(Config):
                 tensorboard=self.tensorboard,
                 report=forward,
                 describe=show if ranks.is_first else None,
+                warn=warn if ranks.is_first else None,
                 compute=self.compute,
                 should_stop=should_stop,
             ),

@@ -7,7 +7,7 @@ compare and hash these texts (`tree.py`). Tests check that both ways give the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from biphasic.files import canonical_json
@@ -40,10 +40,11 @@ def expand(recipe: Recipe, fingerprint: DataFingerprint) -> Expansion:
         ConfigError: A schedule does not fit its run.
     """
     Lineage(recipe, fingerprint)  # checks the phases
-    untrained = recipe.model_copy(update={"phases": ()})
+    untrained = recipe.model_copy(update={"phases": (), "skip_steps": ()})
     merged: list[tuple[str, int]] = []
     for placed in recipe.placed_phases:
-        for text, count in _phase_stretches(placed, recipe, fingerprint):
+        stretches = _phase_stretches(placed, recipe, fingerprint)
+        for text, count in _cut_at_skipped(stretches, placed, recipe, fingerprint):
             if merged and merged[-1][0] == text:
                 merged[-1] = text, merged[-1][1] + count
             else:
@@ -56,16 +57,40 @@ def is_steady(placed: PlacedPhase) -> bool:
     return placed.objective(placed.start) is placed.objective(placed.end - 1) is placed.phase
 
 
+def _cut_at_skipped(
+    stretches: Iterable[tuple[str, int]],
+    placed: PlacedPhase,
+    recipe: Recipe,
+    fingerprint: DataFingerprint,
+) -> Iterator[tuple[str, int]]:
+    """Yield the stretches of a phase, cut at the steps that are skipped."""
+    step = placed.start
+    for text, count in stretches:
+        end = step + count
+        for skipped in sorted(skip for skip in recipe.skip_steps if step <= skip < end):
+            if step < skipped:
+                yield text, skipped - step
+            spec = step_spec(placed, skipped, recipe, fingerprint)
+            yield canonical_json(spec.determinants()), 1
+            step = skipped + 1
+        if step < end:
+            yield text, end - step
+            step = end
+
+
 def _phase_stretches(
     placed: PlacedPhase, recipe: Recipe, fingerprint: DataFingerprint
 ) -> Iterator[tuple[str, int]]:
+    """Yield the stretches of a phase as if no step were skipped."""
     first = placed.start
     if placed.resets_optimizer(first):
         yield canonical_json(step_spec(placed, first, recipe, fingerprint).determinants()), 1
         first += 1
     if first == placed.end:
         return
-    spec = replace(step_spec(placed, first, recipe, fingerprint), resets_optimizer=False)
+    spec = replace(
+        step_spec(placed, first, recipe, fingerprint), resets_optimizer=False, skipped=False
+    )
     if is_steady(placed):
         head, tail = _around_rate(spec)
         for step, count in _equal_rates(placed, first):

@@ -27,7 +27,7 @@ from biphasic.study.sizing.devices import DEVICES, Device, choose_device
 from biphasic.study.sizing.memory import Memory, Parameters, Pass, Training
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
-from biphasic.training.timeline import PlacedPhase, check_phases
+from biphasic.training.timeline import PlacedPhase
 
 FORMAT = "biphasic.estimate/1"
 MFU = 0.4
@@ -216,7 +216,7 @@ def estimate(
         )
     if not recipe.phases:
         raise ConfigError("phases: the recipe trains nothing")
-    check_phases(recipe.placed_phases)
+    recipe.check()
     ComputeConfig(processes=devices).check_rows(recipe.placed_phases)
     parameters = parameters_of(recipe, vocab_size=vocab_size)
     ways = {

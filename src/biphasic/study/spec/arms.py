@@ -21,6 +21,7 @@ from biphasic.training.recipe import (
     PretrainedModel,
     Recipe,
     Seeds,
+    SkippedSteps,
     anchored_phases,
 )
 
@@ -44,6 +45,8 @@ class RecipeConfig(Config):
     """Precision of the computation; weights are always fp32."""
     seeds: Seeds = Seeds()
     """One seed per random stream."""
+    skip_steps: SkippedSteps = ()
+    """Steps, counted from 0, whose rows are read and change no weight."""
 
     def changed(self, changes: Mapping[str, Any]) -> RecipeConfig:
         """Return the settings with changes; nested settings are merged, not replaced.

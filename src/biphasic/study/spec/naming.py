@@ -110,6 +110,8 @@ def _differences(recipe: Recipe, shared: RecipeConfig) -> Iterator[str]:
         if getattr(recipe, key) != getattr(shared, key):
             yield f"{name}{getattr(recipe, key)}"
     yield from _seed_names(recipe.seeds, shared.seeds)
+    if recipe.skip_steps != shared.skip_steps:
+        yield ".".join(["skip", *map(str, recipe.skip_steps)])
     for key, value in _changed(recipe.optimizer.model_dump(), shared.optimizer.model_dump()):
         yield f"{key.replace('_', '')}{value:.6g}"
 

@@ -28,7 +28,6 @@ from biphasic.tasks.records import METRICS_BY_KIND, TaskInfo
 from biphasic.tasks.source import split_source
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
-from biphasic.training.timeline import check_phases
 
 PAPER = "paper"
 RESERVED = ("store", "logs")
@@ -163,7 +162,7 @@ class StudyConfig(Config):
         # Checked here, before any data are built.
         recipe = self.recipe_of(arm)
         try:
-            check_phases(recipe.placed_phases)
+            recipe.check()
             self.compute.check_rows(recipe.placed_phases)
         except ConfigError as error:
             raise ConfigError(f"arm '{arm.name}': {error}") from None

@@ -27,6 +27,8 @@ from biphasic.training.records.heldout import HELDOUT_MLM_PROBABILITY
 
 _SUFFIX = "-tune"
 _LONGEST_NAME = 80 - len(_SUFFIX)
+_SKIP = "skip_steps"
+"""Setting that trials leave out: another rate has other faults, and a trial ends earlier."""
 _NO_MEASURE = "held-out losses are of CLM and MLM, and its first objective is neither"
 
 
@@ -222,7 +224,7 @@ def trial_study(tuning: Tuning, rates: Mapping[str, Sequence[float]]) -> StudyCo
         "title": f"Peak rates for {config.name}",
         "description": f"Trials of {tuning.steps:,} steps at several peak rates.",
         "corpus": config.corpus,
-        "recipe": config.recipe,
+        "recipe": config.recipe.model_copy(update={_SKIP: ()}),
         "arms": arms,
         "checkpoint_every": config.checkpoint_every,
         "heldout_every": 0,
@@ -244,10 +246,14 @@ def trial_name(beginning: Beginning, rate: float) -> str:
 def _trial_arm(tuning: Tuning, beginning: Beginning, rate: float) -> ArmConfig:
     warmup, decay = trial_schedule(tuning, beginning.recipe)
     schedule = {"peak": rate, "warmup_steps": warmup, "decay_steps": decay}
+    own = beginning.arms[0].recipe
     return ArmConfig(
         name=trial_name(beginning, rate),
         label=f"{beginning.name}, peak {rate:g}",
         group=beginning.name,
-        recipe=merge_settings(beginning.arms[0].recipe, {"learning_rate": schedule}),
+        recipe=merge_settings(
+            {name: value for name, value in own.items() if name != _SKIP},
+            {"learning_rate": schedule},
+        ),
         phases=(bare_phase(beginning.phase, tuning.steps),),
     )

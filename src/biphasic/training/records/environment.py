@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,21 @@ from biphasic.model.compute.device import compute_device
 from biphasic.training.lineage import NUMERICS_VERSION
 from biphasic.version import __version__
 
+_NUMERIC = (
+    "numerics_version",
+    "torch",
+    "transformers",
+    "instruction_set",
+    "threads",
+    "device",
+    "accelerator",
+    "processes",
+    "max_tokens_per_pass",
+    "compile",
+    "shard",
+    "shard_size",
+)
+"""Settings of a state's `environment` and `compute` that can change numbers, by rounding."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn", "scipy")
 
 
@@ -34,6 +50,37 @@ def environment() -> dict[str, Any]:
         "device": str(device),
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
+
+
+def changed_settings(
+    environment_before: Mapping[str, Any],
+    compute_before: Mapping[str, Any],
+    compute: Mapping[str, Any],
+) -> str:
+    """Describe what differs from an earlier record and can change numbers, as `threads 1 -> 4`.
+
+    Settings that an old record lacks are left out.
+    """
+    before = _settings(environment_before, compute_before)
+    now = _settings(environment(), compute)
+    return ", ".join(
+        f"{name} {before[name]} -> {now[name]}"
+        for name in now
+        if name in before and before[name] != now[name]
+    )
+
+
+def _settings(environment: Mapping[str, Any], compute: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that can change numbers, by readable name."""
+    all_settings = {**environment, **environment.get("libraries", {}), **compute}
+    settings = {
+        name.replace("_", " "): "none" if (value := all_settings[name]) is None else str(value)
+        for name in _NUMERIC
+        if name in all_settings
+    }
+    if "device" in settings:  # cuda:1 computes as cuda:0 does
+        settings["device"] = settings["device"].partition(":")[0]
+    return settings
 
 
 @cache  # called at every checkpoint, and reading package metadata is slow

@@ -53,6 +53,19 @@ class MasterWeights:
         """Return the norm of the masters' gradients: a scalar on the device."""
         return torch.nn.utils.get_total_norm(gradients)
 
+    def norms(self) -> dict[str, float]:
+        """Return the norm of each master's gradient, by name, for those that have one."""
+        return {
+            name: float(torch.linalg.vector_norm(master.grad))
+            for name, master in self.masters.items()
+            if master.grad is not None
+        }
+
+    def forget_gradients(self) -> None:
+        """Clear the masters' gradients."""
+        for master in self.masters.values():
+            master.grad = None
+
     def part(self, whole: Tensor) -> Tensor:
         """Return the part of a tensor shaped like a parameter that this process holds."""
         return whole
@@ -99,6 +112,7 @@ class Optimizer:
         self.weights, self._clip_norm, self._weight_decay = weights, clip_norm, weight_decay
         self.decay = 1.0
         """Factor that weight decay alone has applied to a matrix."""
+        self._is_finite: Tensor | None = None
         masters = weights.masters.values()
         groups = [
             {"params": [p for p in masters if p.ndim > 1], "weight_decay": weight_decay},
@@ -125,12 +139,15 @@ class Optimizer:
             raise DivergedError("the gradient is not finite; lower the learning rate")
         return norm
 
-    def update(self, learning_rate: float) -> Tensor:
+    def update(self, learning_rate: float, *, loss: Tensor | None = None) -> Tensor:
         """Do the same as `step` without waiting for the device.
 
+        `loss` is the loss of the gradients, a scalar on the device.
+
         Returns:
-            The norm, a scalar on the device. If it is not finite, weights and moments are
-            unchanged.
+            The norm, a scalar on the device. If it or the loss is not finite, weights and moments
+            are unchanged, and later calls change nothing either: the caller may read the numbers
+            back later, and finds the last good weights.
         """
         masters = [m for m in self.weights.masters.values() if m.grad is not None]
         gradients = [m.grad for m in masters if m.grad is not None]
@@ -139,8 +156,10 @@ class Optimizer:
             torch.nn.utils.clip_grads_with_norm_(masters, self._clip_norm, norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
+        is_finite = norm.isfinite() if loss is None else norm.isfinite() & loss.isfinite()
+        self._is_finite = is_finite if self._is_finite is None else self._is_finite & is_finite
         # The fused kernel's own switch, made for gradient scalers: 1 skips the update.
-        self._adamw.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+        self._adamw.found_inf = (~self._is_finite).float()  # type: ignore[attr-defined]
         self._adamw.step()
         self.decay *= 1 - learning_rate * self._weight_decay
         self._adamw.zero_grad(set_to_none=True)

@@ -2,7 +2,8 @@
 
 Reading a number makes the CPU wait until the device has computed it, and the device then waits for
 the CPU. Losses and norms of several updates are therefore read together. Only then are they checked
-to be finite, and nothing is saved before that.
+to be finite, and nothing is saved before that. The device itself skips an update that is not
+finite, and all later ones, so the weights are then those before that update.
 """
 
 from __future__ import annotations
@@ -15,7 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from biphasic.errors import DivergedError
+from biphasic.records import LedgerEntry
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a run had read before an update.
+
+    Attributes:
+        step: Number of updates.
+        rows_sha256: Hash of their rows.
+        ledger: Their costs.
+    """
+
+    step: int
+    rows_sha256: str
+    ledger: tuple[LedgerEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -23,12 +39,14 @@ class PendingStep:
     """An update that is not read back yet.
 
     Attributes:
+        before: What was read before it.
         record: Its line of metrics, without values that are read back or measured.
         loss: Scalar on the device.
         gradient_norm: Scalar on the device, before clipping.
         num_tokens: Tokens read, excluding padding.
     """
 
+    before: Position
     record: dict[str, Any]
     loss: Tensor
     gradient_norm: Tensor
@@ -40,26 +58,18 @@ class MeasuredStep:
     """An update that has been read back.
 
     Attributes:
+        before: What was read before it.
         record: Its complete line of metrics.
         num_tokens: Tokens read, excluding padding.
         seconds: Its share, by tokens, of the time since the previous reading.
         fault: Name of the non-finite value; None if all are finite.
     """
 
+    before: Position
     record: dict[str, Any]
     num_tokens: int
     seconds: float
     fault: str | None
-
-    def refuse_fault(self) -> None:
-        """Raise an error if the update was not finite.
-
-        Raises:
-            DivergedError: It was not; the message names the step.
-        """
-        if self.fault is not None:
-            step = self.record["step"] - 1  # counted from 0, like rows and schedules
-            raise DivergedError.at(step, self.fault)
 
 
 class PendingSteps:
@@ -86,6 +96,8 @@ class PendingSteps:
 
     def read_back(self) -> list[MeasuredStep]:
         """Wait for all pending updates, remove them, and return them in order."""
+        if not self._steps:  # all were skipped
+            return []
         values = _values(
             [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
         )
@@ -108,6 +120,7 @@ def _values(scalars: list[Tensor]) -> list[float]:
 def _measured(step: PendingStep, loss: float, norm: float, speed: float) -> MeasuredStep:
     fault = None if math.isfinite(norm) else "gradient"
     return MeasuredStep(
+        before=step.before,
         record={
             **step.record,
             "loss": loss,

@@ -54,6 +54,13 @@ class ShardedWeights(MasterWeights):
         dist.all_reduce(square, group=self._group)
         return square.sqrt()
 
+    def norms(self) -> dict[str, float]:
+        """Return the norm of each whole gradient, by name."""
+        own = super().norms()
+        squares = torch.tensor([norm**2 for norm in own.values()], dtype=torch.float64)
+        dist.all_reduce(squares, group=self._host_mesh.get_group("shard"))
+        return dict(zip(own, squares.sqrt().tolist(), strict=True))
+
     def part(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a tensor shaped like a parameter; scalars are not divided."""
         if whole.ndim == 0:

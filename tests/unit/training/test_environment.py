@@ -1,0 +1,77 @@
+"""What a run says when it continues under other versions or hardware."""
+
+from __future__ import annotations
+
+import pytest
+from short_runs import CLM, details, train
+
+from biphasic.errors import StoppedError
+from biphasic.training.compute import ComputeConfig
+from biphasic.training.records.environment import changed_settings, environment
+
+COMPUTE = ComputeConfig().model_dump(mode="json")
+
+
+def changed(compute: dict | None = None, **values) -> str:
+    """Describe the changes since a record with some other values."""
+    before = {**environment(), **values}
+    return changed_settings(before, {**COMPUTE, **(compute or {})}, COMPUTE)
+
+
+def test_what_can_change_numbers_is_named_with_both_values():
+    now = environment()
+    libraries = {**now["libraries"], "torch": "2.12.0", "transformers": "5.0.0"}
+    assert changed(libraries=libraries) == (
+        f"torch 2.12.0 -> {now['libraries']['torch']}, "
+        f"transformers 5.0.0 -> {now['libraries']['transformers']}"
+    )
+    assert changed(threads=64, device="cuda:1", accelerator="NVIDIA H100") == (
+        f"threads 64 -> {now['threads']}, device cuda -> cpu, accelerator NVIDIA H100 -> none"
+    )
+    assert changed(instruction_set="AVX512", numerics_version=1) == (
+        f"numerics version 1 -> 2, instruction set AVX512 -> {now['instruction_set']}"
+    )
+    compute = {"processes": 8, "compile": True, "max_tokens_per_pass": 512}
+    assert changed(compute) == (
+        "processes 8 -> 1, max tokens per pass 512 -> none, compile True -> False"
+    )
+
+
+def test_what_changes_no_number_is_not_named():
+    now = environment()
+    libraries = {**now["libraries"], "scipy": "1.0"}
+    assert changed() == ""
+    assert changed(libraries=libraries, python="3.9", cores=999, biphasic="0", processor="x") == ""
+    assert changed({"activation_checkpointing": True, "read_back_every": 7}) == ""
+    # Records of earlier versions have fewer settings.
+    assert changed_settings({}, {}, COMPUTE) == ""
+
+
+@pytest.mark.slow
+def test_a_resumed_run_says_what_changed_and_records_it(tmp_path, training_data, make_recipe):
+    recipe, warned = make_recipe({**CLM, "steps": 4}), []
+
+    def stopped_after(steps: int) -> dict:
+        asked = iter([*[False] * (steps - 1), True])
+        return {"should_stop": lambda: next(asked, False), "warn": warned.append}
+
+    for limit in (64, 128, 128):
+        with pytest.raises(StoppedError):
+            train(
+                recipe, training_data, tmp_path,
+                options=stopped_after(1), max_tokens_per_pass=limit,
+            )  # fmt: skip
+    state = train(recipe, training_data, tmp_path, options={"warn": warned.append})
+    changes = [
+        "step 1: max tokens per pass 64 -> 128",
+        "step 3: max tokens per pass 128 -> none",
+    ]
+    assert details(state)["changes"] == changes
+    assert warned == [
+        f"{text}; from here on, numbers may be rounded differently" for text in changes
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_under_the_same_conditions_records_nothing(tmp_path, training_data, make_recipe):
+    assert "changes" not in details(train(make_recipe(CLM), training_data, tmp_path))

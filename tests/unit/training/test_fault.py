@@ -1,0 +1,243 @@
+"""Steps whose loss or gradient is not finite: what is saved, and going on without them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from short_runs import CLM, MLM, assert_same, details, metrics, poison, train
+
+from biphasic.errors import CheckpointError, ConfigError, DivergedError
+from biphasic.files import read_json, verify_folder
+from biphasic.study.plan.expansion import expand
+from biphasic.training import loop
+from biphasic.training.lineage import Lineage
+
+pytestmark = pytest.mark.slow
+
+FILES = ("model.safetensors", "optimizer.safetensors")
+
+
+def fault_of(store: Path) -> tuple[Path, dict]:
+    (file,) = store.glob("progress/*/faults/*/fault.json")
+    return file.parent, json.loads(file.read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_fault_is_described(tmp_path, training_data, make_recipe, monkeypatch, precision):
+    recipe = make_recipe(CLM, {**MLM, "steps": 6}, precision=precision)
+    poison(monkeypatch, recipe, training_data, 5)
+    with pytest.raises(DivergedError) as caught:
+        train(recipe, training_data, tmp_path)
+    folder, fault = fault_of(tmp_path)
+    assert str(caught.value) == fault["error"]
+    assert fault["error"] == (
+        "step 5: the loss is not finite; lower the learning rate, or skip the step with "
+        "--skip-step 5 (skip_steps: [5] in a recipe or study); the weights before it are saved, "
+        f"and {folder} describes it"
+    )
+    assert caught.value.divergence == "the loss was not finite at step 5"
+    assert (fault["format"], fault["step"], fault["phase"]) == ("biphasic.fault/1", 5, 1)
+    assert fault["objective"] == recipe.phases[1].determinants(0)
+    assert fault["learning_rate"] == 2e-3
+    assert (fault["loss"], fault["gradient_norm"]) == ("NaN", "NaN")
+    assert fault["again"] == {"loss": "NaN", "gradient_norm": "NaN", "is_finite": False}
+    norms = fault["gradient_norms"]
+    assert norms["layers"].keys() == {
+        "model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm", "lm_head",
+    }  # fmt: skip
+    assert norms["parameters"]["model.layers.1.mlp.up_proj.weight"] == "NaN"
+    assert [line["step"] for line in fault["steps_before"]] == [1, 2, 3, 4, 5]
+    lineage = Lineage(recipe, training_data.fingerprint)
+    origin = fault["continues_from"]
+    assert (origin["step"], origin["identity"]) == (5, lineage.identities[5])
+    manifest = verify_folder((folder / origin["folder"]).resolve(), remedy="")
+    assert manifest["identity"] == lineage.identities[5]
+    rows = fault["rows"]
+    batch = loop.StepRows(recipe, training_data).batch(5)
+    assert rows["sha256"] == batch.sha256().hex()
+    pieces = [piece for row in rows["pieces"] for piece in row.split()]
+    assert len(rows["pieces"]) == 4
+    assert sorted(pieces) == sorted(
+        f"{piece.epoch}:{piece.document}:{piece.start}-{piece.end}" for piece in batch.pieces
+    )
+    assert fault["recipe"] == recipe.model_dump(mode="json")
+
+
+def test_running_again_reproduces_a_fault_from_the_weights_before_it(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    recipe = make_recipe({**CLM, "steps": 8})
+    poison(monkeypatch, recipe, training_data, 4)
+    clean = train(make_recipe({**CLM, "steps": 4}), training_data, tmp_path / "clean")
+    steps: list[int] = []
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="step 4"):
+            train(
+                recipe, training_data, tmp_path,
+                options={"report": lambda done: steps.append(done.step)},
+            )  # fmt: skip
+        (last,) = tmp_path.glob("progress/*/step-*")
+        assert all((last / name).read_bytes() == (clean / name).read_bytes() for name in FILES)
+    assert steps == [1, 2, 3, 4]  # the second run began with the fault
+
+
+@pytest.mark.parametrize(
+    ("how", "what", "again"),
+    [
+        (lambda loss: loss + math.inf, "loss", ("Infinity", True)),
+        (lambda loss: loss * 1e30 * loss * 1e30, "loss", ("Infinity", False)),
+        # sqrt has no gradient at 0: the loss alone stays finite.
+        (lambda loss: loss + (loss * 0).sqrt(), "gradient", (None, False)),
+    ],
+    ids=["loss alone", "both", "gradient alone"],
+)
+def test_neither_loss_nor_gradient_may_be_not_finite(
+    tmp_path, training_data, make_recipe, monkeypatch, how, what, again
+):
+    recipe = make_recipe({**CLM, "steps": 6})
+    poison(monkeypatch, recipe, training_data, 2, how=how)
+    clean = train(make_recipe({**CLM, "steps": 2}), training_data, tmp_path / "clean")
+    with pytest.raises(DivergedError, match=f"step 2: the {what} is not finite"):
+        train(recipe, training_data, tmp_path, read_back_every=100)
+    (last,) = tmp_path.glob("progress/*/step-*")
+    assert all((last / name).read_bytes() == (clean / name).read_bytes() for name in FILES)
+    _, fault = fault_of(tmp_path)
+    loss, norm_is_finite = again
+    assert fault["loss"] == fault["again"]["loss"]
+    assert fault["loss"] == loss if loss else isinstance(fault["loss"], float)
+    assert isinstance(fault["again"]["gradient_norm"], float) == norm_is_finite
+    assert fault["again"]["is_finite"] is False
+
+
+def test_a_fault_that_does_not_come_again_says_so(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    original, calls = loop.pass_loss, []
+
+    def once(model, given):
+        calls.append(1)
+        return original(model, given) * (math.nan if len(calls) == 3 else 1.0)
+
+    monkeypatch.setattr(loop, "pass_loss", once)
+    recipe = make_recipe({**CLM, "steps": 4})
+    with pytest.raises(DivergedError, match=r"computed again it was finite, so run again first"):
+        train(recipe, training_data, tmp_path)
+    _, fault = fault_of(tmp_path)
+    assert fault["loss"] == "NaN"
+    assert fault["again"]["is_finite"]
+    resumed = train(recipe, training_data, tmp_path)
+    lines = [line for line in metrics(resumed) if "loss" in line]
+    assert fault["again"]["loss"] == lines[2]["loss"]
+    assert fault["again"]["gradient_norm"] == pytest.approx(lines[2]["gradient_norm"], rel=1e-6)
+    monkeypatch.setattr(loop, "pass_loss", original)
+    assert_same(resumed, train(recipe, training_data, tmp_path / "whole"))
+
+
+def test_the_first_step_needs_no_checkpoint(tmp_path, training_data, make_recipe, monkeypatch):
+    recipe = make_recipe(CLM)
+    poison(monkeypatch, recipe, training_data, 0)
+    with pytest.raises(DivergedError, match="step 0"):
+        train(recipe, training_data, tmp_path)
+    assert not list(tmp_path.glob("progress/*/step-*"))
+    _, fault = fault_of(tmp_path)
+    assert fault["continues_from"]["folder"] is None
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_step_is_skipped(tmp_path, training_data, make_recipe, start):
+    """Its rows are read, its weights are those before it, and the rest goes on as planned."""
+    recipe = make_recipe({**CLM, "steps": 4}, MLM).skipping([start])
+    whole = make_recipe({**CLM, "steps": 4}, MLM)
+    data = training_data
+    skipped, usual = (train(each, data, tmp_path) for each in (recipe, whole))
+    one, other = (read_json(folder / "state.json") for folder in (skipped, usual))
+    assert one["recipe"] == {**other["recipe"], "skip_steps": [start]}
+    assert one["rows_sha256"] == other["rows_sha256"]
+    for mine, theirs in zip(one["ledger"], other["ledger"], strict=True):
+        same = ("phase", "objective", "steps", "documents", "tokens")
+        assert all(mine[key] == theirs[key] for key in same)
+    assert one["ledger"][0]["flops"] < other["ledger"][0]["flops"]
+    assert one["ledger"][0]["supervised_tokens"] < other["ledger"][0]["supervised_tokens"]
+    lines = [line for line in metrics(skipped) if "loss" in line]
+    assert [line["step"] for line in lines] == [step for step in range(1, 8) if step != start + 1]
+    usual_lines = [line for line in metrics(usual) if "loss" in line]
+    assert lines[:start] == usual_lines[:start]
+    for name in ("learning_rate", "tokens"):
+        expected = [line[name] for line in usual_lines if line["step"] != start + 1]
+        assert [line[name] for line in lines] == expected
+
+
+def test_nothing_changes_in_a_skipped_step(tmp_path, training_data, make_recipe):
+    recipe = make_recipe({**CLM, "steps": 4}).skipping([3])
+    before = train(make_recipe(CLM), training_data, tmp_path)
+    after = train(recipe, training_data, tmp_path, options={"checkpoint_every": 1})
+    assert all((before / name).read_bytes() == (after / name).read_bytes() for name in FILES)
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_run_goes_on_without_the_steps_where_it_stopped(
+    tmp_path, training_data, make_recipe, monkeypatch, every
+):
+    """Steps 3 (the first of a phase that resets moments and extends rows) and 5 are bad."""
+    later = {"optimizer_state": "reset", "max_seqlen": 64, "rope_theta": 2e4}
+    phases = {**CLM, "steps": 3}, {**MLM, "steps": 5, **later}
+    recipe = make_recipe(*phases, max_seqlen=48)
+    poison(monkeypatch, recipe, training_data, 3, 5)
+    done: list[int] = []
+    options = {"report": lambda step: done.append(step.step)}
+    for step in (3, 5):
+        with pytest.raises(DivergedError, match=f"--skip-step {step} "):
+            train(recipe, training_data, tmp_path, options=options, read_back_every=every)
+        recipe = recipe.skipping([step])
+    state = train(recipe, training_data, tmp_path, options=options, read_back_every=every)
+    assert [step for step in done if step > 3] == [5, 7, 8] if every == 1 else [7, 8]
+    assert_same(state, train(recipe, training_data, tmp_path / "whole"))
+    assert details(state)["recipe"]["skip_steps"] == [3, 5]
+
+
+def test_a_damaged_checkpoint_of_the_run_that_stopped_is_named(
+    tmp_path, training_data, make_recipe, monkeypatch
+):
+    recipe = make_recipe({**CLM, "steps": 4})
+    poison(monkeypatch, recipe, training_data, 2)
+    with pytest.raises(DivergedError):
+        train(recipe, training_data, tmp_path)
+    (last,) = tmp_path.glob("progress/*/step-*")
+    weights = last / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError) as caught:
+        train(recipe.skipping([2]), training_data, tmp_path)
+    assert str(caught.value).startswith(f"{weights}: damaged")
+    assert str(caught.value).endswith("delete the folder and run again")
+    shutil.rmtree(last)
+    assert train(recipe.skipping([2]), training_data, tmp_path).is_dir()
+
+
+def test_skipped_steps_change_identities_from_there_on(training_data, make_recipe):
+    def identities(*skipped: int) -> list[str]:
+        lineage = Lineage(recipe.skipping(skipped), training_data.fingerprint)
+        assert expand(lineage.recipe, training_data.fingerprint).root == lineage.identities[0]
+        return lineage.identities
+
+    recipe = make_recipe({**CLM, "steps": 4}, MLM)
+    usual, one, two = identities(), identities(2), identities(4, 2, 2)
+    assert one[:3] == usual[:3]
+    assert not set(one[3:]) & set(usual)
+    assert two[:5] == one[:5]
+    assert not set(two[5:]) & {*usual, *one}
+
+
+@pytest.mark.parametrize("step", [-1, 3])
+def test_a_step_to_skip_exists(training_data, make_recipe, step):
+    with pytest.raises(ConfigError, match=f"skip_steps: no step {step}; steps are 0 to 2"):
+        Lineage(make_recipe(CLM).skipping([step]), training_data.fingerprint)
+
+
+def test_a_run_that_skips_nothing_is_written_as_before(make_recipe):
+    assert "skip_steps" not in make_recipe(CLM).model_dump(mode="json")
+    written = make_recipe(CLM, skip_steps=[2, 1, 2]).model_dump(mode="json")
+    assert written["skip_steps"] == [1, 2]
