@@ -43,6 +43,7 @@ from biphasic.distributed import ProcessGroup, joined_process_group
 from biphasic.model.compute.forward import transformer_layers
 from biphasic.model.matrices import model_shape
 from biphasic.training import loop, memory
+from biphasic.training.background import BackgroundWriter
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
@@ -53,14 +54,18 @@ from biphasic.training.step.rows import StepRows
 
 SIDES = ("threads", "whole", "full", "ddp", "fsdp2")
 """One process on all threads; ours with whole and with divided weights; the plain scripts."""
+SAVES = ("never", "background", "blocking")
+"""Checkpoints of ours after every second step: none, in a thread, or before training goes on."""
 Report = Callable[[int], None]
 """Told the tokens of a step when its loss is known."""
 
 
 def train_ours(
-    setting: Setting, ranks: ProcessGroup, side: str, *, steps: int, save_every: int, report: Report
+    setting: Setting, ranks: ProcessGroup, side: str, *, steps: int, saves: str, report: Report
 ) -> None:
     """Train some steps with our loop."""
+    if saves == "blocking":
+        BackgroundWriter.begin = lambda _, write: write()  # type: ignore[method-assign]
     data, recipe = setting.training_data(), _shortened(setting, steps)
     train_segment(
         Lineage(recipe, data.fingerprint),
@@ -70,7 +75,7 @@ def train_ours(
         start=0,
         end=steps,
         options=RunOptions(
-            checkpoint_every=save_every,
+            checkpoint_every=0 if saves == "never" else 2,
             heldout_objectives=(),
             report=lambda step: report(step.tokens),
             compute=ComputeConfig(
@@ -135,7 +140,7 @@ def train_plain(
         report(given.batch.packed.num_tokens)
 
 
-def measure(setting: Setting, side: str, *, steps: int, save_every: int, keeps: bool) -> None:
+def measure(setting: Setting, side: str, *, steps: int, saves: str, keeps: bool) -> None:
     """Train some steps as one rank, after a tiny model; the first one prints what they took."""
     if keeps:
         memory.tune_allocator()
@@ -144,18 +149,18 @@ def measure(setting: Setting, side: str, *, steps: int, save_every: int, keeps: 
     def report(tokens: int) -> None:
         marks.append((time.perf_counter(), tokens))
 
-    def train(each: Setting, steps: int, save_every: int) -> None:
+    def train(each: Setting, steps: int, saves: str) -> None:
         if side in {"ddp", "fsdp2"}:
             train_plain(each, ranks, side, steps=steps, report=report)
         else:
-            train_ours(each, ranks, side, steps=steps, save_every=save_every, report=report)
+            train_ours(each, ranks, side, steps=steps, saves=saves, report=report)
 
     keeping = nullcontext() if keeps else mock.patch.object(loop, "release_excess")
     with keeping, joined_process_group() as ranks:
-        train(replace(setting, model="pico", max_seqlen=64, rows_per_step=8), 2, 0)
+        train(replace(setting, model="pico", max_seqlen=64, rows_per_step=8), 2, "never")
         marks.clear()
         before, cpu_before = resident_bytes(), time.process_time()
-        train(setting, steps, save_every)
+        train(setting, steps, saves)
         spent = torch.tensor([time.process_time() - cpu_before], dtype=torch.float64)
         ranks.sum_(spent)
         taken = torch.zeros(ranks.dp_world_size, dtype=torch.float64)
@@ -179,11 +184,11 @@ def _shortened(setting: Setting, steps: int) -> Any:
     return recipe.model_copy(update={"phases": (phase,)})
 
 
-def measure_side(setting: Setting, side: str, given: argparse.Namespace) -> Any:
+def measure_side(setting: Setting, side: str, saves: str, given: argparse.Namespace) -> Any:
     """Start one side and return what it printed."""
     processes = 1 if side == "threads" else given.processes
     own = [__file__, "--measure", setting.dump(), "--sides", side]
-    own += ["--steps", str(given.steps), "--save-every", str(given.save_every)]
+    own += ["--steps", str(given.steps), "--saves", saves]
     own += ["--allocator", given.allocator]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     printed, _ = run_process(
@@ -205,7 +210,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES)
-    parser.add_argument("--save-every", type=int, default=0, help="ours: steps between checkpoints")
+    parser.add_argument("--saves", choices=SAVES, nargs="+", default=["never"], help="of ours")
     parser.add_argument("--allocator", choices=ALLOCATORS, default="kept")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks/process-group.json"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -215,7 +220,7 @@ def main() -> None:
             Setting.parse(given.measure),
             given.sides[0],
             steps=given.steps,
-            save_every=given.save_every,
+            saves=given.saves[0],
             keeps=given.allocator == "kept",
         )
         return
@@ -227,18 +232,22 @@ def main() -> None:
             folder, given.model, TRAINED_VOCABULARY, given.objective, given.precision, 0.0
         )
         setting = replace(setting, rows_per_step=given.rows)
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in given.sides}
+        found: dict[tuple[str, str], list[dict[str, float]]] = {
+            (side, saves): []
+            for side in given.sides
+            for saves in (["never"] if side in {"ddp", "fsdp2"} else given.saves)
+        }
         for _ in range(given.rounds):
-            for side, results in found.items():
-                results.append(measure_side(setting, side, given))
+            for (side, saves), results in found.items():
+                results.append(measure_side(setting, side, saves, given))
     described = {name: value for name, value in asdict(setting).items() if name != "data"}
     described |= {"processes": given.processes, "allocator": given.allocator}
     records = []
-    for side, results in found.items():
+    for (side, saves), results in found.items():
         numbers = median_of(results)
-        records.append({"side": side, **described, **numbers, "rounds": results})
+        records.append({"side": side, "saves": saves, **described, **numbers, "rounds": results})
         print(
-            f"{side:7}: {numbers['tokens_per_second']:7,.0f} tokens/s, "
+            f"{side:7} saves {saves:10}: {numbers['tokens_per_second']:7,.0f} tokens/s, "
             f"{numbers['tokens_per_cpu_second']:7,.0f} per CPU second, "
             f"{numbers['seconds_per_step']:.3f} s per step, "
             f"{numbers['training_bytes'] / 1e6:6,.0f} MB per process for training"
