@@ -28,7 +28,6 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
 from biphasic.training.records import heldout
-from biphasic.training.step import gradient_sums
 from warm import forking
 
 
@@ -77,8 +76,8 @@ def main(folder: Path) -> None:
     )
     with joined_process_group() as ranks:
         for each in plan["runs"]:
-            with _changed(each, ranks) as sums:
-                outcome = {**_outcome(each, data, ranks), **sums}
+            with _changed(each, ranks):
+                outcome = _outcome(each, data, ranks)
             path = folder / f"{each['name']}-{ranks.dp_rank}.json"
             path.write_text(json.dumps(outcome))
 
@@ -117,27 +116,15 @@ def _outcome(each: dict[str, Any], data: TrainingData, ranks: ProcessGroup) -> d
 
 
 @contextmanager
-def _changed(each: dict[str, Any], ranks: ProcessGroup) -> Iterator[dict[str, int]]:
-    """Change what a run says is to be changed; yield how many sums began during backward passes."""
-    counts = {"early_sums": 0, "buckets": 0}
-    before = gradient_sums.BUCKET_BYTES, gradient_sums.GradientSums.finish, run.first_model
-    gradient_sums.BUCKET_BYTES = each.get("bucket_bytes", before[0])
-    gradient_sums.GradientSums.finish = _counted(before[1], counts)
+def _changed(each: dict[str, Any], ranks: ProcessGroup) -> Iterator[None]:
+    """Give one rank other weights if the run says so."""
+    before = run.first_model
     if each.get("other_weights") == ranks.dp_rank:
-        run.first_model = _other_weights(before[2])
+        run.first_model = _other_weights(before)
     try:
-        yield counts
+        yield
     finally:
-        gradient_sums.BUCKET_BYTES, gradient_sums.GradientSums.finish, run.first_model = before
-
-
-def _counted(finish: Callable, counts: dict[str, int]) -> Callable:
-    def counting(sums: gradient_sums.GradientSums, loss: torch.Tensor) -> None:
-        counts["early_sums"] += len(sums._pending)
-        counts["buckets"] += len(sums._buckets)
-        finish(sums, loss)
-
-    return counting
+        run.first_model = before
 
 
 def _other_weights(first_model: Callable) -> Callable:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +49,6 @@ RUNS: dict[str, tuple[list[dict], dict, dict]] = {
     "sparse": ([SPARSE], {**FP32, "seeds": {"mask_seed": 4}}, {}),
     "mix": ([MIX], {**FP32, "rows_per_step": 7}, {"compute": {"max_tokens_per_pass": 64}}),
     "frozen": ([CLM, FROZEN], FP32, {}),
-    "buckets": ([CLM, MLM], FP32, {"heldout_every": 2, "bucket_bytes": 20_000}),
     "passes": ([CLM, MLM], {**FP32, "precision": "bf16"}, {"compute": {"max_tokens_per_pass": 32}}),
     "twice": ([CLM, MLM], FP32, {"compute": {"activation_checkpointing": True}}),
 }
@@ -156,7 +155,7 @@ def of_three(base, training_data, make_recipe) -> dict[str, list[dict]]:
         known = base / "3.json"
         if not known.is_file():
             recipe = recipe_of(make_recipe, "fp32").model_dump(mode="json")
-            common = {"recipe": recipe, "heldout_every": 2, "bucket_bytes": 20_000}
+            common = {"recipe": recipe, "heldout_every": 2}
             once, twice = str(base / "three"), str(base / "three-stopped")
             runs = [
                 {"name": "whole", "store": once, **common},
@@ -263,15 +262,6 @@ def test_only_the_first_rank_reports(of_two):
     assert (first["reported"], second["reported"]) == ([1, 2, 3, 4, 5, 6], [])
 
 
-def test_buckets_are_summed_during_the_backward_pass_and_change_nothing(of_two):
-    assert_equal(state_of(of_two["fp32"]), state_of(of_two["buckets"]))
-    for outcome in of_two["buckets"]:
-        assert outcome["buckets"] > 6 * 4
-        assert outcome["early_sums"] == outcome["buckets"]  # all gradients came in the last pass
-    # A rank whose rows have no label has no backward pass; it takes part all the same.
-    assert any(outcome["early_sums"] < outcome["buckets"] for outcome in of_two["sparse"])
-
-
 def test_activations_computed_twice_are_exact_in_a_process_group_too(of_two):
     one, other = (state_of(of_two[name]) for name in ("fp32", "twice"))
     names = ("model.safetensors", "optimizer.safetensors")
@@ -342,9 +332,7 @@ def test_three_ranks_share_four_rows(of_three, references):
     assert_equal(state_of(of_three["whole"]), state_of(of_three["resumed"]))
 
 
-def inputs_of(
-    recipe, data: TrainingData, ranks: ProcessGroup, shard: Literal["none", "full"] = "none"
-) -> StepInputs:
+def inputs_of(recipe, data: TrainingData, ranks: ProcessGroup) -> StepInputs:
     architecture = recipe.architecture
     assert architecture is not None
     return StepInputs(
@@ -354,7 +342,7 @@ def inputs_of(
         shape=architecture_shape(architecture, vocab_size=data.tokenizer.vocab_size),
         first_position=0,
         device=torch.device("cpu"),
-        compute=ComputeConfig(processes=ranks.dp_world_size, shard=shard),
+        compute=ComputeConfig(processes=ranks.dp_world_size),
         ranks=ranks,
     )
 
@@ -374,17 +362,13 @@ def rows_and_labels(given: StepInput) -> list[tuple[bool, tuple, tuple]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize(
-    ("size", "shard"), [(2, "none"), (3, "none"), (4, "none"), (8, "none"), (3, "full")]
-)
-def test_shares_hold_the_rows_and_masks_of_the_whole_batch(
-    make_recipe, training_data, name, size, shard
-):
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_shares_hold_the_rows_and_masks_of_the_whole_batch(make_recipe, training_data, name, size):
     phases, changes, _ = RUNS[name]
     recipe = make_recipe(*phases, **{**changes, **({"rows_per_step": 8} if size == 8 else {})})
     whole = inputs_of(recipe, training_data, ProcessGroup())
     groups = [ProcessGroup(rank, size) for rank in range(size)]
-    ranks = [inputs_of(recipe, training_data, group, shard) for group in groups]
+    ranks = [inputs_of(recipe, training_data, group) for group in groups]
     without = 0
     for step in range(recipe.total_steps):
         expected = whole.of(step)
@@ -395,10 +379,10 @@ def test_shares_hold_the_rows_and_masks_of_the_whole_batch(
         found = [row for share in shares for row in rows_and_labels(share)]
         labelled = [row for row in rows_and_labels(expected) if row[2]]
         assert sorted(row for row in found if row[2]) == sorted(labelled)
-        without += sum(not share.passes for share in shares)
-        if shard == "full":  # all ranks gather the weights of a pass together
-            assert len({len(share.passes) for share in shares}) == 1
-    assert (without > 0) == (name == "sparse" and shard == "none")
+        without += sum(not len(each.labels) for share in shares for each in share.passes)
+        # All ranks gather the weights of a pass together.
+        assert len({len(share.passes) for share in shares}) == 1
+    assert (without > 0) == (name == "sparse" or (name == "mix" and size > 2))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

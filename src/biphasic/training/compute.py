@@ -63,11 +63,6 @@ class ComputeConfig(Config):
             )
         return self
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether a process holds only a part of the weights."""
-        return self.shard != "none" and self.processes > 1
-
     def rows_per_pass(self, row_length: int) -> int | None:
         """Return the maximum rows per pass; None for all.
 

@@ -261,23 +261,21 @@ def _count(run: Run, phase: PlacedPhase, given: StepInput) -> None:
 def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
-    compute_loss = run.sharded or partial(pass_loss, run.model)
+    compute_loss = run.divided or partial(pass_loss, run.model)
     for rows in given.passes:
-        if rows is given.passes[-1]:
-            run.sums.begin()
+        if run.divided is not None:
+            run.divided.is_last_pass(rows is given.passes[-1])
         loss = compute_loss(rows.to(run.model.device)) / given.num_supervised
         loss.backward()
         run.optimizer.weights.gather_gradients()
         total += loss.detach()
-    run.sums.finish(total)
+    run.ranks.sum_(total)
     return total
 
 
 def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter) -> None:
     step, is_first = run.step, run.ranks.is_first
     write = run.checkpoint(progress.path(step))
-    if write is None:
-        return
 
     def write_and_drop() -> None:
         write()

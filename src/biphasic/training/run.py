@@ -45,14 +45,13 @@ from biphasic.training.state import (
     Snapshot,
     load_state,
     metrics_lines,
-    save_sharded,
+    save_divided,
     save_state,
 )
+from biphasic.training.step.divided import DividedModel, DividedWeights, divide
 from biphasic.training.step.frozen import freeze, frozen_names
-from biphasic.training.step.gradient_sums import GradientSums
 from biphasic.training.step.optimizer import Optimizer, copies, set_precision
 from biphasic.training.step.pending import MeasuredStep, Position
-from biphasic.training.step.sharding import ShardedModel, ShardedWeights, shard
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -71,8 +70,7 @@ class Run:
     ranks: ProcessGroup
     model: PreTrainedModel
     optimizer: Optimizer
-    sums: GradientSums
-    sharded: ShardedModel | None
+    divided: DividedModel | None
     ledger: Ledger
     log: MetricsLog
     parent: str | None
@@ -101,7 +99,6 @@ class Run:
         """
         extend_context(self.model, max_seqlen=phase.longest, rope_theta=phase.rope_theta)
         freeze(self.model, phase.phase.freeze)
-        self.sums.lay_out()
         if phase.resets_optimizer(self.step):
             self.optimizer.forget()
 
@@ -144,25 +141,22 @@ class Run:
     ) -> None:
         """Record the held-out losses, with the same code in every run.
 
-        The first rank computes them, while the others wait where the result is next needed. With
-        sharded weights all ranks compute them, from the same rows.
+        All ranks compute them from the same rows, as they gather weights together.
         `objectives` and `report` are as in `HeldoutLoss.evaluate`.
 
         Raises:
             DivergedError: One is not finite.
         """
-        if not self.ranks.is_first and self.sharded is None:
-            return
         with self._uncompiled():
             losses = heldout.evaluate(
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
                 objectives=objectives,
                 report=report,
-                loss=self.sharded,
+                loss=self.divided,
             )
-        if self.sharded is not None:
-            self.sharded.settle()
+        if self.divided is not None:
+            self.divided.settle()
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
         self.log.write(HeldoutLine(step=self.step, tokens=self.ledger.tokens, heldout=losses))
@@ -175,17 +169,15 @@ class Run:
         """
         self.require_agreement()
         weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
-        if isinstance(self.optimizer.weights, ShardedWeights):
+        if isinstance(self.optimizer.weights, DividedWeights):
             whole = self.optimizer.weights.whole
             weights, moments = whole(weights), whole(moments)
         if self.ranks.is_first:
             snapshot = self._snapshot(weights, moments)
             save_state(folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
 
-    def checkpoint(self, folder: Path) -> Callable[[], None] | None:
+    def checkpoint(self, folder: Path) -> Callable[[], None]:
         """Copy the current state, and return the function that writes it, to be run in a thread.
-
-        Ranks that have nothing to write get None.
 
         Raises:
             TrainingError: Weights differ between ranks.
@@ -193,13 +185,11 @@ class Run:
         self.require_agreement()
         weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
         files: dict[str, Any] = {"config": self._config(), "tokenizer": self.data.tokenizer}
-        if isinstance(self.optimizer.weights, ShardedWeights):
+        if isinstance(self.optimizer.weights, DividedWeights):
             divided = self.optimizer.weights.divided
             snapshot = self._snapshot(divided(weights), divided(moments))
-            group = self.optimizer.weights.host_group
-            return partial(save_sharded, folder, snapshot, group=group, **files)
-        if not self.ranks.is_first:
-            return None
+            group = self.optimizer.weights.writers
+            return partial(save_divided, folder, snapshot, group=group, **files)
         return partial(
             save_state, folder, self._snapshot(copies(weights), copies(moments)), **files
         )
@@ -281,9 +271,9 @@ def resume_or_start(
     weights = set_precision(model, recipe.precision)
     if recipe.precision != "fp32":  # uses other kernels
         _check_directions(model, recipe)
-    sharded = shard(model, weights, compute) if compute.is_sharded else None
-    if sharded is not None:
-        weights = ShardedWeights(sharded)
+    divided = None if ranks.is_alone else divide(model, weights, compute)
+    if divided is not None:
+        weights = DividedWeights(divided)
     optimizer = Optimizer(weights, **recipe.optimizer.model_dump())
     if snapshot is not None:
         optimizer.load_state_tensors(snapshot.moments)
@@ -299,8 +289,7 @@ def resume_or_start(
         ranks=ranks,
         model=model.train(),
         optimizer=optimizer,
-        sums=GradientSums(weights, ranks),
-        sharded=sharded,
+        divided=divided,
         ledger=Ledger(() if record is None else record.ledger),
         log=MetricsLog(lines, tensorboard if ranks.is_first else None, next_step=step + 1),
         parent=identities[start] if start else None,

@@ -70,7 +70,7 @@ def save_state(
         _write_rest(partial, snapshot, config, tokenizer)
 
 
-def save_sharded(
+def save_divided(
     folder: Path,
     snapshot: Snapshot,
     *,

@@ -6,7 +6,7 @@ Three moments can be the peak, and all are computed:
 - `backward`: the backward pass of the last layer begins;
 - `update`: every gradient exists, but no activation does.
 
-The counts follow the code: `optimizer.py` and `gradient_sums.py` for weights and gradients,
+The counts follow the code: `optimizer.py` and `divided.py` for weights and gradients,
 EuroBERT's layers and `attention.py` for activations, `loss.py` for the head. On a CPU,
 `benchmarks/memory.py` compares them with measured memory. On a GPU they are untested.
 """

@@ -82,10 +82,9 @@ class StepInputs:
         objective = self._recipe.phase_at(step).objective(step)
         parts = objective.supervise(batch, self._vocabulary, mask_seed=self._recipe.seeds.mask_seed)
         rows_per_pass = self._compute.rows_per_pass(batch.packed.row_length)
-        divide = equal_passes if self._compute.is_sharded else unequal_passes
         passes = (
             Pass.of(supervision, first_position=self._first_position)
-            for supervision in divide(parts, self._ranks, rows_per_pass)
+            for supervision in passes_of(parts, self._ranks, rows_per_pass)
         )
         return StepInput(
             batch=batch,
@@ -104,22 +103,19 @@ class StepInputs:
         )
 
 
-def unequal_passes(
-    parts: Sequence[Supervision], ranks: ProcessGroup, rows_per_pass: int | None
-) -> Iterator[Supervision]:
-    """Return a rank's passes over its rows, without those that have no label."""
-    for part in shares(parts, ranks):
-        yield from part.split(rows_per_pass)
-
-
-def equal_passes(
+def passes_of(
     parts: Sequence[Supervision], ranks: ProcessGroup, rows_per_pass: int | None
 ) -> Iterator[Supervision]:
     """Return a rank's passes over its rows, as many as on every other rank.
 
-    All ranks gather sharded weights together. A rank that lacks rows for a pass therefore reads one
+    Each part is divided separately: objectives differ in time, so every rank gets some of each. All
+    ranks gather weights and sum gradients together, so one that lacks rows for a pass reads one
     without labels.
     """
+    if ranks.is_alone:
+        for part in parts:
+            yield from part.split(rows_per_pass)
+        return
     before = 0
     for part in parts:
         num_rows = part.rows.num_rows
@@ -130,19 +126,3 @@ def equal_passes(
         borders = [start + index * (end - start) // num_passes for index in range(num_passes + 1)]
         for first, last in pairwise(borders):
             yield part.part(first, last) if first < last else part.part(0, 1).without_labels()
-
-
-def shares(parts: Sequence[Supervision], ranks: ProcessGroup) -> Iterator[Supervision]:
-    """Return a rank's rows of each part, if they have labels.
-
-    Each part is divided separately: objectives differ in time, so every rank gets some of each.
-    """
-    if ranks.is_alone:
-        yield from parts
-        return
-    before = 0
-    for part in parts:
-        start, end = ranks.share(part.rows.num_rows, before=before)
-        before += part.rows.num_rows
-        if start < end and len((share := part.part(start, end)).labels):
-            yield share

@@ -27,8 +27,6 @@ from biphasic.training.recipe import FinetunePrecision
 class MasterWeights:
     """The optimized weights, and the working copies that a module computes with."""
 
-    are_sharded = False
-
     def __init__(self, working: dict[str, nn.Parameter], masters: dict[str, Tensor]) -> None:
         """Pair working parameters with their masters by name; a parameter may be its own master."""
         self.working, self.masters = working, masters

@@ -1,8 +1,8 @@
-"""Weights, gradients and moments divided over ranks by PyTorch's FSDP2 (`fully_shard`).
+"""Weights that several ranks train together, by PyTorch's FSDP2 (`fully_shard`).
 
-Each rank holds a part of every parameter, in fp32. The parameters of a layer are gathered, in the
-compute precision, when the layer runs. Its gradients are summed over ranks in fp32 after every
-backward pass. AdamW then updates each part alone, as it treats every number alone.
+Each rank holds its part of every parameter in fp32, or with `shard: none` all of it. The parameters
+of a layer are gathered, in the compute precision, when the layer runs. Gradients are summed over
+ranks in fp32. AdamW then updates each part alone, as it treats every number alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,35 @@ from biphasic.training.step.optimizer import MasterWeights, copies
 from biphasic.training.step.passes import Pass, pass_loss
 
 
-class ShardedWeights(MasterWeights):
+class DividedModel(nn.Module):
+    """Computes the loss of a pass with the parameters of all ranks.
+
+    FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
+    forward.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model, self._dtype = model, activation_dtype(model)
+
+    def forward(self, given: Pass) -> Tensor:
+        """Return the summed loss of a pass, as `pass_loss` does."""
+        return pass_loss(self.model, given, dtype=self._dtype)
+
+    def is_last_pass(self, is_last: bool) -> None:
+        """Sum copies of the gradients only after the last pass of a step; parts after each."""
+        cast(FSDPModule, self).set_requires_all_reduce(is_last)
+
+    def settle(self) -> None:
+        """Free what a forward pass without a backward pass has gathered."""
+        cast(FSDPModule, self).reshard()
+
+
+class DividedWeights(MasterWeights):
     """A rank's parts of all parameters; the parts are the masters."""
 
-    are_sharded = True
-
-    def __init__(self, model: ShardedModel) -> None:
-        """Take the parts of a model that has just been sharded."""
+    def __init__(self, model: DividedModel) -> None:
+        """Take the parts of a model that `divide` has returned."""
         working = dict(model.model.named_parameters())
         super().__init__(working, {name: _part(each.detach()) for name, each in working.items()})
         first = cast(DTensor, next(iter(working.values())))
@@ -43,7 +65,9 @@ class ShardedWeights(MasterWeights):
                 "cpu", self._mesh.shape, mesh_dim_names=self._mesh.mesh_dim_names
             )
         self._group = self._mesh.get_group("shard")
-        self.host_group = dist.new_group(backend="gloo")
+        self._host_group = self._host_mesh.get_group("shard")
+        self.writers = dist.new_group(backend="gloo")
+        """All ranks, for a checkpoint that is written in a thread while training goes on."""
 
     def publish(self) -> None:
         """Do nothing: parts are rounded when they are gathered."""
@@ -58,8 +82,14 @@ class ShardedWeights(MasterWeights):
         """Return the norm of each whole gradient, by name."""
         own = super().norms()
         squares = torch.tensor([norm**2 for norm in own.values()], dtype=torch.float64)
-        dist.all_reduce(squares, group=self._host_mesh.get_group("shard"))
+        dist.all_reduce(squares, group=self._host_group)
         return dict(zip(own, squares.sqrt().tolist(), strict=True))
+
+    def checksum(self) -> int:
+        """Return the checksum of the whole weights, from all parts of this rank's copy."""
+        total = torch.tensor(super().checksum())
+        dist.all_reduce(total, group=self._host_group)
+        return int(total) % (1 << 63)
 
     def part(self, whole: Tensor) -> Tensor:
         """Return this rank's part of a tensor shaped like a parameter; scalars are not divided."""
@@ -87,11 +117,8 @@ class ShardedWeights(MasterWeights):
                 found[name] = tensor.to("cpu")
         return found
 
-    def checksum(self) -> int:
-        """Return the checksum of the whole weights, from all parts of this rank's copy."""
-        total = torch.tensor(super().checksum())
-        dist.all_reduce(total, group=self._host_mesh.get_group("shard"))
-        return int(total) % (1 << 63)
+    def _own(self, gradient: Tensor) -> Tensor:
+        return _part(gradient)
 
     def _joined(self, name: str, part: Tensor, mesh: DeviceMesh) -> Tensor:
         if part.ndim == 0:  # AdamW's count of steps
@@ -102,40 +129,17 @@ class ShardedWeights(MasterWeights):
             part, mesh, self._placements, run_check=False, shape=shape, stride=stride
         )
 
-    def _own(self, gradient: Tensor) -> Tensor:
-        return _part(gradient)
 
-
-class ShardedModel(nn.Module):
-    """Computes the loss of a pass with the parameters of all ranks.
-
-    FSDP gathers the parameters outside of layers, such as embeddings and head, for this module's
-    forward.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model, self._dtype = model, activation_dtype(model)
-
-    def forward(self, given: Pass) -> Tensor:
-        """Return the summed loss of a pass, as `pass_loss` does."""
-        return pass_loss(self.model, given, dtype=self._dtype)
-
-    def settle(self) -> None:
-        """Free what a forward pass without a backward pass has gathered."""
-        cast(FSDPModule, self).reshard()
-
-
-def shard(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfig) -> ShardedModel:
+def divide(model: PreTrainedModel, weights: MasterWeights, compute: ComputeConfig) -> DividedModel:
     """Divide a model over the process group, in place; all ranks hold the same whole weights.
 
-    Results are those of whole copies, except for the rounding of sums taken in another order.
+    Results are those of one process, except for the rounding of sums taken in another order.
     `weights` are those of `set_precision`; the model keeps its compute precision.
 
     Raises:
-        ConfigError: `shard_size` does not divide the processes.
+        ConfigError: The processes of a machine cannot hold one copy each.
     """
-    root = ShardedModel(model)
+    root = DividedModel(model)
     full = MixedPrecisionPolicy(cast_forward_inputs=False)
     half = full
     if activation_dtype(model) != torch.float32:
@@ -178,10 +182,13 @@ def _others_in_half_precision(model: PreTrainedModel) -> Iterable[nn.Module]:
 
 
 def _mesh(compute: ComputeConfig, device_type: str) -> DeviceMesh:
+    """Return the ranks in rows: each row holds one copy of the weights."""
     size = dist.get_world_size()
     if compute.shard == "full":
         return init_device_mesh(device_type, (size,), mesh_dim_names=("shard",))
-    per_copy = compute.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+    per_copy = 1
+    if compute.shard == "hybrid":
+        per_copy = compute.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
     if size % per_copy:
         raise ConfigError(
             f"shard_size: {per_copy} processes do not divide the {size} of compute.processes; "

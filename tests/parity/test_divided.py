@@ -16,9 +16,9 @@ from biphasic.data.packing import pack_sequences
 from biphasic.model.loading.build import new_model
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.compute import ComputeConfig
+from biphasic.training.step.divided import DividedWeights, divide
 from biphasic.training.step.optimizer import Optimizer, set_precision
 from biphasic.training.step.passes import Pass, pass_loss
-from biphasic.training.step.sharding import ShardedWeights, shard
 from families import FAMILIES, tiny_config
 
 FULL = ComputeConfig(processes=2, shard="full")
@@ -43,16 +43,16 @@ def rows() -> Pass:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_gradients_and_updates_are_those_of_whole_weights(family, precision):
-    whole, divided = (new_model(tiny_config(family), init_seed=0) for _ in range(2))
+    whole, model = (new_model(tiny_config(family), init_seed=0) for _ in range(2))
     weights = set_precision(whole, precision)
-    sharded = shard(divided, set_precision(divided, precision), FULL)
-    parts = ShardedWeights(sharded)
+    divided = divide(model, set_precision(model, precision), FULL)
+    parts = DividedWeights(divided)
     assert parts.masters.keys() == weights.masters.keys()
-    for own, loss in (weights, pass_loss(whole, rows())), (parts, sharded(rows())):
+    losses = [pass_loss(whole, rows()), divided(rows())]
+    assert torch.equal(*losses)
+    for own, loss in zip((weights, parts), losses, strict=True):
         loss.backward()
         own.gather_gradients()
-        own.loss = loss
-    assert torch.equal(weights.loss, parts.loss)
     optimizers = [Optimizer(own, **ADAMW) for own in (weights, parts)]
     norms = [optimizer.update(1e-3) for optimizer in optimizers]
     torch.testing.assert_close(norms[0], norms[1], rtol=1e-6, atol=0)
