@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import torch
 from short_runs import CLM, CPU, CUDA, MLM, assert_same, train
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from biphasic.errors import TrainingError
-from biphasic.model.compute import attention
 from biphasic.training import loop, run
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport
@@ -108,7 +106,6 @@ def test_nothing_that_is_not_finite_is_saved(
 def test_a_step_reads_no_number_from_the_device(
     tmp_path, training_data, make_recipe, monkeypatch, precision
 ):
-    """A mask by blocks needs the number of tokens; no variable-length kernel needs a mask."""
     counts: Counter[str] = Counter()
 
     class Watcher(TorchDispatchMode):
@@ -116,16 +113,12 @@ def test_a_step_reads_no_number_from_the_device(
             counts[func.name()] += 1
             return func(*args, **(kwargs or {}))
 
-    def mask(cu_seqlens, *, row_length, causal, dtype):
-        return torch.zeros(4, 1, row_length, row_length, dtype=dtype)
-
     original = loop._update
 
     def watched(*arguments):
         with Watcher():
             return original(*arguments)
 
-    monkeypatch.setattr(attention, "block_mask", mask)
     monkeypatch.setattr(run, "check_contract", lambda *_, **__: None)
     monkeypatch.setattr(loop, "_update", watched)
     recipe = make_recipe(CLM, MLM, precision=precision)

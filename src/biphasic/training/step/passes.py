@@ -73,8 +73,7 @@ class Pass:
 def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
 
-    The head reads supervised positions only. Nothing waits for the device if a variable-length
-    kernel is used.
+    The head reads supervised positions only. Nothing waits for the device.
     """
     output = model.base_model(
         input_ids=given.input_ids,
@@ -83,7 +82,7 @@ def pass_loss(model: PreTrainedModel, given: Pass) -> Tensor:
         **attention_arguments(
             given.cu_seqlens,
             max_seqlen=given.max_seqlen,
-            row_length=given.input_ids.shape[1],
+            shape=(given.input_ids.shape[0], given.input_ids.shape[1]),
             causal=given.causal,
             dtype=activation_dtype(model),
         ),
