@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from biphasic.distributed import ALONE, ProcessGroup
+from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
@@ -151,12 +151,14 @@ def train_segment(
                 phase = recipe.phase_at(run.step)
                 run.enter(phase)
             pending.begin()
+            ranks.heartbeat.at(Activity.READING, run.step)
             pending.add(_update(run, phase, next(inputs)))
             release_excess()
             stops = ranks.any_says(options.stops())
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
+            ranks.heartbeat.at(Activity.DEVICE)
             done = pending.read_back()
             run.record(done)
             if watches and run.step < end:
@@ -212,6 +214,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
     """Accumulate the gradients of the mean loss over all labels of all ranks; return that loss."""
     total = torch.zeros((), device=run.model.device)
     for rows in given.passes:
+        run.ranks.heartbeat.at(Activity.COMPUTING)
         if rows is given.passes[-1]:
             run.sums.begin()
         loss = pass_loss(run.model, rows.to(run.model.device)) / given.num_supervised

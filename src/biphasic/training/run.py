@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from biphasic.distributed import ProcessGroup, checksum
+from biphasic.distributed import Activity, ProcessGroup, checksum
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.compiled import compile_layers, uncompiled
@@ -122,10 +122,16 @@ class Run:
         """
         if not self.ranks.is_first:
             return
+
+        def note(text: str) -> None:
+            self.ranks.heartbeat.at(Activity.HELDOUT)
+            if report:
+                report(text)
+
         with self._uncompiled():
             rows_per_pass = self.compute.rows_per_pass(self.lineage.recipe.max_seqlen)
             losses = heldout.evaluate(
-                self.model, rows_per_pass=rows_per_pass, objectives=objectives, report=report
+                self.model, rows_per_pass=rows_per_pass, objectives=objectives, report=note
             )
         if not all(map(math.isfinite, losses.values())):
             raise DivergedError.at(self.step - 1, "held-out loss after it")
@@ -137,6 +143,7 @@ class Run:
         Raises:
             TrainingError: Weights differ between ranks.
         """
+        self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
         if not self.ranks.is_first:
             return
