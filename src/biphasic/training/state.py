@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, reading
 from biphasic.files import (
     complete_folder,
     is_complete,
@@ -99,12 +99,33 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
     from safetensors.torch import load_file  # noqa: PLC0415
 
     verify_state(folder, identity=identity)
-    return Snapshot(
-        weights=load_file(folder / "model.safetensors"),
-        moments=load_file(folder / "optimizer.safetensors"),
-        record=read_state_record(folder),
-        metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
-    )
+    # The manifest vouches for the bytes, but not for what another program wrote.
+    with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
+        snapshot = Snapshot(
+            weights=load_file(folder / "model.safetensors"),
+            moments=load_file(folder / "optimizer.safetensors"),
+            record=read_state_record(folder),
+            metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
+        )
+        _check(snapshot)
+    return snapshot
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Check that the parts of a state fit together.
+
+    Raises:
+        ValueError: They do not.
+    """
+    bytes.fromhex(snapshot.record.rows_sha256)
+    if not all(isinstance(json.loads(line), dict) for line in metrics_lines(snapshot.metrics)):
+        raise ValueError("metrics.jsonl: a line is no JSON object")
+    for name, tensor in snapshot.moments.items():
+        weight, _, key = name.rpartition(".")
+        if weight not in snapshot.weights:
+            raise ValueError(f"optimizer.safetensors: {name} belongs to no weight")
+        if key != "step" and tensor.shape != snapshot.weights[weight].shape:
+            raise ValueError(f"optimizer.safetensors: {name} has another shape than its weight")
 
 
 def read_state_record(folder: Path) -> StateRecord:
