@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit/analysis"))
 
@@ -32,6 +33,7 @@ import torch
 import yaml
 import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
+from safetensors.torch import save_file
 
 from biphasic import locks
 from biphasic.analysis.records import load_study as load_records
@@ -41,7 +43,7 @@ from biphasic.data.building.config import CorpusConfig
 from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.files import read_text_files
 from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
-from biphasic.errors import BiphasicError, CheckpointError
+from biphasic.errors import BiphasicError, CheckpointError, DataError
 from biphasic.execution.cluster.site import Site
 from biphasic.files import MANIFEST, file_entry, seal_folder
 from biphasic.model.checks.limits import model_limits
@@ -52,6 +54,9 @@ from biphasic.records import StateRecord
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
 from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
+from biphasic.tasks.finetuned import HeadRecord, HeadWeights, read_head
+from biphasic.tasks.predict import predict_file
+from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
 from biphasic.training.run import _saved_model
@@ -64,7 +69,7 @@ from biphasic.training.state import (
 )
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
-from tiny_use import write_model, write_task
+from tiny_use import LABELS, write_model, write_task
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +113,24 @@ WORDS = (
     *("../outside/x", "../../x", "/tmp/biphasic-fuzz/x", "file:///etc/hosts", "http://localhost:9"),  # noqa: S108
     *("!!python/object/apply:os.mkdir [biphasic-ran]", "{{ 7*7 }}", "{body.__class__}", "=1+1"),
     *('["a"]', '{"a": 1}', '"a', "b-PER", "I-", "B-", "{text_a}", "{", "}", "mlm", "pico"),
+)
+VALUES = (
+    *(None, True, False, 0, 1, -1, 2, 7, 10**6, 10**20, 1.5, -0.5, 1e300, float("nan")),
+    *(
+        "",
+        "x",
+        "../x",
+        "/etc/hosts",
+        "0",
+        "text",
+        "float16",
+        "eager",
+        "relu",
+        "\0",
+        "\ud800",
+        "é" * 99,
+    ),
+    *([], {}, [0], [[]], ["x"], {"x": 1}, [1, "x", None], ["a"] * 50, {"a": {"a": {}}}),
 )
 IDENTITY = "ab" * 32
 WORD = re.compile(rb"[^\s,:\[\]{}\"']+|\"[^\"]*\"")
@@ -303,6 +326,48 @@ def state(folder: Path) -> Read:
     return read
 
 
+def head(kind: str) -> Callable[[Path], Read]:
+    """A fine-tuned model that predicts."""
+
+    def write(folder: Path) -> Read:
+        write_model(folder / "model", "eurobert")
+        labels = ("cat", "dog") if kind == "sc" else LABELS
+        tensors = {"weight": torch.ones(len(labels), 32), "bias": torch.ones(len(labels))}
+        save_file(tensors, folder / "model" / "head.safetensors")
+        record = HeadRecord(
+            format="biphasic.head/1",
+            kind=kind,
+            form="separate-head",
+            task="t",
+            title="T",
+            metric="m",
+            model="eurobert",
+            model_identity="0",
+            learning_rate=1e-3,
+            seed=0,
+            steps=1,
+            protocol=FinetuneProtocol(max_seqlen=64).model_dump(mode="json"),
+            head=HeadWeights(
+                file="head.safetensors", weight="weight", bias="bias", num_outputs=len(labels)
+            ),
+            labels=labels,
+            fields=("text",) if kind == "sc" else (),
+        )
+        (folder / "model" / "head.json").write_text(record.model_dump_json(exclude_none=True))
+        rows = [{"text": "the cat"}] if kind == "sc" else [{"tokens": ["the", "cat"]}]
+        (folder / "rows.jsonl").write_text(jsonl(*rows))
+
+        def read(folder: Path) -> object:
+            out = folder.parent / "store" / "out.csv"
+            out.unlink(missing_ok=True)
+            with mock.patch("biphasic.tasks.finetuned.check_contract"):
+                return predict_file(folder / "model", open_input(str(folder / "rows.jsonl")), out)
+
+        return read
+
+    return write
+
+
 def tokens(folder: Path) -> Read:
     write_corpus(
         folder / "tokens",
@@ -389,6 +454,8 @@ KINDS: dict[str, Callable[[Path], Read]] = {
     "tokens": tokens,
     "sealed tokens": tokens,
     "site": site,
+    "head sc": head("sc"),
+    "head tc": head("tc"),
 }
 
 
@@ -410,8 +477,37 @@ def prepared(folder: Path, source: Path | str) -> object:
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """Return what a mistake or damage could make of a file."""
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        content = draw.choice((_word, _word, _word, _word, _bytes, _cut, _lines))(content, draw)
+        kinds = (_word, _word, _word, _word, _value, _value, _value, _bytes, _cut, _lines)
+        content = draw.choice(kinds)(content, draw)
     return content
+
+
+def _value(content: bytes, draw: random.Random) -> bytes:
+    """Replace, remove or add a value of JSON, which stays JSON; as `_word` in other files."""
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError):
+        return _word(content, draw)
+    holders = [each for each in _holders(whole) if each]
+    if not holders:
+        return json.dumps(draw.choice(VALUES)).encode()
+    holder = draw.choice(holders)
+    key = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+    change = draw.random()
+    if change < 0.2:
+        del holder[key]
+    elif change < 0.3 and isinstance(holder, list):
+        holder.append(holder[key])
+    else:
+        holder[key] = draw.choice(VALUES)
+    return json.dumps(whole).encode()
+
+
+def _holders(value: object) -> Iterator[dict | list]:
+    if isinstance(value, dict | list):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _holders(inner)
 
 
 def _word(content: bytes, draw: random.Random) -> bytes:
@@ -683,6 +779,16 @@ def test_links_are_read_and_never_written_through(tmp_path, monkeypatch):
                 read()
     after = {name: found for name, found in tree(tmp_path).items() if "/store" not in name}
     assert after == before
+
+
+@pytest.mark.parametrize("kind", ["sc", "tc"])
+@pytest.mark.parametrize("change", [{"labels": ["a"]}, {"labels": []}, {"head": None}])
+def test_a_head_has_an_output_for_each_label(tmp_path, kind, change):
+    head(kind)(tmp_path)
+    path = tmp_path / "model" / "head.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match=r"head.json: \d outputs for \d labels, where"):
+        read_head(path.parent)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/hosts", "a/../../x", "x" * 300, "a\0b"])

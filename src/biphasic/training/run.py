@@ -24,7 +24,7 @@ from biphasic.model.compute.memory_saving import recompute_activations
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import check_model
-from biphasic.model.loading.reading import read_config
+from biphasic.model.loading.reading import loading, read_config
 from biphasic.model.matrices import model_shape
 from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.shape import ModelShape
@@ -307,6 +307,8 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
 
 
 def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
-    model = new_model(read_config(folder), init_seed=0)
+    config = read_config(folder)
+    with loading(folder):
+        model = new_model(config, init_seed=0)
     load_weights(model, snapshot.weights)
     return model
