@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 STATE_FORMAT = "biphasic.state/1"
 _REMEDY = "delete the folder and run again"
+_STEPS = "step-" + 8 * "[0-9]"
+"""Pattern of checkpoints' folders; others beside them, such as copies, are left alone."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Checkpoints:
         """Return the step of the newest complete checkpoint."""
         steps = [
             int(folder.name.removeprefix("step-"))
-            for folder in self._folder.glob("step-*")
+            for folder in self._folder.glob(_STEPS)
             if is_complete(folder)
         ]
         return max(steps, default=None)
@@ -187,7 +189,7 @@ class Checkpoints:
 
     def drop_before(self, step: int) -> None:
         """Delete checkpoints older than a step."""
-        for folder in self._folder.glob("step-*"):
+        for folder in self._folder.glob(_STEPS):
             if int(folder.name.removeprefix("step-")) < step:
                 shutil.rmtree(folder)
 
