@@ -29,7 +29,9 @@ with atheris.instrument_imports(include=["biphasic", "yaml"]):
 
 def search(seconds: str, kind: str, *inputs: str) -> None:
     """Search for some seconds, or repeat inputs; this ends the process."""
-    work = Path(tempfile.mkdtemp(prefix="biphasic-fuzz-"))
+    faults = Path("build/fuzz").resolve()
+    faults.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="work-", dir=faults))
     folder, outputs = work / "here" / "whole", work / "here" / "store"
     outputs.mkdir(parents=True)
     folder.mkdir()
@@ -41,9 +43,8 @@ def search(seconds: str, kind: str, *inputs: str) -> None:
     if is_sealed:
         files = [file for file in files if file.name != MANIFEST]
     whole = {file: file.read_bytes() for file in files}
-    seeds, faults = work / "seeds", Path("build/fuzz")
+    seeds = work / "seeds"
     seeds.mkdir()
-    faults.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(whole.values()):
         (seeds / str(number)).write_bytes(bytes([number]) + content)
 
@@ -69,7 +70,7 @@ def search(seconds: str, kind: str, *inputs: str) -> None:
         "-max_len=65536",
         f"-artifact_prefix={prefix}-",
     ]
-    options.append("-verbosity=0")
+    options += ["-verbosity=0", "-print_final_stats=1"]
     atheris.Setup([sys.argv[0], *options, *(inputs or [str(seeds)])], test)
     atheris.Fuzz()
 
