@@ -9,6 +9,8 @@ INSTALLED := .venv/.installed
 # than cores: each imports torch and compiles the tests, which takes it half a minute.
 TEST_PROCESSES ?= logical
 PYTEST_FLAGS ?=
+# For each kind of input, with atheris.
+FUZZ_SECONDS ?= 30
 # What `test-quick` covers; commands, tasks, exports and whole runs are left to `test`.
 QUICK := base data model objectives training study analysis
 
@@ -16,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm mutations lint format types docs check wheel bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm fuzz mutations lint format types docs check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +47,11 @@ test-quick: $(INSTALLED)  ## Run the quick unit tests, in a minute: for every sa
 
 test-slurm: $(INSTALLED)  ## Run the tests that need Slurm, on daemons from Debian's packages.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -rs -m slurm tests/slurm $(PYTEST_FLAGS)
+
+fuzz: $(INSTALLED)  ## Read damaged and hostile inputs of every kind: half an hour.
+	$(BIN)/python -m pip install --quiet --group fuzz
+	BIPHASIC_FUZZ=400 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) tests/fault/test_fuzz.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fault/fuzz_coverage.py $(FUZZ_SECONDS)
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py

@@ -1,16 +1,20 @@
 """Process groups: ranks that share one computation.
 
 Usually there is a single rank without a process group, and sums return their input. torchrun starts
-several ranks and sets their environment.
+several ranks and sets their environment. Each rank has a heartbeat: the process that started them
+watches what they do (`execution/heartbeats.py`) and finds a rank that hangs.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,8 +22,77 @@ from torch import Tensor
 
 from biphasic.errors import ConfigError, LostRankError, TrainingError
 
-PATIENCE = timedelta(minutes=30)
-"""Timeout between ranks: only the first one saves and evaluates held-out losses."""
+COLLECTIVE_TIMEOUT = timedelta(days=1)
+"""Timeout of gloo and nccl, which name no rank. `execution/heartbeats.py` does, much earlier, and
+gives the first rank more time for held-out losses and saving."""
+
+
+class Activity(StrEnum):
+    """What a rank does, beside waiting for others."""
+
+    STARTING = "starting"
+    READING = "reading its rows"
+    COMPUTING = "computing"
+    DEVICE = "waiting for its device"
+    HELDOUT = "computing held-out losses"
+    SAVING = "saving"
+
+
+OWN_WORK = frozenset({Activity.READING, Activity.COMPUTING})
+"""A rank's own part of a step."""
+
+
+@dataclass
+class Heartbeat:
+    """What a rank does at the moment; one thread writes, others may read.
+
+    Attributes:
+        step: Updates that are done.
+        activity: What it does, or did before it began to wait.
+        waits: Whether it waits for other ranks.
+        own_seconds: Time of its own work in steps so far, without waiting for others.
+    """
+
+    step: int = 0
+    activity: Activity = Activity.STARTING
+    waits: bool = False
+    own_seconds: float = 0.0
+    _since: float = field(default_factory=time.monotonic, repr=False)
+    _moves: int = 0
+
+    def at(self, activity: Activity, step: int | None = None) -> None:
+        """Begin an activity, or go on with it: either shows that the rank does not hang."""
+        self._count()
+        self.activity = activity
+        self.step = self.step if step is None else step
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for other ranks in this block."""
+        self._count()
+        self.waits = True
+        try:
+            yield
+        finally:
+            self._count()
+            self.waits = False
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON; equal to an earlier one only if the rank has not moved since."""
+        return {
+            "step": self.step,
+            "activity": self.activity,
+            "waits": self.waits,
+            "own_seconds": self.own_seconds,
+            "moves": self._moves,
+        }
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if self.activity in OWN_WORK and not self.waits:
+            self.own_seconds += now - self._since
+        self._since = now
+        self._moves += 1
 
 
 @dataclass(frozen=True)
@@ -27,6 +100,7 @@ class PendingSum:
     """A sum over ranks that is being taken."""
 
     work: dist.Work
+    ranks: ProcessGroup
 
     def wait(self) -> None:
         """Wait for the sum; on CUDA only later work in the stream waits, not the host.
@@ -34,7 +108,7 @@ class PendingSum:
         Raises:
             LostRankError: Another rank has ended.
         """
-        with _others_needed():
+        with self.ranks.others_needed():
             self.work.wait()
 
 
@@ -47,10 +121,12 @@ class ProcessGroup:
     Attributes:
         dp_rank: Which one this is, from 0.
         dp_world_size: How many there are.
+        heartbeat: What this one does.
     """
 
     dp_rank: int = 0
     dp_world_size: int = 1
+    heartbeat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
 
     @property
     def is_alone(self) -> bool:
@@ -83,11 +159,11 @@ class ProcessGroup:
         Raises:
             LostRankError: Another rank has ended.
         """
-        with _others_needed():
+        with self.others_needed():
             work = dist.all_reduce(tensor, async_op=True)
         if work is None:
             raise LostRankError("this process belongs to no process group")
-        return PendingSum(work)
+        return PendingSum(work, self)
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace a tensor, in place, by its sum over ranks: the same bits on each.
@@ -107,7 +183,7 @@ class ProcessGroup:
         if self.is_alone:
             return value
         given = torch.tensor([value])
-        with _others_needed():
+        with self.others_needed():
             dist.broadcast(given, src=0)
         return int(given)
 
@@ -120,7 +196,7 @@ class ProcessGroup:
         if self.is_alone:
             return value
         given = torch.tensor([int(value)])
-        with _others_needed():
+        with self.others_needed():
             dist.all_reduce(given, op=dist.ReduceOp.MAX)
         return bool(given)
 
@@ -142,13 +218,28 @@ class ProcessGroup:
         if self.is_alone:
             return
         extremes = torch.tensor([value, -value])
-        with _others_needed():
+        with self.others_needed():
             dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
         if int(extremes.sum()):
             raise TrainingError(
                 f"{what} differ between the processes that train together; "
                 "give them the same hardware and libraries, or set compute.processes to 1"
             )
+
+    @contextmanager
+    def others_needed(self) -> Iterator[None]:
+        """Wait for other ranks in this block; convert torch's errors into `LostRankError`."""
+        try:
+            with self.heartbeat.waiting():
+                yield
+        except RuntimeError as error:  # torch has no narrower one for gloo
+            reason = str(error).strip().partition("\n")[0]
+            is_starting = self.heartbeat.activity == Activity.STARTING
+            where = "" if is_starting else f", in step {self.heartbeat.step + 1}"
+            raise LostRankError(
+                f"rank {self.dp_rank}{where}: a process that trains with this one has ended: "
+                f"{reason}"
+            ) from error
 
 
 ALONE = ProcessGroup()
@@ -174,9 +265,10 @@ def joined_process_group() -> Iterator[ProcessGroup]:
         check_devices(int(os.environ["LOCAL_WORLD_SIZE"]))
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    with _others_needed():
-        dist.init_process_group(backend, timeout=PATIENCE)
-    yield ProcessGroup(dist.get_rank(), dist.get_world_size())
+    ranks = ProcessGroup(int(os.environ["RANK"]), size)
+    with ranks.others_needed():
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    yield ranks
     # Not after an error: with a rank lost, leaving in order might take forever.
     dist.destroy_process_group()
 
@@ -198,13 +290,3 @@ def checksum(tensors: Iterable[Tensor]) -> int:
     """Return a number of 63 bits that follows from the bits of fp32 tensors, and from no order."""
     total = sum(int(tensor.detach().view(torch.int32).sum(dtype=torch.int64)) for tensor in tensors)
     return total % (1 << 63)
-
-
-@contextmanager
-def _others_needed() -> Iterator[None]:
-    """Convert torch's errors about lost ranks into `LostRankError`."""
-    try:
-        yield
-    except RuntimeError as error:  # torch has no narrower one for gloo
-        reason = str(error).strip().partition("\n")[0]
-        raise LostRankError(f"a process that trains with this one has ended: {reason}") from error

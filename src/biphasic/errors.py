@@ -8,7 +8,7 @@ BiphasicError
 ├── CheckpointError   a state on disk is damaged or does not belong to this run
 ├── TrainingError     training cannot continue
 │   ├── DivergedError a loss or gradient is not finite; names it and the step
-│   └── LostRankError another process of the group has exited
+│   └── LostRankError another process of the group has exited or hangs
 ├── StoppedError      work was stopped on request
 └── StudyError        a study cannot be planned, run or reported
     └── LockedError   another process is using the folder
@@ -95,7 +95,7 @@ class DivergedError(TrainingError):
 
 
 class LostRankError(TrainingError):
-    """Another process of the group has exited."""
+    """Another process of the group has exited or hangs."""
 
 
 class StudyError(BiphasicError):

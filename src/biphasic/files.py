@@ -217,7 +217,9 @@ def damaged_files(folder: Path, record: Path, *, hashes: bool) -> Iterator[str]:
         return
     for name, (num_bytes, sha256) in files.items():
         file = folder / name
-        if not file.is_file():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            yield f"{record}: names {name}, which is not in its folder"
+        elif not os.path.isfile(file):  # noqa: PTH113 - `Path.is_file` raises for too long names
             yield f"{file}: missing"
         elif (size := file.stat().st_size) != num_bytes:
             yield f"{file}: wrong size ({size} bytes, expected {num_bytes})"

@@ -1,7 +1,9 @@
-"""Damaged input of every kind: read all the same, or refused in one line.
+"""Damaged and hostile input of every kind: read all the same, or refused in one line.
 
-Mutations are seeded, so a failure names the one that shows it: `study, mutation 17`. The tests try
-a few of each kind; `BIPHASIC_FUZZ=400 pytest tests/fault/test_fuzz.py` tries 400 of each.
+Reading writes nothing beside the store, starts no process, opens no connection, and runs no code of
+the input. Mutations are seeded, so a failure names the one that shows it: `study, mutation 17`. The
+tests try a few of each kind; `make fuzz` tries many, and then looks for more with atheris
+(`fuzz_coverage.py`).
 """
 
 from __future__ import annotations
@@ -9,41 +11,65 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import random
 import re
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit/analysis"))
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 import zstandard
 from fake_study import ARMS, TASKS, FakeStudy
+from safetensors.torch import save_file
 
 from biphasic import locks
 from biphasic.analysis.records import load_study as load_records
 from biphasic.analysis.scores.layout import read_layout
 from biphasic.config import load_config
 from biphasic.data.building.config import CorpusConfig
+from biphasic.data.corpus import Corpus, write_corpus
 from biphasic.data.text.files import read_text_files
-from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import BiphasicError
+from biphasic.data.tokens.tokenizer import TextTokenizer, train_tokenizer
+from biphasic.errors import BiphasicError, CheckpointError, DataError
+from biphasic.execution.cluster.site import Site
+from biphasic.files import MANIFEST, file_entry, seal_folder
 from biphasic.model.checks.limits import model_limits
-from biphasic.model.loading.build import load_encoder
+from biphasic.model.loading.build import architecture_config, load_encoder, new_model
 from biphasic.model.loading.hub import fetch_model
+from biphasic.model.presets import PRESETS
+from biphasic.records import StateRecord
 from biphasic.study.spec.load import load_resolved, load_study, save_resolved
 from biphasic.tasks.custom.inputs import open_input
 from biphasic.tasks.embedding import Choices, embedding_settings
+from biphasic.tasks.finetuned import HeadRecord, HeadWeights, read_head
+from biphasic.tasks.predict import predict_file
+from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.source import prepare_task
 from biphasic.training.recipe import Recipe
+from biphasic.training.run import _saved_model
+from biphasic.training.state import (
+    STATE_FORMAT,
+    Snapshot,
+    load_state,
+    metrics_lines,
+    save_state,
+)
 from custom_tasks import jsonl, write_beir, write_splits
 from mini_study import STUDY
-from tiny_use import write_model, write_task
+from tiny_use import LABELS, write_model, write_task
 
 pytestmark = pytest.mark.slow
 
@@ -84,8 +110,29 @@ WORDS = (
         "builtin:x",
         "{0}",
     ),
+    *("../outside/x", "../../x", "/tmp/biphasic-fuzz/x", "file:///etc/hosts", "http://localhost:9"),  # noqa: S108
+    *("!!python/object/apply:os.mkdir [biphasic-ran]", "{{ 7*7 }}", "{body.__class__}", "=1+1"),
     *('["a"]', '{"a": 1}', '"a', "b-PER", "I-", "B-", "{text_a}", "{", "}", "mlm", "pico"),
 )
+VALUES = (
+    *(None, True, False, 0, 1, -1, 2, 7, 10**6, 10**20, 1.5, -0.5, 1e300, float("nan")),
+    *(
+        "",
+        "x",
+        "../x",
+        "/etc/hosts",
+        "0",
+        "text",
+        "float16",
+        "eager",
+        "relu",
+        "\0",
+        "\ud800",
+        "é" * 99,
+    ),
+    *([], {}, [0], [[]], ["x"], {"x": 1}, [1, "x", None], ["a"] * 50, {"a": {"a": {}}}),
+)
+IDENTITY = "ab" * 32
 WORD = re.compile(rb"[^\s,:\[\]{}\"']+|\"[^\"]*\"")
 Read = Callable[[Path], object]
 
@@ -256,6 +303,97 @@ def results(folder: Path) -> Read:
     return read
 
 
+def state(folder: Path) -> Read:
+    tokenizer = tiny_tokenizer()
+    ids = tokenizer.special_ids
+    config = architecture_config(PRESETS["pico"], vocab_size=64, max_seqlen=32, special_ids=ids)
+    model = new_model(config, init_seed=0)
+    weights = dict(model.named_parameters())
+    moments = {
+        f"{name}.{key}": torch.ones(() if key == "step" else weight.shape)
+        for name, weight in list(weights.items())[:2]
+        for key in ("step", "exp_avg", "exp_avg_sq")
+    }
+    record = StateRecord(format=STATE_FORMAT, identity=IDENTITY, step=2, rows_sha256="cd" * 32)
+    content = Snapshot(weights, moments, record, '{"step": 1}\n{"step": 2}\n')
+    save_state(folder / "state", content, config=model.config.to_dict(), tokenizer=tokenizer)
+
+    def read(folder: Path) -> object:
+        snapshot = load_state(folder / "state", identity=IDENTITY)
+        metrics_lines(snapshot.metrics)
+        return _saved_model(folder / "state", snapshot)
+
+    return read
+
+
+def head(kind: str) -> Callable[[Path], Read]:
+    """A fine-tuned model that predicts."""
+
+    def write(folder: Path) -> Read:
+        write_model(folder / "model", "eurobert")
+        labels = ("cat", "dog") if kind == "sc" else LABELS
+        tensors = {"weight": torch.ones(len(labels), 32), "bias": torch.ones(len(labels))}
+        save_file(tensors, folder / "model" / "head.safetensors")
+        record = HeadRecord(
+            format="biphasic.head/1",
+            kind=kind,
+            form="separate-head",
+            task="t",
+            title="T",
+            metric="m",
+            model="eurobert",
+            model_identity="0",
+            learning_rate=1e-3,
+            seed=0,
+            steps=1,
+            protocol=FinetuneProtocol(max_seqlen=64).model_dump(mode="json"),
+            head=HeadWeights(
+                file="head.safetensors", weight="weight", bias="bias", num_outputs=len(labels)
+            ),
+            labels=labels,
+            fields=("text",) if kind == "sc" else (),
+        )
+        (folder / "model" / "head.json").write_text(record.model_dump_json(exclude_none=True))
+        rows = [{"text": "the cat"}] if kind == "sc" else [{"tokens": ["the", "cat"]}]
+        (folder / "rows.jsonl").write_text(jsonl(*rows))
+
+        def read(folder: Path) -> object:
+            out = folder.parent / "store" / "out.csv"
+            out.unlink(missing_ok=True)
+            with mock.patch("biphasic.tasks.finetuned.check_contract"):
+                return predict_file(folder / "model", open_input(str(folder / "rows.jsonl")), out)
+
+        return read
+
+    return write
+
+
+def tokens(folder: Path) -> Read:
+    write_corpus(
+        folder / "tokens",
+        [("a", "one two"), ("b", "three")],
+        tiny_tokenizer(),
+        provenance={"source": "x"},
+    )
+
+    def read(folder: Path) -> object:
+        corpus = Corpus(folder / "tokens")
+        names = list(corpus.names())
+        read = [corpus.tokens(number, 0, int(n)) for number, n in enumerate(corpus.lengths)]
+        return names, read, corpus.num_tokens
+
+    return read
+
+
+def site(folder: Path) -> Read:
+    settings = {
+        "scheduler": "slurm", "partition": "gpu", "walltime": "24:00:00", "max_blocks": 4,
+        "nodes_per_block": 2, "gpus_per_node": 8, "setup": ["module load cuda"],
+    }  # fmt: skip
+    write_yaml(folder / "site.yaml", settings)
+    return lambda folder: load_config(Site, folder / "site.yaml")
+
+
 def lock(folder: Path) -> Read:
     with locks.lock(folder / "lock"):
         shutil.copyfile(folder / "lock", folder / "kept")
@@ -311,7 +449,19 @@ KINDS: dict[str, Callable[[Path], Read]] = {
     "records": records,
     "results": results,
     "lock": lock,
+    "state": state,
+    "sealed state": state,
+    "tokens": tokens,
+    "sealed tokens": tokens,
+    "site": site,
+    "head sc": head("sc"),
+    "head tc": head("tc"),
 }
+
+
+@cache
+def tiny_tokenizer() -> TextTokenizer:
+    return train_tokenizer(["one two three"] * 9, vocab_size=300)
 
 
 def write_yaml(path: Path, content: object) -> None:
@@ -327,8 +477,37 @@ def prepared(folder: Path, source: Path | str) -> object:
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """Return what a mistake or damage could make of a file."""
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        content = draw.choice((_word, _word, _word, _word, _bytes, _cut, _lines))(content, draw)
+        kinds = (_word, _word, _word, _word, _value, _value, _value, _bytes, _cut, _lines)
+        content = draw.choice(kinds)(content, draw)
     return content
+
+
+def _value(content: bytes, draw: random.Random) -> bytes:
+    """Replace, remove or add a value of JSON, which stays JSON; as `_word` in other files."""
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError):
+        return _word(content, draw)
+    holders = [each for each in _holders(whole) if each]
+    if not holders:
+        return json.dumps(draw.choice(VALUES)).encode()
+    holder = draw.choice(holders)
+    key = draw.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+    change = draw.random()
+    if change < 0.2:
+        del holder[key]
+    elif change < 0.3 and isinstance(holder, list):
+        holder.append(holder[key])
+    else:
+        holder[key] = draw.choice(VALUES)
+    return json.dumps(whole).encode()
+
+
+def _holders(value: object) -> Iterator[dict | list]:
+    if isinstance(value, dict | list):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _holders(inner)
 
 
 def _word(content: bytes, draw: random.Random) -> bytes:
@@ -363,21 +542,95 @@ def _lines(content: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
+WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod")
+FORBIDDEN = (
+    *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pickle.find_class"),
+    *("socket.connect", "socket.getaddrinfo", "webbrowser.open"),
+)
+
+
+class Watch:
+    """Notes what reading does beside reading, through Python's audit events."""
+
+    def __init__(self) -> None:
+        self.allowed: Path | None = None
+        self.seen: list[str] = []
+        sys.addaudithook(self._note)
+
+    @contextmanager
+    def reading(self, allowed: Path) -> Iterator[None]:
+        """Watch in this block; `allowed` is the folder in which files may be written."""
+        self.allowed, self.seen = allowed, []
+        try:
+            yield
+        finally:
+            self.allowed = None
+        assert not self.seen
+
+    def _note(self, event: str, given: tuple) -> None:
+        if self.allowed is None:
+            return
+        if event in FORBIDDEN:
+            self.seen.append(f"{event} {given}")
+        elif event in WRITING or (event == "open" and _writes(*given[1:3])):
+            path = str(given[0])
+            ours = path.startswith((str(self.allowed), "/dev/null")) or "__pycache__" in path
+            # Names within an open folder, and numbers of open files, are left to `tree`.
+            if not ours and path.startswith(("/", "..")):
+                self.seen.append(f"{event} {given}")
+
+
+def _writes(mode: str | None, flags: int) -> bool:
+    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
+
+
+@cache
+def watch() -> Watch:
+    """Return the only watch: audit hooks cannot be removed."""
+    return Watch()
+
+
+def tree(folder: Path) -> dict[str, tuple]:
+    """Return what is in a folder: names, kinds, sizes and times of change."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        times = 0 if path.is_dir() else status.st_mtime_ns
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_size, times)
+    return found
+
+
+def changed(before: dict[str, tuple], after: dict[str, tuple]) -> set[str]:
+    """Return what has changed in a folder beside the store."""
+    names = {name for name, _ in before.items() ^ after.items()}
+    return {name for name in names if not name.startswith("here/store")}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_input_is_refused_in_one_line(tmp_path, monkeypatch, kind):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder = tmp_path / "whole"
-    folder.mkdir()
+    folder, outputs = tmp_path / "here" / "whole", tmp_path / "here" / "store"
+    (tmp_path / "outside").mkdir()
+    folder.mkdir(parents=True)
+    outputs.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(outputs))
     read = KINDS[kind](folder)
     read(folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if kind.startswith("sealed"):  # a manifest that fits its files, however damaged they are
+        files = [file for file in files if file.name != MANIFEST]
     for number in range(COUNT):
         draw = random.Random(f"{kind}/{number}")  # noqa: S311
         file = draw.choice(files)
         whole = file.read_bytes()
         file.write_bytes(mutated(whole, draw))
+        if kind.startswith("sealed"):
+            (sealed,) = folder.iterdir()
+            seal_folder(sealed, identity=IDENTITY)
+        before = tree(tmp_path)
         try:
-            read(folder)
+            with watch().reading(outputs):
+                read(folder)
         except BiphasicError as error:
             told = str(error)
             assert told.isprintable() or "\u202f" in told, f"{kind}, mutation {number}: {told!r}"
@@ -385,4 +638,164 @@ def test_damaged_input_is_refused_in_one_line(tmp_path, monkeypatch, kind):
         except Exception as error:
             error.add_note(f"{kind}, mutation {number} of {file.relative_to(folder)}")
             raise
+        assert not changed(before, tree(tmp_path)), f"{kind}, mutation {number}"
         file.write_bytes(whole)
+
+
+class Payload:
+    """Makes a folder when a pickle of it is read."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.canary),)
+
+
+def pickled(path: Path, canary: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload(canary)))
+
+
+def only_pickles(folder: Path, canary: Path) -> None:
+    (folder / "model" / "model.safetensors").unlink()
+    torch.save(Payload(canary), folder / "model" / "pytorch_model.bin")
+
+
+def pickle_beside(folder: Path, canary: Path) -> None:
+    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt", "1_Pooling/model.pkl"):
+        pickled(folder / "model" / name, canary)
+
+
+def own_code(folder: Path, canary: Path) -> None:
+    """A model that names code of its own, for every class that transformers may look up."""
+    code = f"import os\nos.mkdir({str(canary)!r})\n"
+    (folder / "model" / "evil.py").write_text(code)
+    classes = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM")
+    for name, content in (
+        ("config.json", dict.fromkeys(classes, "evil.Evil")),
+        ("tokenizer_config.json", {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}),
+    ):
+        path = folder / "model" / name
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps({**known, "auto_map": content}))
+
+
+def unknown_code(folder: Path, canary: Path) -> None:
+    own_code(folder, canary)
+    path = folder / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "evil"}))
+
+
+def in_place_of(name: str) -> Callable[[Path, Path], None]:
+    def write(folder: Path, canary: Path) -> None:
+        pickled(folder / name, canary)
+        if name.startswith("tokens/"):
+            array = np.array([Payload(canary)], dtype=object)
+            np.save(folder / name, array, allow_pickle=True)
+        for sealed in {"state", "tokens"} & {path.name for path in folder.iterdir()}:
+            seal_folder(folder / sealed, identity=IDENTITY)
+
+    return write
+
+
+def yaml_tag(name: str) -> Callable[[Path, Path], None]:
+    def write(folder: Path, canary: Path) -> None:
+        text = (folder / name).read_text()
+        tag = f"!!python/object/apply:os.mkdir ['{canary}']"
+        (folder / name).write_text(f"{text}\nextra: {tag}\n")
+
+    return write
+
+
+def template(folder: Path, canary: Path) -> None:
+    text = (folder / "task.yaml").read_text()
+    hostile = "{body.__class__.__init__.__globals__[os].mkdir}"
+    (folder / "task.yaml").write_text(text.replace("It says {body}", hostile))
+
+
+@pytest.mark.parametrize(
+    ("kind", "harm", "is_refused"),
+    [
+        ("model bert", only_pickles, True),
+        ("model bert", pickle_beside, False),
+        ("model bert", own_code, False),
+        ("model bert", unknown_code, True),
+        ("model llama", own_code, False),
+        ("model bert", in_place_of("model/model.safetensors"), True),
+        ("model bert", in_place_of("model/tokenizer.json"), True),
+        ("state", in_place_of("state/model.safetensors"), True),
+        ("state", in_place_of("state/optimizer.safetensors"), True),
+        ("tokens", in_place_of("tokens/lengths.npy"), True),
+        ("texts", in_place_of("e.parquet"), True),
+        ("study", yaml_tag("study.yaml"), True),
+        ("recipe", yaml_tag("recipe.yaml"), True),
+        ("corpus", yaml_tag("corpus.yaml"), True),
+        ("task file", yaml_tag("task.yaml"), True),
+        ("site", yaml_tag("site.yaml"), True),
+        ("task file", template, True),
+    ],
+)
+def test_no_input_runs_code(tmp_path, monkeypatch, kind, harm, is_refused):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder, canary = tmp_path / "whole", tmp_path / "code-ran"
+    folder.mkdir()
+    read = KINDS[kind](folder)
+    read(folder)
+    harm(folder, canary)
+    with watch().reading(tmp_path):
+        if is_refused:
+            with pytest.raises(BiphasicError):
+                read(folder)
+        else:
+            read(folder)
+    assert not canary.exists()
+
+
+def test_links_are_read_and_never_written_through(tmp_path, monkeypatch):
+    """Links out of a folder, to itself, and to nothing."""
+    outside, folder = tmp_path / "outside", tmp_path / "here" / "texts"
+    outside.mkdir()
+    folder.mkdir(parents=True)
+    (outside / "a.txt").write_text("words")
+    (outside / "train.csv").write_text("text,label\na,x\nb,y\n")
+    (folder / "up").symlink_to("..")
+    (folder / "gone.txt").symlink_to("nowhere.txt")
+    (folder / "out.txt").symlink_to(outside / "a.txt")
+    (folder / "self").symlink_to("self")
+    data = tmp_path / "here" / "data"
+    data.symlink_to(outside)
+    before = tree(tmp_path)
+    with watch().reading(tmp_path / "here"):
+        for read in (
+            lambda: list(read_text_files(folder)),
+            lambda: prepare_task(f"sc:{data}", store=tmp_path / "here/store", say=lambda _: None),
+            lambda: load_state(folder, identity=IDENTITY),
+            lambda: Corpus(folder),
+            lambda: fetch_model(folder),
+            lambda: load_study(folder / "self"),
+        ):
+            with suppress(BiphasicError):
+                read()
+    after = {name: found for name, found in tree(tmp_path).items() if "/store" not in name}
+    assert after == before
+
+
+@pytest.mark.parametrize("kind", ["sc", "tc"])
+@pytest.mark.parametrize("change", [{"labels": ["a"]}, {"labels": []}, {"head": None}])
+def test_a_head_has_an_output_for_each_label(tmp_path, kind, change):
+    head(kind)(tmp_path)
+    path = tmp_path / "model" / "head.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match=r"head.json: \d outputs for \d labels, where"):
+        read_head(path.parent)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/hosts", "a/../../x", "x" * 300, "a\0b"])
+def test_a_manifest_names_files_of_its_folder_alone(tmp_path, name):
+    (tmp_path / "x").write_text("x")
+    folder = tmp_path / "state"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps({"files": {name: file_entry(tmp_path / "x")}}))
+    with pytest.raises(CheckpointError, match=r"names .* not in its folder|missing"):
+        load_state(folder, identity=IDENTITY)

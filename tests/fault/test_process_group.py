@@ -17,6 +17,7 @@ import torch
 
 from biphasic.data.building.build import RECORD
 from biphasic.errors import DataError, LostRankError, StoppedError
+from biphasic.execution.heartbeats import TIMEOUT, Heartbeats
 from biphasic.execution.job import Progress
 from biphasic.files import complete_folder, read_json, write_json, write_text
 from biphasic.study.api import pretrain
@@ -63,6 +64,9 @@ def ranks(tmp_path, monkeypatch) -> Path:
             raise DataError("row 7: made up by a test")
         if fault == "kill" and rank == "1" and step == 7:
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hang" and rank == "1" and step == 3:
+            write_text(folder / "hangs", "")
+            time.sleep(PATIENCE)
         return original(inputs, step)
 
     monkeypatch.setattr(StepInputs, "of", of)
@@ -210,5 +214,27 @@ def test_the_error_of_any_rank_is_that_of_the_process_group(make_job, ranks, tmp
     with pytest.raises(DataError, match=r"^row 7: made up by a test$"):
         job.run(silent)
     assert not (job.store / "states").exists()
+    assert checkpoint_of(job.store) == 2
+    assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))
+
+
+def test_a_rank_that_hangs_is_named_with_its_step(make_job, ranks, tmp_path, monkeypatch):
+    original = Heartbeats.tick
+
+    def tick(heartbeats):
+        """Let time pass once rank 1 hangs and rank 0 waits, however slow the machine is."""
+        if (ranks / "hangs").exists() and heartbeats._beats[0].waits:
+            original(heartbeats)
+
+    monkeypatch.setattr(Heartbeats, "tick", tick)
+    monkeypatch.setenv("GANG_FAULT", "hang")
+    monkeypatch.setenv(TIMEOUT, "00:00:02")
+    job = make_job(tmp_path / "store")
+    expected = (
+        r"^rank 1 has not moved since step 3 for 0 min \d s \(it was reading its rows\); "
+        r"rank 0 waits for it in step 4; run again to resume from the latest checkpoint$"
+    )
+    with pytest.raises(LostRankError, match=expected):
+        job.run(silent)
     assert checkpoint_of(job.store) == 2
     assert all(has_ended(int((ranks / f"pid-{rank}").read_text()), within=5) for rank in (0, 1))

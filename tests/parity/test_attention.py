@@ -47,7 +47,7 @@ def make_states(num_key_heads: int, dtype: torch.dtype = torch.float32) -> list[
 def arguments(*, causal: bool = True, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """Return what the model's call passes down to each layer."""
     return attention_arguments(
-        CU_SEQLENS, max_seqlen=MAX_SEQLEN, row_length=ROW_LENGTH, causal=causal, dtype=dtype
+        CU_SEQLENS, max_seqlen=MAX_SEQLEN, shape=(2, ROW_LENGTH), causal=causal, dtype=dtype
     )
 
 
@@ -143,7 +143,7 @@ def test_capped_scores_equal_the_definition(
 @CAUSAL
 def test_dense_and_sdpa_are_one_function(causal: bool) -> None:
     query, key, value = (part.detach() for part in make_states(NUM_HEADS))
-    mask = block_mask(CU_SEQLENS, row_length=ROW_LENGTH, causal=causal, dtype=torch.float32)
+    mask = block_mask(CU_SEQLENS, shape=(2, ROW_LENGTH), causal=causal, dtype=torch.float32)
     dense = attention._dense(query, key, value, mask, scaling=None, dropout=0.0)
     fused = attention._fused(query, key, value, mask, scaling=None, dropout=0.0)
     assert_close(dense, fused, atol=2e-6, rtol=0)
@@ -162,12 +162,12 @@ def test_dropout_drops_attention_weights() -> None:
 def test_block_mask_is_open_within_segments_alone() -> None:
     cu_seqlens = torch.tensor([0, 2, 3, 6], dtype=torch.int32)  # rows of 3: 2 + 1, then 3
     closed = float("-inf")
-    both = block_mask(cu_seqlens, row_length=3, causal=False, dtype=torch.float32)
+    both = block_mask(cu_seqlens, shape=(2, 3), causal=False, dtype=torch.float32)
     assert both.tolist() == [
         [[[0, 0, closed], [0, 0, closed], [closed, closed, 0]]],
         [[[0, 0, 0], [0, 0, 0], [0, 0, 0]]],
     ]
-    before = block_mask(cu_seqlens, row_length=3, causal=True, dtype=torch.bfloat16)
+    before = block_mask(cu_seqlens, shape=(2, 3), causal=True, dtype=torch.bfloat16)
     assert before.dtype == torch.bfloat16
     assert before.tolist() == [
         [[[0, closed, closed], [0, 0, closed], [closed, closed, 0]]],

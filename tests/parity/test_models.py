@@ -319,7 +319,7 @@ class TestCalls:
         input_ids = torch.from_numpy(packed.input_ids)
         arguments = attention.attention_arguments(
             torch.from_numpy(packed.cu_seqlens), max_seqlen=packed.max_seqlen,
-            row_length=packed.row_length, causal=False, dtype=torch.float32,
+            shape=packed.input_ids.shape, causal=False, dtype=torch.float32,
         )  # fmt: skip
         model(input_ids=input_ids, **arguments)
         for mask in (torch.ones_like(input_ids), (input_ids != 0).long()):

@@ -37,8 +37,8 @@ from biphasic.data.tokens.shards import (
     write_shard,
 )
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DataError
-from biphasic.files import complete_folder, read_json, verify_folder, write_json
+from biphasic.errors import DataError, reading
+from biphasic.files import complete_folder, read_json_object, verify_folder, write_json
 
 REMEDY = "delete the folder and build the corpus again"
 DETAILS = "corpus.json"
@@ -46,6 +46,14 @@ TEXTS = "texts"
 """Folder of a store for facts about corpora outside it."""
 _LENGTHS = "lengths.npy"
 _FORMAT = "biphasic.corpus/1"
+_FIELDS = {
+    "content_hash": str,
+    "dtype": str,
+    "tokenizer_sha256": str,
+    "provenance": dict,
+    "num_documents": int,
+    "num_tokens": int,
+}
 
 
 class Corpus:
@@ -62,12 +70,24 @@ class Corpus:
 
         Raises:
             CheckpointError: A file is missing, truncated or changed.
+            DataError: A file has another form than it should.
         """
         self.folder = folder
         verify_folder(folder, remedy=REMEDY)
-        self.details: dict[str, Any] = read_json(folder / DETAILS)
+        # The manifest vouches for the bytes, but not for what another program wrote.
+        self.details: dict[str, Any] = read_json_object(folder / DETAILS)
+        try:
+            _check_details(self.details)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{folder / DETAILS}: not a corpus's ({error!r}); {REMEDY}") from None
         self.content_hash: str = self.details["content_hash"]
+        with reading(folder, DataError, remedy=REMEDY, failure="damaged"):
+            self._open(folder)
+
+    def _open(self, folder: Path) -> None:
         self.lengths: NDArray[np.int64] = np.load(folder / _LENGTHS)
+        if self.lengths.dtype != np.int64 or self.lengths.ndim != 1:
+            raise DataError(f"{folder / _LENGTHS}: not one row of int64; {REMEDY}")
         shard_documents: list[int] = self.details["shard_documents"]
         self._shards = [
             np.memmap(folder / shard_name(index), dtype=self.details["dtype"], mode="r")
@@ -239,6 +259,22 @@ def content_hash_of(corpus: Corpus) -> str:
     for _, tokens, lengths in corpus.shards():
         _hash_documents(hasher, tokens, lengths)
     return hasher.hexdigest()
+
+
+def _check_details(details: dict[str, Any]) -> None:
+    """Check the fields of `corpus.json` that reading needs.
+
+    Raises:
+        KeyError, TypeError, ValueError: One is missing, or has another type or value.
+    """
+    for name, kind in _FIELDS.items():
+        if type(details[name]) is not kind:
+            raise TypeError(f"{name} is no {kind.__name__}")
+    if details["dtype"] not in {"<u2", "<u4"}:
+        raise ValueError("dtype is no type of tokens")
+    counts = details["shard_documents"]
+    if not (isinstance(counts, list) and counts and all(type(n) is int and n > 0 for n in counts)):
+        raise ValueError("shard_documents are no counts of documents")
 
 
 def shard_name(index: int) -> str:

@@ -1,10 +1,10 @@
 """One rank of a process group, started by torchrun with a job file.
 
 It trains the job together with the other ranks. The first rank writes progress to its original
-standard output, one JSON object per line; every rank writes its failure there. All other output
-goes to standard error. On SIGTERM, and when standard input closes after a stop request, ranks save
-their progress within a few seconds. If standard input closes without a request, the parent has
-died, and they exit immediately.
+standard output, one JSON object per line; every rank writes its heartbeat and its failure there.
+All other output goes to standard error. On SIGTERM, and when standard input closes after a stop
+request, ranks save their progress within a few seconds. If standard input closes without a request,
+the parent has died or a rank hangs, and they exit immediately.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from biphasic.errors import BiphasicError, DivergedError, StoppedError
 from biphasic.execution.job import Report, ShouldStop, throttled
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 STOP_FILE = "stop"
 """File next to the job's file that marks a stop request before standard input closes."""
 _STOP_SECONDS = 15.0
+_BEATS_PER_SECOND = 8  # of all ranks together; at most one a second from each
 
 
 Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
@@ -36,7 +38,7 @@ Train = Callable[[str, Report, ShouldStop, "ProcessGroup"], None]
 
 def serve(train: Train) -> None:
     """Train the job in the file named by the first argument, and exit the process."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    events = os.dup(1)
     os.dup2(2, 1)
     file, is_over = Path(sys.argv[1]), threading.Event()
     # Schedulers and service managers send SIGTERM to every process that they started.
@@ -64,7 +66,7 @@ def _stop_in_time(is_over: threading.Event) -> None:
     timer.start()
 
 
-def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) -> int:
+def _train(train: Train, file: Path, events: int, is_over: threading.Event) -> int:
     """Train the job in a file; return the exit code."""
     try:
         _join_and_train(train, file, events, is_over)
@@ -81,7 +83,7 @@ def _train(train: Train, file: Path, events: IO[str], is_over: threading.Event) 
     return 0
 
 
-def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threading.Event) -> None:
+def _join_and_train(train: Train, file: Path, events: int, is_over: threading.Event) -> None:
     from biphasic.training.memory import tune_allocator  # noqa: PLC0415
 
     tune_allocator()
@@ -92,9 +94,21 @@ def _join_and_train(train: Train, file: Path, events: IO[str], is_over: threadin
 
     report = throttled(lambda progress: _send(events, event="progress", **vars(progress)))
     with joined_process_group() as ranks:
+        threading.Thread(target=_beat, args=(events, ranks), daemon=True).start()
         train(file.read_text(encoding="utf-8"), report, is_over.is_set, ranks)
         if ranks.is_first:
             _send(events, event="finished")
+
+
+def _beat(events: int, ranks: ProcessGroup) -> None:
+    """Write the rank's heartbeat whenever it has moved."""
+    interval = max(1.0, ranks.dp_world_size / _BEATS_PER_SECOND)
+    last: dict[str, Any] = {}
+    while True:
+        if (told := ranks.heartbeat.told()) != last:
+            last = told
+            _send(events, event="heartbeat", rank=ranks.dp_rank, **told)
+        time.sleep(interval)
 
 
 def _failure(error: Exception) -> dict[str, Any]:
@@ -107,10 +121,10 @@ def _failure(error: Exception) -> dict[str, Any]:
     }
 
 
-def _send(events: IO[str], **event: Any) -> None:
+def _send(events: int, **event: Any) -> None:
     try:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
+        # In one call: other threads and ranks write to the same pipe.
+        os.write(events, (json.dumps(event) + "\n").encode())
     except BrokenPipeError:
         # The parent has exited; results are in the store.
         os._exit(1)

@@ -2,9 +2,9 @@
 
 They run on this machine, or on all nodes of a cluster's block.
 
-The parent process holds the job's lock, forwards the first rank's progress, and holds the other
-end of the ranks' standard input. When it closes, ranks exit immediately, because the lock may be
-lost; after a stop request they save their progress first.
+The parent process holds the job's lock, forwards the first rank's progress, listens to the ranks'
+heartbeats, and holds the other end of their standard input. When it closes, ranks exit immediately,
+because the lock may be lost; after a stop request they save their progress first.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from biphasic import errors
 from biphasic.distributed import check_devices
 from biphasic.errors import BiphasicError, ConfigError, LostRankError
+from biphasic.execution.heartbeats import Heartbeats
 from biphasic.execution.nodes import Nodes
 from biphasic.execution.rank_worker import STOP_FILE
 from biphasic.model.compute.device import chosen_device, device_environment
@@ -32,7 +33,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
 _POLL_SECONDS = 0.2
-_END_SECONDS = 30.0  # twice what ranks give themselves
+_END_SECONDS = 60.0  # torchrun gives ranks 30 s to end before it kills them
 
 
 class SegmentJob(Protocol):
@@ -73,18 +74,19 @@ def run_ranks(
 
     Raises:
         BiphasicError: The first error of a rank that is not a `LostRankError`.
-        LostRankError: A rank exited without a `BiphasicError`.
+        LostRankError: A rank exited without a `BiphasicError`, or hangs.
     """
     processes, nodes = job.compute.processes, Nodes.from_environment()
     job.compute.check_rows(job.recipe.placed_phases)
     per_node = processes // nodes.count
     _check_devices(per_node)
+    heartbeats = Heartbeats(processes)
     with tempfile.TemporaryDirectory(prefix="biphasic-ranks-", dir=nodes.folder) as folder:
         file = Path(folder) / "job.json"
         file.write_text(job.model_dump_json(), encoding="utf-8")
         command = [*_torchrun(nodes, per_node), "-m", worker, str(file)]
         with _quiet_on_terminals() as log, _started(command, file, per_node, log) as ranks:
-            failures, is_finished = _attend(ranks, file, report, should_stop)
+            failures, is_finished = _attend(ranks, file, report, should_stop, heartbeats)
             if ranks.wait() or not is_finished:
                 raise _first_failure(failures, processes)
 
@@ -157,13 +159,24 @@ def _attend(
     file: Path,
     report: Callable[..., None],
     should_stop: Callable[[], bool] | None,
+    heartbeats: Heartbeats,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Forward progress until all ranks exit; return failures, and whether training finished."""
+    """Forward progress until all ranks exit; return failures, and whether training finished.
+
+    Raises:
+        LostRankError: A rank hangs; the others are told to exit.
+    """
     events: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     threading.Thread(target=_read, args=(ranks, events), daemon=True).start()
     failures: list[dict[str, Any]] = []
     is_finished = False
     while True:
+        heartbeats.tick()
+        if not failures and (hang := heartbeats.hang()) and ranks.stdin:
+            ranks.stdin.close()  # without a stop request: nothing can be saved
+            raise LostRankError(hang)
+        if slow := heartbeats.slow():
+            sys.stderr.write(f"warning: {slow}\n")
         if should_stop is not None and should_stop():
             _ask_to_stop(ranks, file)
         with suppress(Empty):
@@ -173,6 +186,8 @@ def _attend(
             kind = event.pop("event")
             if kind == "progress":
                 report(**event)
+            elif kind == "heartbeat":
+                heartbeats.hear(event.pop("rank"), event)
             elif kind == "failed":
                 failures.append(event)
             else:
@@ -191,9 +206,9 @@ def _read(ranks: subprocess.Popen[str], events: SimpleQueue[dict[str, Any] | Non
 
 
 def _ask_to_stop(ranks: subprocess.Popen[str], file: Path) -> None:
-    (file.parent / STOP_FILE).touch()
-    with suppress(BrokenPipeError):
-        if ranks.stdin:
+    if ranks.stdin and not ranks.stdin.closed:
+        (file.parent / STOP_FILE).touch()
+        with suppress(BrokenPipeError):
             ranks.stdin.close()
 
 

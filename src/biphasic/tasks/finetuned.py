@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from biphasic.config import parse_config
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import DataError, ModelError, ModelFilesError, reading
+from biphasic.errors import REPAIR, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.device import on_compute_device
@@ -26,6 +26,8 @@ from biphasic.training.step.optimizer import set_head_precision, set_precision
 
 HEAD_RECORD = "head.json"
 HEAD_FORMAT = "biphasic.head/1"
+_NUM_OUTPUTS = {"sr": 1, "qa": 2, "ir": 0, "zs": 0}
+"""Outputs of a head by kind; of the others, it has one for each label."""
 Form = Literal[
     "sequence-classification",
     "token-classification",
@@ -122,7 +124,15 @@ def read_head(folder: Path) -> HeadRecord:
     raw = read_json(path)
     if not isinstance(raw, dict) or raw.get("format") != HEAD_FORMAT:
         raise DataError(f"{path}: not in the format {HEAD_FORMAT}; fine-tune again")
-    return parse_record(HeadRecord, raw, where=str(path))
+    record = parse_record(HeadRecord, raw, where=str(path))
+    num_outputs = 0 if record.head is None else record.head.num_outputs
+    needed = _NUM_OUTPUTS.get(record.kind, max(len(record.labels), 1))
+    if num_outputs != needed:
+        raise DataError(
+            f"{path}: {num_outputs} outputs for {len(record.labels)} labels, where a model of kind "
+            f"'{record.kind}' has {needed}; {REPAIR}"
+        )
+    return record
 
 
 def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) -> FinetunedModel:
@@ -143,17 +153,17 @@ def load_finetuned(folder: Path, *, precision: FinetunePrecision | None = None) 
     set_precision(model, precision)
     model.eval()
     with reading(folder / HEAD_RECORD, ModelFilesError):
-        head = _load_head(folder, record.head)
+        head = _load_head(folder, record.head, hidden_size=model.config.hidden_size)
     head.to(model.device)
     set_head_precision(head, precision)
     return FinetunedModel(record, protocol, tokenizer, Encoder(model, tokenizer.pad_id), head)
 
 
-def _load_head(folder: Path, weights: HeadWeights | None) -> nn.Module:
+def _load_head(folder: Path, weights: HeadWeights | None, *, hidden_size: int) -> nn.Module:
     if weights is None:
         return nn.Identity()
     weight, bias = _tensors(folder / weights.file, weights.weight, weights.bias)
-    head = nn.Linear(weight.shape[1], weights.num_outputs)
+    head = nn.Linear(hidden_size, weights.num_outputs)
     head.load_state_dict(
         {"weight": weight[: weights.num_outputs], "bias": bias[: weights.num_outputs]}
     )

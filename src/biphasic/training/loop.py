@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from biphasic.distributed import ALONE, ProcessGroup
+from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
@@ -194,7 +194,9 @@ def _train_until(  # noqa: PLR0917
                 phase = recipe.phase_at(run.step)
                 run.enter(phase)
             pending.begin()
+            ranks.heartbeat.at(Activity.READING, run.step)
             given = next(inputs)
+            ranks.barrier()  # one that hangs while it reads is seen here, and not in a layer
             if run.step in recipe.skip_steps:
                 _count(run, phase, replace(given, num_supervised=0, flops=0))
             else:
@@ -205,6 +207,7 @@ def _train_until(  # noqa: PLR0917
             watches, saves = options.watches_after(run.step), options.saves_after(run.step)
             if not (watches or saves or stops or pending.are_due or run.step in {phase.end, end}):
                 continue
+            ranks.heartbeat.at(Activity.DEVICE)
             done = pending.read_back()
             fault = run.record(done)
             if fault is not None:
@@ -263,6 +266,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
     total = torch.zeros((), device=run.model.device)
     compute_loss = run.divided or partial(pass_loss, run.model)
     for rows in given.passes:
+        run.ranks.heartbeat.at(Activity.COMPUTING)
         if run.divided is not None:
             run.divided.is_last_pass(rows is given.passes[-1])
         loss = compute_loss(rows.to(run.model.device)) / given.num_supervised

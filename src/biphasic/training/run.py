@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from biphasic.distributed import ProcessGroup
+from biphasic.distributed import Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, ModelError
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute.compiled import compile_layers, uncompiled
@@ -25,7 +25,7 @@ from biphasic.model.compute.memory_saving import recompute_activations
 from biphasic.model.context import extend_config, extend_context
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import check_model
-from biphasic.model.loading.reading import read_config
+from biphasic.model.loading.reading import loading, read_config
 from biphasic.model.matrices import model_shape
 from biphasic.model.pretrained import load_pretrained, load_weights
 from biphasic.model.shape import ModelShape
@@ -147,12 +147,18 @@ class Run:
         Raises:
             DivergedError: One is not finite.
         """
+
+        def note(text: str) -> None:
+            self.ranks.heartbeat.at(Activity.HELDOUT)
+            if report:
+                report(text)
+
         with self._uncompiled():
             losses = heldout.evaluate(
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
                 objectives=objectives,
-                report=report,
+                report=note,
                 loss=self.divided,
             )
         if self.divided is not None:
@@ -167,6 +173,7 @@ class Run:
         Raises:
             TrainingError: Weights differ between ranks.
         """
+        self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
         weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
         if isinstance(self.optimizer.weights, DividedWeights):
@@ -363,6 +370,8 @@ def first_model(recipe: Recipe, data: TrainingData) -> PreTrainedModel:
 
 
 def _saved_model(folder: Path, snapshot: Snapshot) -> PreTrainedModel:
-    model = new_model(read_config(folder), init_seed=0)
+    config = read_config(folder)
+    with loading(folder):
+        model = new_model(config, init_seed=0)
     load_weights(model, snapshot.weights)
     return model

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from biphasic.data.tokens.tokenizer import TextTokenizer
-from biphasic.errors import CheckpointError
+from biphasic.errors import CheckpointError, reading
 from biphasic.files import (
     complete_folder,
     is_complete,
@@ -40,6 +40,8 @@ STATE_FORMAT = "biphasic.state/1"
 _MOMENTS = (".step", ".exp_avg", ".exp_avg_sq")
 """Ends of the names of AdamW's tensors."""
 _REMEDY = "delete the folder and run again"
+_STEPS = "step-" + 8 * "[0-9]"
+"""Pattern of checkpoints' folders; others beside them, such as copies, are left alone."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,34 @@ def load_state(folder: Path, *, identity: str) -> Snapshot:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
     verify_state(folder, identity=identity)
-    weights, moments = _load_tensors(folder)
-    return Snapshot(
-        weights=weights,
-        moments=moments,
-        record=read_state_record(folder),
-        metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
-    )
+    # The manifest vouches for the bytes, but not for what another program wrote.
+    with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
+        weights, moments = _load_tensors(folder)
+        snapshot = Snapshot(
+            weights=weights,
+            moments=moments,
+            record=read_state_record(folder),
+            metrics=(folder / "metrics.jsonl").read_text(encoding="utf-8"),
+        )
+        _check(snapshot)
+    return snapshot
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Check that the parts of a state fit together.
+
+    Raises:
+        ValueError: They do not.
+    """
+    bytes.fromhex(snapshot.record.rows_sha256)
+    if not all(isinstance(json.loads(line), dict) for line in metrics_lines(snapshot.metrics)):
+        raise ValueError("metrics.jsonl: a line is no JSON object")
+    for name, tensor in snapshot.moments.items():
+        weight, _, key = name.rpartition(".")
+        if weight not in snapshot.weights:
+            raise ValueError(f"optimizer.safetensors: {name} belongs to no weight")
+        if key != "step" and tensor.shape != snapshot.weights[weight].shape:
+            raise ValueError(f"optimizer.safetensors: {name} has another shape than its weight")
 
 
 def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -222,7 +245,7 @@ class Checkpoints:
         """Return the step of the newest complete checkpoint."""
         steps = [
             int(folder.name.removeprefix("step-"))
-            for folder in self._folder.glob("step-*")
+            for folder in self._folder.glob(_STEPS)
             if is_complete(folder)
         ]
         return max(steps, default=None)
@@ -233,7 +256,7 @@ class Checkpoints:
 
     def drop_before(self, step: int) -> None:
         """Delete checkpoints older than a step."""
-        for folder in self._folder.glob("step-*"):
+        for folder in self._folder.glob(_STEPS):
             if int(folder.name.removeprefix("step-")) < step:
                 shutil.rmtree(folder)
 

@@ -62,7 +62,7 @@ def segments_of(options: dict[str, Any], cu_seqlens: Tensor, query: Tensor, caus
     options |= attention_arguments(
         cu_seqlens,
         max_seqlen=query.shape[2],
-        row_length=query.shape[2],
+        shape=(query.shape[0], query.shape[2]),
         causal=causal,
         dtype=query.dtype,
     )

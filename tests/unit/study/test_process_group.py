@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from biphasic.distributed import ALONE, check_devices, checksum, joined_process_group
+from biphasic import distributed
+from biphasic.distributed import (
+    ALONE,
+    Activity,
+    Heartbeat,
+    check_devices,
+    checksum,
+    joined_process_group,
+)
 from biphasic.errors import ConfigError, DataError, LostRankError
-from biphasic.execution import ranks
+from biphasic.execution import heartbeats, ranks
+from biphasic.execution.heartbeats import Heartbeats
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 
@@ -104,3 +114,183 @@ def test_checksums_see_every_bit_of_every_tensor():
     assert checksum(tensors) != whole
     tensors[1][1, 1] = torch.tensor(0.0).nextafter(torch.tensor(1.0))
     assert checksum(tensors) == whole + 1
+
+
+class Clock:
+    """Time, in seconds, that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Group:
+    """Ranks whose heartbeats a test writes, and what is heard of them."""
+
+    def __init__(self, clock: Clock, size: int) -> None:
+        self.clock, self.heard = clock, Heartbeats(size)
+        self.ranks = [Heartbeat() for _ in range(size)]
+
+    def hear(self) -> None:
+        for rank, heartbeat in enumerate(self.ranks):
+            self.heard.hear(rank, heartbeat.told())
+
+    def pass_time(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.now += 1.0
+            self.heard.tick()
+
+
+@pytest.fixture
+def group_of(monkeypatch) -> Callable[[int], Group]:
+    """Return groups of some ranks: `group_of(3)`."""
+    clock = Clock()
+    for module in (distributed, heartbeats):
+        monkeypatch.setattr(module, "time", clock)
+    return lambda size: Group(clock, size)
+
+
+def waiting(heartbeat: Heartbeat, step: int) -> None:
+    """Leave a rank in the middle of a step, where it waits for others."""
+    heartbeat.at(Activity.COMPUTING, step)
+    heartbeat.waits = True
+
+
+def test_a_rank_that_hangs_is_named_with_its_step_and_those_that_wait_for_it(group_of):
+    group = group_of(4)
+    for heartbeat in group.ranks:
+        waiting(heartbeat, 118)
+    group.ranks[3].at(Activity.READING, 118)
+    group.ranks[3].waits = False
+    group.hear()
+    group.pass_time(600)
+    assert group.heard.hang() is None
+    group.pass_time(1)
+    assert group.heard.hang() == (
+        "rank 3 has not moved since step 118 for 10 min 1 s (it was reading its rows); ranks 0, 1, "
+        "2 wait for it in step 119; run again to resume from the latest checkpoint"
+    )
+    group.ranks[1].waits = False
+    group.ranks[2].waits = False
+    group.pass_time(10)
+    group.heard.hear(2, group.ranks[2].told())
+    assert "ranks 0, 1 wait for it in step 119" in str(group.heard.hang())
+    group.heard.hear(1, group.ranks[1].told())
+    group.pass_time(595)
+    assert str(group.heard.hang()).endswith(
+        "rank 0 waits for it in step 119; run again to resume from the latest checkpoint"
+    )
+    group.heard.hear(3, group.ranks[3].told())  # it moves again
+    assert group.heard.hang() is None
+
+
+def test_several_ranks_hang_or_all_wait(group_of):
+    group = group_of(12)
+    for heartbeat in group.ranks:
+        waiting(heartbeat, 7)
+    group.hear()
+    group.pass_time(601)
+    assert str(group.heard.hang()).startswith(
+        "no rank has moved since step 7 for 10 min 1 s: all wait for each other"
+    )
+    group = group_of(12)
+    for heartbeat in group.ranks[:2]:
+        waiting(heartbeat, 7)
+    for heartbeat in group.ranks[2:]:
+        heartbeat.at(Activity.DEVICE, 7)
+    group.hear()
+    group.pass_time(601)
+    told = str(group.heard.hang())
+    assert told.startswith("rank 2 has not moved since step 7 for 10 min 1 s (it was waiting for")
+    assert "rank 4 has not" in told
+    assert "; and 7 more; ranks 0, 1 wait for them in step 8; run again" in told
+
+
+@pytest.mark.parametrize("activity", [Activity.STARTING, Activity.HELDOUT, Activity.SAVING])
+def test_what_takes_long_may_take_half_an_hour(group_of, activity):
+    group = group_of(2)
+    waiting(group.ranks[1], 5)
+    group.ranks[0].at(activity, 5)
+    group.hear()
+    group.pass_time(1800)
+    assert group.heard.hang() is None
+    group.hear()  # it goes on: held-out losses, batch by batch
+    group.pass_time(1800)
+    assert group.heard.hang() is None
+    group.pass_time(1)
+    since = "" if activity == Activity.STARTING else " since step 5"
+    assert str(group.heard.hang()).startswith(
+        f"rank 0 has not moved{since} for 30 min 1 s (it was {activity}); rank 1 waits for it"
+    )
+
+
+def test_a_parent_that_was_stopped_takes_no_rank_for_hanging(group_of):
+    group = group_of(2)
+    group.ranks[0].at(Activity.COMPUTING, 5)
+    group.hear()
+    group.clock.now += 7 * 24 * 3600.0
+    group.heard.tick()
+    assert group.heard.hang() is None
+
+
+@pytest.mark.parametrize(("text", "limit"), [("00:00:20", 20), ("", 600)])
+def test_the_timeout_is_a_setting(group_of, monkeypatch, text, limit):
+    monkeypatch.setenv("BIPHASIC_RANK_TIMEOUT", text)
+    group = group_of(2)
+    for heartbeat in group.ranks:
+        heartbeat.at(Activity.COMPUTING, 5)
+    group.hear()
+    group.pass_time(limit)
+    assert group.heard.hang() is None
+    group.pass_time(1)
+    assert group.heard.hang() is not None
+
+
+@pytest.mark.parametrize("text", ["10", "00:00:00", "1 h", "-1:00:00"])
+def test_a_timeout_that_is_no_time_is_refused(make_recipe, tmp_path, monkeypatch, no_process, text):
+    monkeypatch.setenv("BIPHASIC_RANK_TIMEOUT", text)
+    with pytest.raises(ConfigError, match=rf"^BIPHASIC_RANK_TIMEOUT {text}: give a time as HH:MM"):
+        ranks.run_ranks(job_of(make_recipe, tmp_path, 2), print, worker=RANK)
+
+
+def test_a_slow_rank_is_named_once_with_its_seconds(group_of):
+    group = group_of(3)
+    group.hear()
+    assert group.heard.slow() is None  # they start
+    told = []
+    for step in range(100):
+        for heartbeat, seconds in zip(group.ranks, (2, 5, 2), strict=True):
+            group.clock.now = 1000.0 + 5 * step
+            heartbeat.at(Activity.READING, step)
+            group.clock.now += seconds
+            with heartbeat.waiting():  # for the others
+                group.clock.now = 1000.0 + 5 * (step + 1)
+        group.clock.now = 1000.0 + 5 * step
+        group.pass_time(5)
+        group.hear()
+        told.append(group.heard.slow())
+    assert [text for text in told if text] == [
+        "rank 1 is slow: its part of a step takes 5 s, that of the other ranks 2 s (median), and "
+        "they wait for it"
+    ]
+
+
+def test_a_rank_counts_its_own_work_alone(group_of):
+    clock, heartbeat = group_of(1).clock, Heartbeat()
+    for activity, seconds in (
+        (Activity.READING, 1), (Activity.COMPUTING, 2), (Activity.HELDOUT, 4),
+        (Activity.COMPUTING, 8), (Activity.SAVING, 16), (Activity.DEVICE, 32),
+    ):  # fmt: skip
+        heartbeat.at(activity)
+        clock.now += seconds
+    heartbeat.at(Activity.COMPUTING)
+    with heartbeat.waiting():
+        clock.now += 64
+    clock.now += 128
+    before = heartbeat.told()
+    assert before == heartbeat.told()
+    heartbeat.at(Activity.COMPUTING)
+    assert heartbeat.own_seconds == 1 + 2 + 8 + 128
+    assert heartbeat.told() != before

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import torch
 from short_runs import CLM, CPU, CUDA, MLM, assert_same, metrics, train
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from biphasic.errors import TrainingError
 from biphasic.files import read_json
-from biphasic.model.compute import attention
 from biphasic.training import loop, run
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport
@@ -113,7 +111,6 @@ def test_the_weights_before_a_fault_are_saved_though_later_updates_ran(
 def test_a_step_reads_no_number_from_the_device(
     tmp_path, training_data, make_recipe, monkeypatch, precision
 ):
-    """A mask by blocks needs the number of tokens; no variable-length kernel needs a mask."""
     counts: Counter[str] = Counter()
 
     class Watcher(TorchDispatchMode):
@@ -121,16 +118,12 @@ def test_a_step_reads_no_number_from_the_device(
             counts[func.name()] += 1
             return func(*args, **(kwargs or {}))
 
-    def mask(cu_seqlens, *, row_length, causal, dtype):
-        return torch.zeros(4, 1, row_length, row_length, dtype=dtype)
-
     original = loop._update
 
     def watched(*arguments):
         with Watcher():
             return original(*arguments)
 
-    monkeypatch.setattr(attention, "block_mask", mask)
     monkeypatch.setattr(run, "check_contract", lambda *_, **__: None)
     monkeypatch.setattr(loop, "_update", watched)
     recipe = make_recipe(CLM, MLM, precision=precision)

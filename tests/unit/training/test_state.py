@@ -247,3 +247,14 @@ def test_metrics_lines():
     assert metrics_lines("") == []
     with pytest.raises(json.JSONDecodeError):
         metrics_lines('{"a": 1}\n{"b"')
+
+
+def test_folders_beside_checkpoints_are_left_alone(tmp_path):
+    progress = Checkpoints(tmp_path)
+    for name in ("step-00000002", "step-00000004", "step-old", "step-00000009.bak", "step-"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    assert progress.latest_step() == 4
+    progress.drop_before(4)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"step-00000004", "step-old", "step-00000009.bak", "step-"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.data.building.blend import unique_names
 from biphasic.data.building.build import RECORD, CorpusFolders, read_record
-from biphasic.data.building.verify import open_corpus, verify_tokenizer
+from biphasic.data.building.verify import verify_tokenizer
 from biphasic.data.corpus import Corpus, CorpusWriter
 from biphasic.data.tokens.tokenizer import TextTokenizer, write_tokenizer
 from biphasic.errors import ConfigError, DataError
@@ -62,7 +62,7 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
 
 
 def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
-    corpora = [open_corpus(source) for source in sources]
+    corpora = [Corpus(source) for source in sources]
     _refuse_mismatches(corpora)
     return corpora
 

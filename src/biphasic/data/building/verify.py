@@ -26,7 +26,7 @@ def verify_corpus(folder: Path) -> Corpus:
         CheckpointError: A file is damaged or missing; the message names it.
         DataError: `corpus.json` is not readable.
     """
-    corpus = open_corpus(folder)
+    corpus = Corpus(folder)
     details = corpus.details
     _check(
         sum(details["shard_documents"]) == len(corpus) == details["num_documents"],
@@ -105,19 +105,6 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
     """
     verify_folder(folder, remedy=REMEDY)
     return TextTokenizer.load(folder)
-
-
-def open_corpus(folder: Path) -> Corpus:
-    """Open a corpus, with clear errors for invalid files.
-
-    Raises:
-        CheckpointError: A file is missing, truncated or changed.
-        DataError: It is not a corpus.
-    """
-    try:
-        return Corpus(folder)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / DETAILS}: not a corpus's ({error!r}); {REMEDY}") from None
 
 
 def _check(is_right: bool, file: Path, problem: str) -> None:

@@ -51,13 +51,18 @@ def register_attention() -> None:
 
 
 def attention_arguments(
-    cu_seqlens: Tensor, *, max_seqlen: int, row_length: int, causal: bool, dtype: torch.dtype
+    cu_seqlens: Tensor,
+    *,
+    max_seqlen: int,
+    shape: tuple[int, int],
+    causal: bool,
+    dtype: torch.dtype,
 ) -> dict[str, Any]:
     """Return the keyword arguments that describe a model's segments.
 
     `cu_seqlens` is int32 [num_segments + 1] on the model's device; the last entry is the number of
-    tokens, padding included (a token beyond it would yield NaN gradients). `dtype` is that of the
-    activations.
+    tokens, padding included (a token beyond it would yield NaN gradients). `shape` is
+    (num_rows, row_length), and `dtype` that of the activations.
     """
     has_kernel = backend(cu_seqlens.device, dtype) == "varlen"
     return {
@@ -66,7 +71,7 @@ def attention_arguments(
         "causal": causal,
         "block_mask": None
         if has_kernel
-        else block_mask(cu_seqlens, row_length=row_length, causal=causal, dtype=dtype),
+        else block_mask(cu_seqlens, shape=shape, causal=causal, dtype=dtype),
     }
 
 
@@ -84,12 +89,17 @@ def backend(
     return "dense" if device.type == "cpu" and (dtype == torch.bfloat16 or drops) else "sdpa"
 
 
-def block_mask(cu_seqlens: Tensor, *, row_length: int, causal: bool, dtype: torch.dtype) -> Tensor:
-    """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf."""
-    num_tokens = int(cu_seqlens[-1])
+def block_mask(
+    cu_seqlens: Tensor, *, shape: tuple[int, int], causal: bool, dtype: torch.dtype
+) -> Tensor:
+    """Return [num_rows, 1, row_length, row_length]: 0 where query i attends to key j, else -inf.
+
+    `shape` is (num_rows, row_length). Nothing is read from the device.
+    """
+    num_tokens = shape[0] * shape[1]
     segment_starts = torch.zeros(num_tokens, dtype=torch.int32, device=cu_seqlens.device)
     segment_starts[cu_seqlens[:-1].long()] = 1
-    segments = segment_starts.cumsum(0).view(-1, row_length)
+    segments = segment_starts.cumsum(0).view(shape)
     visible = segments[:, :, None] == segments[:, None, :]
     if causal:
         visible = visible.tril()
@@ -182,7 +192,8 @@ def packed_attention(
 
 
 def _mask_for(query: Tensor, cu_seqlens: Tensor, *, causal: bool) -> Tensor:
-    return block_mask(cu_seqlens, row_length=query.shape[2], causal=causal, dtype=query.dtype)
+    shape = query.shape[0], query.shape[2]
+    return block_mask(cu_seqlens, shape=shape, causal=causal, dtype=query.dtype)
 
 
 def _name(module: nn.Module) -> str:

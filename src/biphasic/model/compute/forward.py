@@ -64,7 +64,7 @@ def packed_arguments(model: PreTrainedModel, batch: PackedBatch, *, causal: bool
         **attention_arguments(
             torch.from_numpy(batch.cu_seqlens).to(device),
             max_seqlen=batch.max_seqlen,
-            row_length=batch.row_length,
+            shape=batch.input_ids.shape,
             causal=causal,
             dtype=activation_dtype(model),
         ),

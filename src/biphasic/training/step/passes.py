@@ -73,9 +73,8 @@ class Pass:
 def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None = None) -> Tensor:
     """Return the summed loss of a pass: a scalar in fp32, in nats, on the device.
 
-    `dtype` is the compute precision; None is that of the model's weights.
-    The head reads supervised positions only. Nothing waits for the device if a variable-length
-    kernel is used.
+    The head reads supervised positions only. Nothing waits for the device. `dtype` is the compute
+    precision; None is that of the model's weights.
     """
     output = model.base_model(
         input_ids=given.input_ids,
@@ -84,7 +83,7 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
         **attention_arguments(
             given.cu_seqlens,
             max_seqlen=given.max_seqlen,
-            row_length=given.input_ids.shape[1],
+            shape=(given.input_ids.shape[0], given.input_ids.shape[1]),
             causal=given.causal,
             dtype=dtype or activation_dtype(model),
         ),
