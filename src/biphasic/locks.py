@@ -115,7 +115,8 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
 
     def watch_or_refuse(owner: Owner) -> None:
         nonlocal watched, deadline
-        is_fresh = _now(path.parent) - owner.heartbeat < 3 * HEARTBEAT_SECONDS
+        # A heartbeat far in the future was sent before the clock was set back.
+        is_fresh = abs(_now(path.parent) - owner.heartbeat) < 3 * HEARTBEAT_SECONDS
         is_alive = watched is not None and (owner != watched or time.monotonic() > deadline)
         if is_fresh or is_alive:
             what = path.parent if path.name == LOCK else path

@@ -225,7 +225,7 @@ def _backward(run: Run, given: StepInput) -> Tensor:
 def _save_checkpoint(run: Run, progress: Checkpoints) -> None:
     run.save(progress.path(run.step))
     if run.ranks.is_first:
-        progress.drop_before(run.step)
+        progress.drop_old()
 
 
 def _report(done: MeasuredStep, *, end: int) -> StepReport:

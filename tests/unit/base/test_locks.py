@@ -197,8 +197,9 @@ def test_another_process_with_the_same_pid_is_not_the_owner(path):
         assert not path.exists()
 
 
+@pytest.mark.parametrize("last", [0, 2**31])  # long ago, or before the clock was set back
 @pytest.mark.parametrize("host", ["far-away", "{here}?pidns-f00"])
-def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host):
+def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host, last):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     edit(path, host=host.format(here=this_process()[0]), pid=ended.pid)
@@ -207,7 +208,7 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     assert not owner.is_here
     with pytest.raises(LockHeldError), lock(path):
         pytest.fail("its last heartbeat was just now")
-    os.utime(path, (0, 0))
+    os.utime(path, (last, last))
     begin, said = time.monotonic(), []
     with lock(path, say=said.append) as held:
         held.check()

@@ -98,7 +98,7 @@ def test_nothing_that_is_not_finite_is_saved(
             read_back_every=100,
         )
     assert not (tmp_path / "states").exists()
-    (last,) = (tmp_path / "progress").glob("*/step-*")
+    last = max((tmp_path / "progress").glob("*/step-*"))
     assert last.name == f"step-{saved:08d}"
     names = ("model.safetensors", "optimizer.safetensors")
     assert all((last / name).read_bytes() == (clean / name).read_bytes() for name in names)
