@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm mutations lint format types docs check wheel bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm soak mutations lint format types docs check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,9 @@ test-quick: $(INSTALLED)  ## Run the quick unit tests, in a minute: for every sa
 
 test-slurm: $(INSTALLED)  ## Run the tests that need Slurm, on daemons from Debian's packages.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -rs -m slurm tests/slurm $(PYTEST_FLAGS)
+
+soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and write docs/reliability.md.
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak.run
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py

@@ -305,6 +305,8 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
             except (Timeout, LeaseSettingsMismatch):
                 owner = find_owner(path)
             if owner is None:  # released since, or about to be taken over
+                # filelock hides why it cannot take over: a full disk, or a read-only one.
+                _now(path.parent)
                 time.sleep(0.01)
             else:
                 on_owner(owner)
@@ -319,10 +321,14 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
 
 
 def _now(folder: Path) -> float:
-    """Return the time on the clock of a folder's file system, in seconds."""
+    """Return the time on the clock of a folder's file system, in seconds.
+
+    Raises:
+        OSError: Nothing can be written there.
+    """
     probe = folder / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        probe.touch()
+        probe.write_bytes(b"\n")
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)

@@ -276,6 +276,21 @@ def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
         lock(path).__enter__()
 
 
+def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    edit(path, pid=ended.pid)
+    # filelock suppresses this error, and tries again for ever.
+    monkeypatch.setattr(filelock.SoftFileLease, "_take_over", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(locks, "find_owner", lambda _: None)
+    with pytest.raises(StudyError, match=r"cannot lock there .*Read-only file system"):
+        lock(path).__enter__()
+
+
 def test_a_file_at_the_path_is_named(path, tmp_path):
     path.mkdir(parents=True)
     with pytest.raises(DataError, match="delete what blocks the path"):
