@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -296,6 +296,8 @@ def running_work(store: Path) -> dict[str, Owner]:
 def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFileLease]:
     """Hold a lease while the block runs; while another process holds it, call `on_owner`."""
     lease = _lease(path)
+    watched: Owner | None = None
+    since = 0.0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -308,6 +310,12 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
                 # filelock hides why it cannot take over: a full disk, or a read-only one.
                 _now(path.parent)
                 time.sleep(0.01)
+                continue
+            if owner != watched:
+                watched, since = owner, time.monotonic()
+            if time.monotonic() - since > LEASE_SECONDS and _is_empty(path):
+                # Its owner was killed before it wrote its name; filelock waits for it for ever.
+                path.unlink(missing_ok=True)
             else:
                 on_owner(owner)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -318,6 +326,12 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
         yield lease
     finally:
         _release(lease, path)
+
+
+def _is_empty(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size == 0
+    return False
 
 
 def _now(folder: Path) -> float:

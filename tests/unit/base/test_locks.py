@@ -258,12 +258,20 @@ def test_a_file_that_names_no_owner_is_replaced(path, content):
         held.check()
 
 
-def test_an_empty_file_is_named(path, short_lease):
+def test_an_empty_file_is_named_and_replaced_when_its_lease_expires(path, short_lease):
+    """Its owner was killed before it wrote its name, or the power failed."""
     path.parent.mkdir()
     path.touch()
-    os.utime(path, (0, 0))
     with pytest.raises(LockHeldError, match=f"if no process works here, delete {path}"), lock(path):
-        pytest.fail("nobody can tell whose it is")
+        pytest.fail("its owner may be about to write its name")
+    os.utime(path, (0, 0))
+    begin = time.monotonic()
+    with lock(path) as held:
+        held.check()
+    assert time.monotonic() - begin >= locks.LEASE_SECONDS
+    path.touch()
+    with wait_for(path, doing="waiting") as held:
+        held.check()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
