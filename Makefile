@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes; without stored bytecode each would compile all of the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-quick test-slurm fuzz mutations lint format types docs check wheel bench lock clean
+.PHONY: help install quickstart test test-quick test-slurm soak fuzz mutations lint format types docs check wheel bench lock clean
 
 help:  ## Show this list.
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +52,9 @@ fuzz: $(INSTALLED)  ## Read damaged and hostile inputs of every kind: half an ho
 	$(BIN)/python -m pip install --quiet --group fuzz
 	BIPHASIC_FUZZ=400 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) tests/fault/test_fuzz.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fault/fuzz_coverage.py $(FUZZ_SECONDS)
+
+soak: $(INSTALLED)  ## Inject faults into runs for 20 minutes, and write docs/reliability.md.
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak.run
 
 mutations: $(INSTALLED)  ## Break the source in ways that tests must notice, one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations/run.py

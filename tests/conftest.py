@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mini_study import Cli, finished_study
-from warm import forking
+from warm import draw_nothing, forking, probe_nothing
 
 if TYPE_CHECKING:
     from biphasic.data.corpus import Corpus
@@ -154,20 +153,7 @@ def warm() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have empty drawings, in forked processes too: drawing takes most of their time."""
-    from matplotlib.figure import Figure
-
-    from biphasic.analysis.figures.render import to_svg
-
-    empty = Figure(figsize=(1, 1))
-    content = {"png": b"png", "svg": to_svg(empty, name="empty").encode()}
-
-    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
-        drawn = content[format]
-        file.write(drawn.decode() if isinstance(file, io.TextIOBase) else drawn)
-
-    monkeypatch.setattr(Figure, "savefig", save)
-    for name in ("analysis.figures.draw._draw", "analysis.page.figures.draw_strips"):
-        monkeypatch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture
@@ -176,8 +162,7 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     In forked processes, too. Probes are tested in unit/model and parity.
     """
-    for module in ("biphasic.model.checks.contract", "biphasic.training.run"):
-        monkeypatch.setattr(f"{module}.check_contract", lambda *_, **__: None)
+    probe_nothing(monkeypatch)
 
 
 @pytest.fixture

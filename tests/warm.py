@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import pkgutil
 import runpy
@@ -21,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -39,13 +40,37 @@ def forking() -> Iterator[None]:
         yield
 
 
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave the drawings of reports empty, in forks too: drawing takes most of their time."""
+    from matplotlib.figure import Figure
+
+    from biphasic.analysis.figures.render import to_svg
+
+    empty = Figure(figsize=(1, 1))
+    content = {"png": b"png", "svg": to_svg(empty, name="empty").encode()}
+
+    def save(_: Figure, file: IO[Any], *, format: str, **__: Any) -> None:
+        drawn = content[format]
+        file.write(drawn.decode() if isinstance(file, io.TextIOBase) else drawn)
+
+    patch.setattr(Figure, "savefig", save)
+    for name in ("analysis.figures.draw._draw", "analysis.page.figures.draw_strips"):
+        patch.setattr(f"biphasic.{name}", lambda *_, **__: empty)
+
+
+def probe_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave out the probes of models, in forks too; they take longer than a few steps."""
+    for module in ("biphasic.model.checks.contract", "biphasic.training.run"):
+        patch.setattr(f"{module}.check_contract", lambda *_, **__: None)
+
+
 class WarmPopen(_Popen):  # type: ignore[type-arg]
     """`subprocess.Popen` that forks where it is to start this Python, and else does as ever."""
 
     def __init__(self, args: Any, *others: Any, **how: Any) -> None:
         program = None if others or "pass_fds" in how else _program_of(args)
-        if program is not None and _is_ready():
-            how["preexec_fn"] = partial(_become, program, how.get("env"))
+        if program is not None and is_ready():
+            how["preexec_fn"] = partial(become, program, how.get("env"))
         super().__init__(args, *others, **how)
 
 
@@ -66,7 +91,7 @@ def _program_of(args: Any) -> Callable[[], object] | None:
 
 
 @cache
-def _is_ready() -> bool:
+def is_ready() -> bool:
     """Import all that forks need; tell whether they may be forked, which CUDA forbids."""
     import torch
 
@@ -99,7 +124,7 @@ def _forget_package() -> None:
         interface._global_mapping.pop("biphasic", None)
 
 
-def _become(program: Callable[[], None], environment: dict[str, str] | None) -> None:
+def become(program: Callable[[], None], environment: dict[str, str] | None) -> None:
     """Run a program in place of what was to be executed; called in the forked child."""
     code: object = 1
     gc.freeze()  # what the parent has is never looked through, which would copy all its memory

@@ -38,14 +38,15 @@ def file_sha256(path: Path) -> str:
 def write_text(path: Path, text: str, *, is_flushed: bool = True) -> None:
     """Replace `path` by `text` atomically: readers see the old file or the new one.
 
-    A flushed file survives a power loss.
+    A flushed file survives a power loss. In `complete_folder`, all files are flushed at its end.
     """
     write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by indented JSON atomically."""
-    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, *, is_flushed: bool = True) -> None:
+    """Replace `path` by indented JSON atomically; `is_flushed` as in `write_text`."""
+    text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_text(path, text, is_flushed=is_flushed)
 
 
 def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
@@ -59,6 +60,8 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         partial.replace(path)
+        if is_flushed:
+            _flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -133,9 +136,9 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block succeeds.
 
     The manifest (`manifest.json`: SHA-256 and size of every file, plus `manifest`'s fields) is
-    written last; then the folder is flushed and renamed. If `path` is complete by then, the new
-    content is dropped: paths are content identities, so both are the same. An incomplete folder is
-    replaced, unless it has files with other names.
+    written last; then the folder is renamed (`publish_folder`). If `path` is complete by then, the
+    new content is dropped: paths are content identities, so both are the same. An incomplete folder
+    is replaced, unless it has files with other names.
 
     Raises:
         DataError: `path` is a file, or a folder with other files.
@@ -151,22 +154,28 @@ def complete_folder(path: Path, **manifest: Any) -> Iterator[Path]:
         if path.exists():
             _refuse_foreign(path, partial)
             shutil.rmtree(path)
-        partial.replace(path)
-        _flush_folder(path.parent)
+        publish_folder(partial, path)
     finally:
         if partial.exists():
             shutil.rmtree(partial)
 
 
+def publish_folder(partial: Path, path: Path) -> None:
+    """Rename a finished folder to `path`, which survives a power loss with all it contains.
+
+    Everything is on the disk before the name is, so a folder with this name is never cut short.
+    """
+    for inside in (*partial.rglob("*"), partial):
+        _flush(inside)
+    partial.replace(path)
+    _flush(path.parent)
+
+
 def seal_folder(folder: Path, **manifest: Any) -> None:
-    """Flush every file of a folder, then write its manifest, which marks it as complete."""
-    files = {}
-    for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
-        name = file.relative_to(folder).as_posix()
-        files[name] = file_entry(file)
-    write_json(folder / MANIFEST, {**manifest, "files": files})
+    """Write the manifest of a folder, which marks it as complete."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    files = {path.relative_to(folder).as_posix(): file_entry(path) for path in paths}
+    write_json(folder / MANIFEST, {**manifest, "files": files}, is_flushed=False)
 
 
 def is_complete(folder: Path) -> bool:
@@ -189,11 +198,19 @@ def verify_folder(folder: Path, *, remedy: str, hashes: bool = True) -> dict[str
     Raises:
         CheckpointError: A file is missing, truncated or changed.
     """
-    if not is_complete(folder):
-        raise CheckpointError(f"{folder}: incomplete (no {MANIFEST}); {remedy}")
-    for problem in damaged_files(folder, folder / MANIFEST, hashes=hashes):
+    if problem := find_damage(folder, hashes=hashes):
         raise CheckpointError(f"{problem}; {remedy}")
     return read_json(folder / MANIFEST)
+
+
+def find_damage(folder: Path, *, hashes: bool = True) -> str | None:
+    """Return the first problem of a complete folder, as `verify_folder` finds it; None if intact.
+
+    Without `hashes`, only existence and sizes are checked.
+    """
+    if not is_complete(folder):
+        return f"{folder}: incomplete (no {MANIFEST})"
+    return next(damaged_files(folder, folder / MANIFEST, hashes=hashes), None)
 
 
 def file_entry(file: Path) -> dict[str, Any]:
@@ -253,8 +270,9 @@ def _refuse_foreign(folder: Path, new: Path) -> None:
         )
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

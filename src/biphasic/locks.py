@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -115,7 +115,8 @@ def lock(path: Path, *, remedy: str = "", say: Say | None = None) -> Iterator[Lo
 
     def watch_or_refuse(owner: Owner) -> None:
         nonlocal watched, deadline
-        is_fresh = _now(path.parent) - owner.heartbeat < 3 * HEARTBEAT_SECONDS
+        # A heartbeat far in the future was sent before the clock was set back.
+        is_fresh = abs(_now(path.parent) - owner.heartbeat) < 3 * HEARTBEAT_SECONDS
         is_alive = watched is not None and (owner != watched or time.monotonic() > deadline)
         if is_fresh or is_alive:
             what = path.parent if path.name == LOCK else path
@@ -295,6 +296,8 @@ def running_work(store: Path) -> dict[str, Owner]:
 def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFileLease]:
     """Hold a lease while the block runs; while another process holds it, call `on_owner`."""
     lease = _lease(path)
+    watched: Owner | None = None
+    since = 0.0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -304,7 +307,15 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
             except (Timeout, LeaseSettingsMismatch):
                 owner = find_owner(path)
             if owner is None:  # released since, or about to be taken over
+                # filelock hides why it cannot take over: a full disk, or a read-only one.
+                _now(path.parent)
                 time.sleep(0.01)
+                continue
+            if owner != watched:
+                watched, since = owner, time.monotonic()
+            if time.monotonic() - since > LEASE_SECONDS and _is_empty(path):
+                # Its owner was killed before it wrote its name; filelock waits for it for ever.
+                path.unlink(missing_ok=True)
             else:
                 on_owner(owner)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -317,11 +328,21 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
         _release(lease, path)
 
 
+def _is_empty(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size == 0
+    return False
+
+
 def _now(folder: Path) -> float:
-    """Return the time on the clock of a folder's file system, in seconds."""
+    """Return the time on the clock of a folder's file system, in seconds.
+
+    Raises:
+        OSError: Nothing can be written there.
+    """
     probe = folder / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        probe.touch()
+        probe.write_bytes(b"\n")
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)

@@ -39,10 +39,12 @@ def test_interrupted_equals_uninterrupted(finished, tmp_path, cli: Cli):
             killed.append(moment)
     # A moment may slip by on a slow machine, but then the run ended before it was seen.
     assert len(killed) >= len(MOMENTS) - 1, killed
-    code, _, err = cli("study", "run", study, "--root", root, "--workers", "1")
+    arguments = ("study", "run", study, "--root", root, "--workers", "1")
+    code, _, err = cli(*arguments)
     assert code == 0, err
     assert len(scores(root)) == 5 * 2 * 2
     assert set(scores(root)) <= set(scores(finished / "root"))
+    assert "all finished; nothing to do" in cli(*arguments)[1]
     # Nothing half-written is left behind in what studies share.
     assert not list((root / "store").rglob(".partial-*"))
     assert not list((root / "store/progress").iterdir())

@@ -17,7 +17,7 @@ from typing import Any
 
 from biphasic.errors import ConfigError
 from biphasic.export.names import CARD
-from biphasic.files import canonical_json, digest, write_text
+from biphasic.files import canonical_json, digest, publish_folder, write_text
 from biphasic.version import __version__
 
 _NOTE = re.compile(r"^<!-- biphasic (\{.*\}) -->$", re.MULTILINE)
@@ -90,7 +90,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     try:
         yield partial
         refuse_existing(path)
-        partial.rename(path)
+        publish_folder(partial, path)
     finally:
         if partial.exists():
             shutil.rmtree(partial)

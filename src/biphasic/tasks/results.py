@@ -25,7 +25,7 @@ def write_result(folder: Path, result: FinetuneResult, *, run_id: str, state: st
     """
     with complete_folder(folder, format=RESULT_FORMAT, id=run_id) as partial:
         record = _record(result, run_id=run_id, state=state)
-        write_json(partial / "result.json", record.model_dump(mode="json"))
+        write_json(partial / "result.json", record.model_dump(mode="json"), is_flushed=False)
         pq.write_table(_score_table(result), partial / "scores.parquet")
 
 

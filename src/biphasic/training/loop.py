@@ -278,13 +278,12 @@ def _backward(run: Run, given: StepInput) -> Tensor:
 
 
 def _begin_checkpoint(run: Run, progress: Checkpoints, writer: BackgroundWriter) -> None:
-    step, is_first = run.step, run.ranks.is_first
-    write = run.checkpoint(progress.path(step))
+    write = run.checkpoint(progress.path(run.step))
 
     def write_and_drop() -> None:
         write()
-        if is_first:
-            progress.drop_before(step)
+        if run.ranks.is_first:
+            progress.drop_old()
 
     writer.begin(write_and_drop)
 

@@ -267,8 +267,12 @@ def resume_or_start(
     if step == 0:
         snapshot, model = None, first_model(recipe, data)
     else:
-        folder = store / "states" / identities[start] if latest is None else progress.path(latest)
-        snapshot = load_state(folder, identity=identities[step])
+        if latest is None:
+            folder = store / "states" / identities[start]
+        else:
+            folder = progress.path(latest)
+            progress.verify(latest)
+        snapshot = load_state(folder, identity=identities[step], hashes=latest is None)
         model = _saved_model(folder, snapshot)
     lines = [] if snapshot is None or latest is None else metrics_lines(snapshot.metrics)
     _check_phases(model, recipe)

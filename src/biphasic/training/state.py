@@ -24,6 +24,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, reading
 from biphasic.files import (
     complete_folder,
+    find_damage,
     is_complete,
     read_json,
     remove_partials,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 STATE_FORMAT = "biphasic.state/1"
+KEPT_CHECKPOINTS = 2
+"""Checkpoints of a segment that is not finished; during a save, one more is on disk."""
 _MOMENTS = (".step", ".exp_avg", ".exp_avg_sq")
 """Ends of the names of AdamW's tensors."""
 _REMEDY = "delete the folder and run again"
@@ -107,8 +110,9 @@ def save_divided(
 def _write_rest(
     partial: Path, snapshot: Snapshot, config: dict[str, Any], tokenizer: TextTokenizer
 ) -> None:
-    write_json(partial / "config.json", config)
-    write_json(partial / "state.json", snapshot.record.model_dump(mode="json"))
+    write_json(partial / "config.json", config, is_flushed=False)
+    record = snapshot.record.model_dump(mode="json")
+    write_json(partial / "state.json", record, is_flushed=False)
     (partial / "metrics.jsonl").write_text(snapshot.metrics, encoding="utf-8")
     tokenizer.save_with_model(partial)
 
@@ -134,13 +138,15 @@ def save_tensors(
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def load_state(folder: Path, *, identity: str) -> Snapshot:
+def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
     """Read a state and verify its hashes.
+
+    Without `hashes`, the caller has verified them.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the folder holds another state.
     """
-    verify_state(folder, identity=identity)
+    verify_state(folder, identity=identity, hashes=hashes)
     # The manifest vouches for the bytes, but not for what another program wrote.
     with reading(folder, CheckpointError, remedy=_REMEDY, failure="damaged"):
         weights, moments = _load_tensors(folder)
@@ -226,7 +232,10 @@ def verify_state(
 
 
 class Checkpoints:
-    """Checkpoints within a segment; the latest is kept until the segment's state exists."""
+    """Checkpoints within a segment; the newest two are kept until the segment's state exists.
+
+    The older one is for a damaged newer one, which is reported and never skipped silently.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Manage the checkpoints in `folder`."""
@@ -241,24 +250,41 @@ class Checkpoints:
         """Delete incomplete files of an interrupted run; call only from the segment's own run."""
         remove_partials(self._folder)
 
+    def steps(self) -> list[int]:
+        """Return the steps of all complete checkpoints, newest first."""
+        folders = filter(is_complete, self._folder.glob(_STEPS))
+        return sorted((int(path.name.removeprefix("step-")) for path in folders), reverse=True)
+
     def latest_step(self) -> int | None:
         """Return the step of the newest complete checkpoint."""
-        steps = [
-            int(folder.name.removeprefix("step-"))
-            for folder in self._folder.glob(_STEPS)
-            if is_complete(folder)
-        ]
-        return max(steps, default=None)
+        return next(iter(self.steps()), None)
 
     def path(self, step: int) -> Path:
         """Return the folder of the checkpoint of a step."""
         return self._folder / f"step-{step:08d}"
 
-    def drop_before(self, step: int) -> None:
-        """Delete checkpoints older than a step."""
-        for folder in self._folder.glob(_STEPS):
-            if int(folder.name.removeprefix("step-")) < step:
-                shutil.rmtree(folder)
+    def verify(self, step: int) -> None:
+        """Verify the files of a checkpoint.
+
+        Raises:
+            CheckpointError: One is missing or damaged; names it and an intact older checkpoint.
+        """
+        if problem := find_damage(self.path(step)):
+            older = (path for path in map(self.path, self.steps()) if path < self.path(step))
+            intact = next((path.name for path in older if find_damage(path) is None), None)
+            if intact is None:
+                remedy = f"no older checkpoint is intact: delete the folder {self._folder}"
+                raise CheckpointError(f"{problem}; {remedy} and run again")
+            raise CheckpointError(
+                f"{problem}; the checkpoint before it, {intact}, is intact: to resume from there, "
+                f"delete the folder {self.path(step)} and run again"
+            )
+
+    def drop_old(self) -> None:
+        """Delete all checkpoints except the newest two, and remains of interrupted deletions."""
+        kept = {self.path(step) for step in self.steps()[:KEPT_CHECKPOINTS]}
+        for folder in set(self._folder.glob(_STEPS)) - kept:
+            shutil.rmtree(folder)
 
     def clear(self) -> None:
         """Delete all checkpoints of the finished segment."""

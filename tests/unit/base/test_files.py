@@ -102,6 +102,27 @@ def test_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at descriptors in /proc")
+def test_what_has_its_final_name_is_on_the_disk(tmp_path, monkeypatch):
+    flushed: list[str] = []
+
+    def flush(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path).as_posix()
+        is_named = (tmp_path / "state").exists() or (tmp_path / "file").exists()
+        flushed.append(f"{'after' if is_named else 'before'} {name.split('-')[0]}")
+
+    monkeypatch.setattr("os.fsync", flush)
+    with complete_folder(tmp_path / "state") as partial:
+        (partial / "below").mkdir()
+        (partial / "below/weights").write_text("1")
+    # Itself, the folder below, the weights and the manifest; then its name.
+    assert flushed == [*["before .partial"] * 4, "after ."]
+    (tmp_path / "state").rename(tmp_path / "moved")
+    flushed.clear()
+    write_text(tmp_path / "file", "1")
+    assert flushed == ["before .partial", "after ."]
+
+
 def test_json_that_is_not_finite_is_refused_before_writing(tmp_path):
     with pytest.raises(ValueError, match="Out of range"):
         write_json(tmp_path / "file", {"loss": float("inf")})
@@ -166,7 +187,7 @@ def test_manifest_is_written_after_all_files_and_before_the_rename(tmp_path, mon
 
 
 def test_crash_between_files_and_manifest_is_invisible(tmp_path, monkeypatch):
-    def crash(_path: Path, _value: object) -> None:
+    def crash(_path: Path, _value: object, **_: object) -> None:
         raise CrashError
 
     monkeypatch.setattr("biphasic.files.write_json", crash)

@@ -197,8 +197,9 @@ def test_another_process_with_the_same_pid_is_not_the_owner(path):
         assert not path.exists()
 
 
+@pytest.mark.parametrize("last", [0, 2**31])  # long ago, or before the clock was set back
 @pytest.mark.parametrize("host", ["far-away", "{here}?pidns-f00"])
-def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host):
+def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lease, host, last):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     edit(path, host=host.format(here=this_process()[0]), pid=ended.pid)
@@ -207,7 +208,7 @@ def test_an_owner_elsewhere_is_taken_over_when_its_lease_expires(path, short_lea
     assert not owner.is_here
     with pytest.raises(LockHeldError), lock(path):
         pytest.fail("its last heartbeat was just now")
-    os.utime(path, (0, 0))
+    os.utime(path, (last, last))
     begin, said = time.monotonic(), []
     with lock(path, say=said.append) as held:
         held.check()
@@ -257,12 +258,20 @@ def test_a_file_that_names_no_owner_is_replaced(path, content):
         held.check()
 
 
-def test_an_empty_file_is_named(path, short_lease):
+def test_an_empty_file_is_named_and_replaced_when_its_lease_expires(path, short_lease):
+    """Its owner was killed before it wrote its name, or the power failed."""
     path.parent.mkdir()
     path.touch()
-    os.utime(path, (0, 0))
     with pytest.raises(LockHeldError, match=f"if no process works here, delete {path}"), lock(path):
-        pytest.fail("nobody can tell whose it is")
+        pytest.fail("its owner may be about to write its name")
+    os.utime(path, (0, 0))
+    begin = time.monotonic()
+    with lock(path) as held:
+        held.check()
+    assert time.monotonic() - begin >= locks.LEASE_SECONDS
+    path.touch()
+    with wait_for(path, doing="waiting") as held:
+        held.check()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -272,6 +281,21 @@ def test_a_disk_that_cannot_be_written_is_named(path, monkeypatch, code):
 
     monkeypatch.setattr(filelock.SoftFileLease, "_acquire", fail)
     with pytest.raises(StudyError, match="free some space, or make the folder writable"):
+        lock(path).__enter__()
+
+
+def test_a_dead_owner_on_a_disk_that_cannot_be_written_is_named(path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    edit(path, pid=ended.pid)
+    # filelock suppresses this error, and tries again for ever.
+    monkeypatch.setattr(filelock.SoftFileLease, "_take_over", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(locks, "find_owner", lambda _: None)
+    with pytest.raises(StudyError, match=r"cannot lock there .*Read-only file system"):
         lock(path).__enter__()
 
 

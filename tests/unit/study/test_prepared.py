@@ -7,6 +7,7 @@ import pytest
 
 from biphasic.errors import CheckpointError, StudyError
 from biphasic.files import complete_folder, read_json, write_json
+from biphasic.study.plan.cost import state_bytes
 from biphasic.study.plan.finished import Finished
 from biphasic.study.plan.outdated import outdated_arms
 from biphasic.study.plan.plan import Plan
@@ -55,16 +56,19 @@ def test_a_folder_that_holds_no_study_of_this_version_is_named(tmp_path):
 def test_states_that_the_disk_has_no_room_for_are_refused(tmp_path, monkeypatch):
     plan = small_plan()
 
-    def check():
+    def check(**options):
         missing = Finished.of(tmp_path).missing_segments(plan)
-        check_disk(missing, tmp_path, vocab_size=320)
+        check_disk(missing, tmp_path, vocab_size=320, **options)
 
     check()
+    sizes = [state_bytes(segment.recipe, vocab_size=320) for segment in plan.segments]
+    room = sum(sizes) + max(sizes)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
-    missing = len(plan.segments)
-    with pytest.raises(StudyError, match=rf"the study's {missing} missing states need .* MB, but"):
-        check()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=room))
+    check(num_checkpoints=1)
+    message = rf"the study's {len(sizes)} missing states need .* MB with checkpoints, but"
+    with pytest.raises(StudyError, match=message):
+        check(num_checkpoints=2)
     for segment in plan.segments:
         with complete_folder(tmp_path / "states" / segment.id):
             pass

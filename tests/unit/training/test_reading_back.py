@@ -98,7 +98,7 @@ def test_the_weights_before_a_fault_are_saved_though_later_updates_ran(
             read_back_every=100,
         )
     assert not (tmp_path / "states").exists()
-    (last,) = (tmp_path / "progress").glob("*/step-*")
+    last = max((tmp_path / "progress").glob("*/step-*"))
     assert last.name == f"step-{step:08d}"
     names = ("model.safetensors", "optimizer.safetensors")
     assert all((last / name).read_bytes() == (clean / name).read_bytes() for name in names)

@@ -184,7 +184,7 @@ def test_errors_of_the_library_are_unchanged(tmp_path, monkeypatch):
 def test_crash_while_saving_leaves_nothing(tmp_path, tokenizer, monkeypatch, victim):
     calls = []
 
-    def crash(*arguments: object) -> None:
+    def crash(*arguments: object, **_: object) -> None:
         calls.append(arguments)
         raise KeyboardInterrupt
 
@@ -228,12 +228,47 @@ def test_progress_drops_old_checkpoints_then_all(tmp_path, tokenizer):
     progress = Checkpoints.of(tmp_path, IDENTITY, start=3)
     for step in (4, 6, 8):
         save_at(progress, step, tokenizer)
-    progress.drop_before(8)
-    assert not progress.path(6).exists()
+    (progress.path(2)).mkdir()  # a deletion that was interrupted
+    progress.drop_old()
+    assert sorted(path.name for path in progress.path(8).parent.iterdir()) == [
+        "step-00000006",
+        "step-00000008",
+    ]
     assert progress.latest_step() == 8
     progress.clear()
     progress.clear()
     assert progress.latest_step() is None
+
+
+def test_a_damaged_checkpoint_names_the_intact_one_before_it(tmp_path, tokenizer):
+    progress = Checkpoints(tmp_path / "progress")
+    for step in (4, 6, 8):
+        save_at(progress, step, tokenizer)
+        progress.verify(step)
+    newest, older, oldest = (progress.path(step) / "model.safetensors" for step in (8, 6, 4))
+    flip(newest)
+    with pytest.raises(CheckpointError) as caught:
+        progress.verify(8)
+    assert str(caught.value) == (
+        f"{newest}: damaged (SHA-256 differs from manifest.json); the checkpoint before it, "
+        f"step-00000006, is intact: to resume from there, delete the folder {newest.parent} and "
+        "run again"
+    )
+    flip(older)
+    with pytest.raises(CheckpointError, match="the checkpoint before it, step-00000004, is intact"):
+        progress.verify(8)
+    oldest.write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        progress.verify(8)
+    assert str(caught.value).endswith(
+        f"no older checkpoint is intact: delete the folder {tmp_path / 'progress'} and run again"
+    )
+
+
+def flip(path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_segments_keep_their_checkpoints_apart(tmp_path, tokenizer):

@@ -14,7 +14,7 @@ from typing import Any
 
 from biphasic.config import parse_config
 from biphasic.errors import CheckpointError, ConfigError, DataError
-from biphasic.files import is_complete, read_json_object, verify_folder
+from biphasic.files import complete_folder, is_complete, read_json_object, verify_folder
 from biphasic.model.loading.hub import LocalModel, check_claim, claimed_identity
 from biphasic.objectives.lr import LearningRateConfig
 from biphasic.training.lineage import DataFingerprint, Lineage
@@ -62,11 +62,11 @@ class Continuation:
         target = store / "states" / self.identity
         if is_complete(target):
             return
-        verify_folder(self.folder, remedy="copy the state again")
-        partial = target.with_name(f".partial-{self.identity}")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(self.folder, partial)
-        partial.rename(target)
+        manifest = verify_folder(self.folder, remedy="copy the state again")
+        names = manifest.pop("files")
+        with complete_folder(target, **manifest) as partial:
+            for name in names:
+                shutil.copyfile(self.folder / name, partial / name)
 
 
 def is_state(model: LocalModel) -> bool:

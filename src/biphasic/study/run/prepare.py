@@ -27,7 +27,7 @@ from biphasic.study.plan.training import Segment
 from biphasic.study.run.missing import missing_work
 from biphasic.study.spec.study import StudyConfig
 from biphasic.training.data import TrainingData
-from biphasic.training.state import Checkpoints, verify_state
+from biphasic.training.state import KEPT_CHECKPOINTS, Checkpoints, verify_state
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,12 @@ class PreparedStudy:
             StudyError: The disk has too little space for their states.
         """
         finished, vocab_size = Finished.of(self.store), self.data.tokenizer.vocab_size
-        check_disk(finished.missing_segments(self.plan), self.store, vocab_size=vocab_size)
+        check_disk(
+            finished.missing_segments(self.plan),
+            self.store,
+            vocab_size=vocab_size,
+            num_checkpoints=KEPT_CHECKPOINTS if self.config.checkpoint_every else 0,
+        )
         return missing_work(
             self.plan,
             self.config,
@@ -148,22 +153,25 @@ def check_inputs(plan: Plan, store: Path) -> None:
         progress = Checkpoints.of(store, segment.id, start=segment.start)
         latest = progress.latest_step()
         if latest is not None:
-            verify_folder(progress.path(latest), remedy="delete this folder and run again")
+            progress.verify(latest)
     for name in finished.results_of(plan):
         verify_folder(store / "finetunes" / name, remedy="delete this folder and run again")
 
 
-def check_disk(missing: Sequence[Segment], store: Path, *, vocab_size: int) -> None:
-    """Check that the disk has space for the missing states.
+def check_disk(
+    missing: Sequence[Segment], store: Path, *, vocab_size: int, num_checkpoints: int = 0
+) -> None:
+    """Check that the disk has space for the missing states, and for checkpoints of the largest.
 
     Raises:
         StudyError: The disk has too little space.
     """
     sizes = [state_bytes(segment.recipe, vocab_size=vocab_size) or 0 for segment in missing]
-    needed, free = sum(sizes), shutil.disk_usage(store).free
+    needed = sum(sizes) + num_checkpoints * max(sizes, default=0)
+    free = shutil.disk_usage(store).free
     if needed > free:
         raise StudyError(
-            f"{store}: the study's {len(sizes)} missing states need {needed / 1e6:,.0f} MB, but "
-            f"{free / 1e6:,.0f} MB are free; free space ('biphasic study clean'), or choose "
-            "another --root"
+            f"{store}: the study's {len(sizes)} missing states need {needed / 1e6:,.0f} MB with "
+            f"checkpoints, but {free / 1e6:,.0f} MB are free; free space ('biphasic study clean'), "
+            "or choose another --root"
         )

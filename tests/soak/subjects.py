@@ -1,0 +1,321 @@
+"""What the soak runs: commands on copies of one small root, and what an uninterrupted run leaves.
+
+All processes are forked from this one (`warm.py`), which has loaded every library.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biphasic.files import PARTIAL, read_json
+from soak.disk import at_operations
+from warm import become, draw_nothing, forking, probe_nothing
+
+STEPS = 24
+SWITCH = STEPS // 2
+PATIENCE = 90.0
+NAME = "mini"
+_TASKS = ("first-word", "lookup")
+_REPORT = ("results.csv", "table.csv", "problems.csv")
+
+Arm = Callable[[], None]
+"""Called in a forked process before its command."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command, and what it makes of a root.
+
+    Attributes:
+        arguments: Of the command line; `{}` stands for the root.
+        start: Root to begin with; copied for each run.
+        expected: `content` of the root after an uninterrupted run.
+        seconds: How long that took.
+        operations: Files and folders that its busiest process created, renamed or deleted.
+        growth: How many bytes it added to the root.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    start: Path
+    expected: dict[str, Any]
+    seconds: float
+    operations: int
+    growth: int
+
+
+@contextmanager
+def soaking() -> Iterator[None]:
+    """Make all that is forked from this process quick, where that changes no result."""
+    with pytest.MonkeyPatch.context() as patch, forking():
+        draw_nothing(patch)
+        probe_nothing(patch)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setattr("os.fsync", lambda _: None)  # no machine stops here; `disk` has its own
+        patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
+        patch.setattr("biphasic.execution.scheduler.RetryPolicy.delay", lambda *_: 0.05)
+        for module in ("scheduler", "inline"):
+            patch.setattr(f"biphasic.execution.{module}._TAKEN_SECONDS", 0.1)
+        patch.setattr("biphasic.locks.LEASE_SECONDS", 10.0)
+        patch.setattr("biphasic.locks.HEARTBEAT_SECONDS", 1.0)
+        from biphasic.data.building.build import build_corpus
+
+        patch.setitem(build_corpus.__kwdefaults__, "block_bytes", 20_000)  # many shards
+        yield
+
+
+def make_subjects(folder: Path, names: Iterable[str]) -> dict[str, Subject]:
+    """Run what these subjects need once without a fault."""
+    study, root = _write_study(folder / "study"), folder / "root"
+    listed = _run(("study", "jobs", str(study), "--root", "{}"), root, folder / "log")
+    jobs: dict[str, list[str]] = {}
+    for line in listed.splitlines():
+        if line.count("\t") == 4:
+            identity, kind, *_ = line.split("\t")
+            jobs.setdefault(kind, []).append(identity)
+    (train, *_), (tune, *_) = jobs["train"], jobs["finetune"]
+    run = ("study", "run", str(study), "--root", "{}", "--workers", "2")
+    build = ("corpus", "build", str(_write_texts(folder / "texts.jsonl")), "--out", "{}/corpus")
+    build = (*build, "--vocab-size", "400", "--heldout-fraction", "0.2", "--workers", "2")
+
+    # Each begins with a root, which another one may have left.
+    roots: dict[str, Callable[[], Path]] = {
+        "pretraining": lambda: root,
+        "two processes": lambda: _with_two_processes(root, train),
+        "fine-tuning": lambda: whole("pretraining"),
+        "scheduling": lambda: root,
+        "finished": lambda: whole("scheduling"),
+        "report": lambda: _without_report(whole("scheduling")),
+        "corpus": lambda: _empty(folder / "empty"),
+    }
+    commands = {
+        "pretraining": ("job", "run", train, "--root", "{}"),
+        "two processes": ("job", "run", train, "--root", "{}"),
+        "fine-tuning": ("job", "run", tune, "--root", "{}"),
+        "scheduling": run,
+        "finished": run,
+        "report": ("study", "report", f"{{}}/{NAME}"),
+        "corpus": build,
+    }
+    made: dict[str, Subject] = {}
+
+    def make(name: str) -> Subject:
+        if name not in made:
+            made[name] = _subject(name, commands[name], roots[name](), folder)
+        return made[name]
+
+    def whole(name: str) -> Path:
+        make(name)
+        return folder / f"{name} whole"
+
+    return {name: make(name) for name in names}
+
+
+def _with_two_processes(root: Path, job: str) -> Path:
+    copy = copy_root(root, root.with_name("two"))
+    file = copy / "store/jobs" / f"{job}.json"
+    raw = json.loads(file.read_text())
+    raw["compute"]["processes"] = 2
+    file.write_text(json.dumps(raw))
+    return copy
+
+
+def _without_report(root: Path) -> Path:
+    copy = copy_root(root, root.with_name("unreported"))
+    shutil.rmtree(copy / NAME / "report")
+    return copy
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _subject(name: str, arguments: tuple[str, ...], start: Path, folder: Path) -> Subject:
+    root, log = copy_root(start, folder / f"{name} whole"), folder / "log"
+    notes = folder / f"{name} operations"
+    notes.touch()
+
+    def note() -> None:
+        with notes.open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
+
+    begin = time.monotonic()
+    _run(arguments, root, log, arm=lambda: at_operations(root, note))
+    seconds = time.monotonic() - begin
+    processes = notes.read_text().split()
+    most = max(map(processes.count, set(processes)), default=1)
+    growth = max(_size(root) - _size(start), 3 * 4096)
+    return Subject(name, arguments, start, content(root), seconds, most, growth)
+
+
+def _size(root: Path) -> int:
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in root.rglob("*"))
+
+
+def _run(arguments: tuple[str, ...], root: Path, log: Path, *, arm: Arm | None = None) -> str:
+    log.unlink(missing_ok=True)
+    code = wait(start(arguments, root, log, arm=arm))
+    if code:
+        raise RuntimeError(f"without any fault: exit code {code}: {log.read_text()}")
+    return log.read_text()
+
+
+def start(arguments: tuple[str, ...], root: Path, log: Path, *, arm: Arm | None = None) -> int:
+    """Start a command in a forked process with a session of its own; return its id."""
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(file, number)
+
+    def program() -> None:
+        from biphasic.cli.main import main
+
+        faulthandler.dump_traceback_later(PATIENCE - 5)  # shows where it hangs
+        if arm:
+            arm()
+        sys.argv = ["biphasic", *(each.format(root) for each in arguments)]
+        main()
+
+    become(program, None)
+    raise AssertionError
+
+
+def wait(pid: int) -> int:
+    """Wait for a process; return its exit code, negative for a signal.
+
+    Raises:
+        TimeoutError: It takes too long; it is killed.
+    """
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    kill_all(pid)
+    os.waitpid(pid, 0)
+    raise TimeoutError
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    found = [pid]
+    for each in found:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process and all that descend from it, as if at once."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    for each in family(pid):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until orphans have ended; they notice by themselves that they are alone."""
+    end = time.monotonic() + PATIENCE
+    while any(map(is_alive, pids)):
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def content(root: Path) -> dict[str, Any]:
+    """Return what must not depend on faults: weights, moments, ledgers, lines, scores, corpora."""
+    found: dict[str, Any] = {}
+    for folder in (*root.glob("store/states/*"), *root.glob("store/finetunes/*")):
+        for file in folder.iterdir():
+            if file.name != "manifest.json":  # has the hash of a file with times
+                found[file.relative_to(root).as_posix()] = _without_times(file)
+    for file in (*root.glob("store/data/**/*"), *root.glob("corpus/**/*")):
+        if file.is_file() and not file.name.startswith(".lock"):
+            found[file.relative_to(root).as_posix()] = file.read_bytes()
+    report = root / NAME / "report"
+    if (report / "results.csv").is_file():
+        found |= {name: (report / name).read_bytes() for name in _REPORT}
+        study = read_json(root / NAME / "study.json")
+        found["study.json"] = {key: study[key] for key in ("arms", "runs", "tasks")}
+    unfinished = (*root.rglob(f"{PARTIAL}*"), *root.glob("store/progress/*"))
+    return found | {f"unfinished {path.relative_to(root)}": "" for path in unfinished}
+
+
+def _without_times(file: Path) -> Any:
+    if file.name == "metrics.jsonl":
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+    if file.name in {"state.json", "result.json"}:
+        record = json.loads(file.read_text())
+        del record["seconds"]
+        return record
+    return file.read_bytes()
+
+
+def _write_study(folder: Path) -> Path:
+    from mini_study import STUDY, write_study
+
+    folder.mkdir(parents=True)
+    halves = [{"objective": name, "steps": SWITCH} for name in ("clm", "mlm")]
+    return write_study(
+        folder,
+        arms=[
+            {"name": "two", "phases": halves},
+            {"name": "one", "phases": [{"objective": "mlm", "steps": 8}]},
+        ],
+        tasks=[task for task in STUDY["tasks"] if task["name"] in _TASKS],
+    )
+
+
+def _write_texts(path: Path) -> Path:
+    draw = random.Random(7)  # noqa: S311 - words, not secrets
+    words = [f"w{draw.randrange(3000)}" for _ in range(3000)]
+    with path.open("w") as lines:
+        for number in range(600):
+            text = " ".join(draw.choices(words, k=draw.randrange(20, 100)))
+            lines.write(json.dumps({"id": str(number), "text": text}) + "\n")
+    return path
+
+
+def copy_root(root: Path, copy: Path) -> Path:
+    """Copy a root, with the paths in its job files."""
+    shutil.copytree(root, copy, symlinks=True)
+    for job in copy.glob("store/jobs/*.json"):
+        text = job.read_text()
+        for other in {str(root), *_roots_in(text)}:
+            text = text.replace(other, str(copy))
+        job.write_text(text)
+    return copy
+
+
+def _roots_in(text: str) -> set[str]:
+    return {str(Path(json.loads(text)["store"]).parent)}
