@@ -286,10 +286,11 @@ def test_metrics_lines():
 
 def test_folders_beside_checkpoints_are_left_alone(tmp_path):
     progress = Checkpoints(tmp_path)
-    for name in ("step-00000002", "step-00000004", "step-old", "step-00000009.bak", "step-"):
+    others = {"step-old", "step-00000009.bak", "step-"}
+    for name in {"step-00000002", "step-00000003", "step-00000004", *others}:
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text("{}")
     assert progress.latest_step() == 4
-    progress.drop_before(4)
+    progress.drop_old()
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"step-00000004", "step-old", "step-00000009.bak", "step-"}
+    assert names == {"step-00000003", "step-00000004", *others}
