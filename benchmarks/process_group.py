@@ -2,7 +2,7 @@
 
 The plain sides drive PyTorch's DistributedDataParallel and `fully_shard` (FSDP2) as their manuals
 do, on the same model, rows, masks and loss, with torch's own AdamW. Each side is a start of its
-own, in turns. Rates count real tokens. Memory is what training adds to each process: the most that
+own, in turns. Rates count real tokens. Memory is what steps add to the first process: the most that
 was resident, minus what was resident after a tiny model was trained. See README.md beside this
 file.
 """
@@ -144,10 +144,10 @@ def measure(setting: Setting, side: str, *, steps: int, saves: str, keeps: bool)
     """Train some steps as one rank, after a tiny model; the first one prints what they took."""
     if keeps:
         memory.tune_allocator()
-    marks: list[tuple[float, int]] = []
+    marks: list[tuple[float, int, int]] = []
 
     def report(tokens: int) -> None:
-        marks.append((time.perf_counter(), tokens))
+        marks.append((time.perf_counter(), tokens, peak_bytes()))
 
     def train(each: Setting, steps: int, saves: str) -> None:
         if side in {"ddp", "fsdp2"}:
@@ -163,17 +163,14 @@ def measure(setting: Setting, side: str, *, steps: int, saves: str, keeps: bool)
         train(setting, steps, saves)
         spent = torch.tensor([time.process_time() - cpu_before], dtype=torch.float64)
         ranks.sum_(spent)
-        taken = torch.zeros(ranks.dp_world_size, dtype=torch.float64)
-        taken[ranks.dp_rank] = peak_bytes() - before
-        ranks.sum_(taken)
         if ranks.is_first:
-            (began, _), *timed = marks[WARMUP_STEPS - 1 :]
+            (began, _, _), *timed = marks[WARMUP_STEPS - 1 :]
             seconds = timed[-1][0] - began
             numbers = {
-                "tokens_per_second": sum(each for _, each in timed) / seconds,
-                "tokens_per_cpu_second": sum(each for _, each in marks) / float(spent),
+                "tokens_per_second": sum(tokens for _, tokens, _ in timed) / seconds,
+                "tokens_per_cpu_second": sum(tokens for _, tokens, _ in marks) / float(spent),
                 "seconds_per_step": seconds / len(timed),
-                "training_bytes": float(taken.max()),
+                "training_bytes": marks[-1][2] - before,
             }
             print(json.dumps(numbers))
 

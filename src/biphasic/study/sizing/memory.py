@@ -75,7 +75,7 @@ class Memory:
         weights: Weights that the model computes with, unless they are masters.
         masters: fp32 weights.
         moments: AdamW's two moments.
-        gradients: Of the model, their fp32 sums over passes, and buckets for sums over processes.
+        gradients: Of the model, their fp32 sums over passes, and what is summed over processes.
         activations: Stored by the forward pass.
         head: Logits, and gradients that the head computes beside them.
         temporary: Intermediate results of the layer in progress, and what libraries keep.
@@ -156,13 +156,13 @@ class Training:
 
     @property
     def _outside(self) -> int:
-        """Parameters that divided weights gather for a whole pass: embeddings and head."""
+        """Parameters that FSDP gathers for a whole pass: embeddings and head."""
         return self.parameters.embeddings + self.parameters.head
 
     def _working(self, *, is_update: bool) -> int:
         """Return the bytes of weights to compute with, beside the masters."""
         parameters, has_copies = self.parameters, self.precision == "bf16"
-        if self.shards == 1:  # embeddings are their own masters
+        if self.processes == 1:  # embeddings are their own masters
             return _BF16 * (parameters.total - parameters.embeddings) if has_copies else 0
         if is_update:
             return 0
@@ -181,7 +181,7 @@ class Training:
     def _at_backward(self, rows: Pass) -> Memory:
         return self._memory(
             gradients=self._sums_before(rows)
-            + (self._bytes if self.shards == 1 else _FP32) * self._matrix,
+            + (self._bytes if self.processes == 1 else _FP32) * self._matrix,
             activations=self._stored(rows)
             + (rows.tokens * self._layer(rows) if self.recomputes else 0),
             temporary=rows.tokens * self._in_backward(rows),
@@ -195,11 +195,10 @@ class Training:
         sums = _FP32 * parameters.total
         if rows.num_passes > 1:
             between = fresh if self.precision == "bf16" else _FP32 * parameters.embeddings
-            is_moved = self.processes > 1 and rows.num_passes == 2
-            gradients = self._sums_before(rows) + (0 if is_moved else between)
+            gradients = self._sums_before(rows) + between
         else:
             gradients = max(sums, fresh)
-        if self.shards > 1:
+        if self.processes > 1:
             # Of embeddings and head: the gradients, and the same in one piece to be summed.
             gradients = sums // self.shards + 2 * _FP32 * self._outside
         return self._memory(
@@ -209,11 +208,9 @@ class Training:
         )
 
     def _sums_before(self, rows: Pass) -> int:
-        """Return the bytes of fp32 gradients during the last pass: of earlier ones, and buckets."""
+        """Return the bytes of fp32 gradients of earlier passes during the last one."""
         sums = _FP32 * self.parameters.total
-        if self.shards > 1:
-            return sums // self.shards if rows.num_passes > 1 else 0
-        return sums * ((rows.num_passes > 1) + (self.processes > 1))
+        return sums // self.shards if rows.num_passes > 1 else 0
 
     def _stored(self, rows: Pass) -> int:
         """Return the bytes that the backward pass needs when the forward pass has ended."""
