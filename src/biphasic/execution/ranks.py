@@ -32,6 +32,7 @@ from biphasic.model.compute.device import chosen_device, device_environment
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 
+TORCHRUN = "biphasic.execution.torchrun"
 _POLL_SECONDS = 0.2
 _END_SECONDS = 60.0  # torchrun gives ranks 30 s to end before it kills them
 
@@ -108,7 +109,7 @@ def _check_devices(processes: int) -> None:
 
 def _torchrun(nodes: Nodes, per_node: int) -> list[str]:
     """Return the command that starts the ranks, on this machine or on all nodes."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(per_node)]
+    torchrun = [sys.executable, "-m", TORCHRUN, "--nproc-per-node", str(per_node)]
     if nodes.count == 1:
         return [*torchrun, "--standalone"]
     host = socket.gethostname()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
+import signal
 import subprocess
 from collections.abc import Callable
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from biphasic import distributed
 from biphasic.distributed import (
@@ -20,6 +23,7 @@ from biphasic.distributed import (
 from biphasic.errors import ConfigError, DataError, LostRankError
 from biphasic.execution import heartbeats, ranks
 from biphasic.execution.heartbeats import Heartbeats
+from biphasic.execution.ranks import TORCHRUN
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 
@@ -294,3 +298,13 @@ def test_a_rank_counts_its_own_work_alone(group_of):
     heartbeat.at(Activity.COMPUTING)
     assert heartbeat.own_seconds == 1 + 2 + 8 + 128
     assert heartbeat.told() != before
+
+
+def test_torchrun_ends_quietly_on_a_signal(monkeypatch):
+    def signalled() -> None:
+        raise SignalException("got signal: 15", signal.SIGTERM)
+
+    monkeypatch.setattr("torch.distributed.run.main", signalled)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(TORCHRUN, run_name="__main__")
+    assert ended.value.code == 1
