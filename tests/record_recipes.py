@@ -100,9 +100,9 @@ It prints
   pass. With `precision: bf16`, training holds 18 bytes per parameter: weights in bf16 (2), weights
   and the sum of gradients in fp32 (4 + 4), AdamW's moments (8). Embeddings take 16, as their fp32
   weights are used directly. Several passes hold 2 more for the gradients of a pass.
-  Several devices gather the weights in the compute precision one layer at a time, and embeddings and
-  head for the whole pass, and hold the gradients of those twice while they are summed. Divided over N
-  devices, a device holds an Nth of the fp32 weights, the gradients and the moments.
+  Several devices gather the weights in the compute precision one layer at a time, and embeddings
+  and head for the whole pass, and hold the gradients of those twice while they are summed. Divided
+  over N devices, a device holds an Nth of the fp32 weights, the gradients and the moments.
 - **rows that fit** in one pass beside those that a device reads in a step, and the `--compute`
   settings that follow. Several passes are suggested before sharding, and sharding before activation
   checkpointing, in the order of the time that they cost.
