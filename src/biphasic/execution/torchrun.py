@@ -7,8 +7,14 @@ import sys
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.run import main
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Run torchrun with this process's arguments; exit with code 1 on a signal."""
     try:
         main()
     except SignalException:  # its ranks have been told; its traceback helps nobody
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

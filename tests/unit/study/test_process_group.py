@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import signal
 import subprocess
 from collections.abc import Callable
@@ -21,9 +20,8 @@ from biphasic.distributed import (
     joined_process_group,
 )
 from biphasic.errors import ConfigError, DataError, LostRankError
-from biphasic.execution import heartbeats, ranks
+from biphasic.execution import heartbeats, ranks, torchrun
 from biphasic.execution.heartbeats import Heartbeats
-from biphasic.execution.ranks import TORCHRUN
 from biphasic.study.jobs.train import RANK, TrainJob
 from biphasic.training.compute import ComputeConfig
 
@@ -304,7 +302,7 @@ def test_torchrun_ends_quietly_on_a_signal(monkeypatch):
     def signalled() -> None:
         raise SignalException("got signal: 15", signal.SIGTERM)
 
-    monkeypatch.setattr("torch.distributed.run.main", signalled)
+    monkeypatch.setattr(torchrun, "main", signalled)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module(TORCHRUN, run_name="__main__")
+        torchrun.run()
     assert ended.value.code == 1
