@@ -12,7 +12,7 @@ def run() -> None:
     """Run torchrun with this process's arguments; exit with code 1 on a signal."""
     try:
         main()
-    except SignalException:  # its ranks have been told; its traceback helps nobody
+    except SignalException:  # the ranks were told to stop; a traceback would only hide that
         sys.exit(1)
 
 

@@ -254,17 +254,17 @@ def train_recipe(
     number = 0
     while True:
         try:
-            return _train_lineage(
+            job = _pinned_job(
                 lineage,
                 paths,
                 store,
                 checkpoint_every=checkpoint_every,
                 heldout_every=heldout_every,
-                compute=compute,
-                console=console,
-                deadline=deadline,
                 heldout_objectives=heldout_objectives,
+                compute=compute,
             )
+            run_here(job, console=console, deadline=deadline)
+            return store / "states" / job.id
         except DivergedError as error:
             following = _after_fault(lineage, store, error) if number < rewinds else None
             if following is None:
@@ -293,18 +293,11 @@ def _after_fault(lineage: Lineage, store: Path, error: DivergedError) -> Lineage
     return Lineage(lineage.recipe.skipping([fault["step"]]), lineage.fingerprint)
 
 
-def _train_lineage(
-    lineage: Lineage,
-    paths: DataPaths,
-    store: Path,
-    *,
-    checkpoint_every: int,
-    heldout_every: int,
-    compute: ComputeConfig,
-    console: Console,
-    deadline: float,
-    heldout_objectives: tuple[Literal["clm", "mlm"], ...],
-) -> Path:
+def _pinned_job(lineage: Lineage, paths: DataPaths, store: Path, **settings: Any) -> TrainJob:
+    """Return the job that trains a lineage from its newest state, which `clean` now keeps.
+
+    `settings` are further fields of the job.
+    """
     recipe, identities = lineage.recipe, lineage.identities
     states = store / "states"
     finished = (step for step, name in enumerate(identities) if is_complete(states / name))
@@ -318,7 +311,7 @@ def _train_lineage(
         states=[identities[-1], *([identities[start]] if start else [])],
         data=[paths.train.parent, *paths.corpora],
     )
-    job = TrainJob(
+    return TrainJob(
         id=identities[-1],
         label=f"training {recipe.total_steps - start} steps",
         store=store,
@@ -326,11 +319,6 @@ def _train_lineage(
         recipe=recipe,
         start=start if start < recipe.total_steps else 0,
         end=recipe.total_steps,
-        checkpoint_every=checkpoint_every,
-        heldout_every=heldout_every,
-        heldout_objectives=heldout_objectives,
         tensorboard=event_folder(store, identities[-1], name=recipe_name(recipe)),
-        compute=compute,
+        **settings,
     )
-    run_here(job, console=console, deadline=deadline)
-    return states / identities[-1]

@@ -50,7 +50,7 @@ from biphasic.training.state import (
 )
 from biphasic.training.step.divided import DividedModel, DividedWeights, divide
 from biphasic.training.step.frozen import freeze, frozen_names
-from biphasic.training.step.optimizer import Optimizer, copies, set_precision
+from biphasic.training.step.optimizer import Optimizer, set_precision
 from biphasic.training.step.pending import MeasuredStep, Position
 from biphasic.training.timeline import PlacedPhase
 
@@ -175,12 +175,8 @@ class Run:
         """
         self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
-        weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
-        if isinstance(self.optimizer.weights, DividedWeights):
-            whole = self.optimizer.weights.whole
-            weights, moments = whole(weights), whole(moments)
+        snapshot = self._snapshot(self.optimizer.weights.whole)
         if self.ranks.is_first:
-            snapshot = self._snapshot(weights, moments)
             save_state(folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
 
     def checkpoint(self, folder: Path) -> Callable[[], None]:
@@ -189,19 +185,16 @@ class Run:
         Raises:
             TrainingError: Weights differ between ranks.
         """
+        self.ranks.heartbeat.at(Activity.SAVING)
         self.require_agreement()
-        weights, moments = self.optimizer.weights.masters, self.optimizer.state_tensors()
-        files: dict[str, Any] = {"config": self._config(), "tokenizer": self.data.tokenizer}
-        if isinstance(self.optimizer.weights, DividedWeights):
-            divided = self.optimizer.weights.divided
-            snapshot = self._snapshot(divided(weights), divided(moments))
-            group = self.optimizer.weights.writers
-            return partial(save_divided, folder, snapshot, group=group, **files)
-        return partial(
-            save_state, folder, self._snapshot(copies(weights), copies(moments)), **files
-        )
+        save, weights = save_state, self.optimizer.weights
+        if isinstance(weights, DividedWeights):
+            save = partial(save_divided, group=weights.writers)
+        snapshot = self._snapshot(weights.host_copies)
+        return partial(save, folder, snapshot, config=self._config(), tokenizer=self.data.tokenizer)
 
-    def _snapshot(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> Snapshot:
+    def _snapshot(self, taken: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Snapshot:
+        """Return the current state, with what `taken` returns for weights and moments."""
         heldout = [line for line in map(json.loads, self.log.lines) if "heldout" in line]
         record = StateRecord(
             format=STATE_FORMAT,
@@ -219,7 +212,12 @@ class Run:
             compute=self.compute.model_dump(mode="json"),
             changes=(*self.changes, *filter(None, [self.change])),
         )
-        return Snapshot(weights=weights, moments=moments, record=record, metrics=self.log.text())
+        return Snapshot(
+            weights=taken(self.optimizer.weights.masters),
+            moments=taken(self.optimizer.state_tensors()),
+            record=record,
+            metrics=self.log.text(),
+        )
 
     def _config(self) -> dict[str, Any]:
         # The path it was loaded from is private, and would differ after a resume.

@@ -9,6 +9,7 @@ folder directly.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -189,7 +190,7 @@ def _load_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
     reader = HuggingFaceStorageReader(str(folder))
     tensors = {
-        name: torch.empty(each.size, dtype=each.properties.dtype)
+        name: torch.full(each.size, math.nan, dtype=each.properties.dtype)
         for name, each in reader.read_metadata().state_dict_metadata.items()
         if isinstance(each, TensorStorageMetadata)
     }

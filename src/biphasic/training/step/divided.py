@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from biphasic.errors import ConfigError
 from biphasic.model.compute.forward import activation_dtype, transformer_layers
 from biphasic.training.compute import ComputeConfig
-from biphasic.training.step.optimizer import MasterWeights, copies
+from biphasic.training.step.optimizer import MasterWeights
 from biphasic.training.step.passes import Pass, pass_loss
 
 
@@ -66,7 +66,7 @@ class DividedWeights(MasterWeights):
             )
         self._group = self._mesh.get_group("shard")
         self._host_group = self._host_mesh.get_group("shard")
-        self.writers = dist.new_group(backend="gloo")
+        self.writers = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         """All ranks, for a checkpoint that is written in a thread while training goes on."""
 
     def publish(self) -> None:
@@ -98,17 +98,13 @@ class DividedWeights(MasterWeights):
         rank, parts = dist.get_rank(self._group), whole.chunk(dist.get_world_size(self._group))
         return (parts[rank] if rank < len(parts) else whole[:0]).clone()
 
-    def divided(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that all ranks' parts make up, as DTensors of copies on the host.
-
-        Parts are named as parameters, or as moments `PARAMETER.NAME`.
-        """
-        return {
-            name: self._joined(name, part, self._host_mesh) for name, part in copies(parts).items()
-        }
+    def host_copies(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that all ranks' parts make up, as DTensors of copies on the host."""
+        copies = super().host_copies(parts)
+        return {name: self._joined(name, part, self._host_mesh) for name, part in copies.items()}
 
     def whole(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the same tensors as whole tensors on the first rank's host; nothing on others."""
+        """Return whole tensors on the first rank's host; nothing on others."""
         found: dict[str, Tensor] = {}
         for name, part in parts.items():
             joined = self._joined(name, part.detach(), self._mesh)

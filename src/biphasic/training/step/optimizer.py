@@ -64,6 +64,14 @@ class MasterWeights:
         for master in self.masters.values():
             master.grad = None
 
+    def whole(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors, named as weights or moments `WEIGHT.NAME`, of the whole model."""
+        return parts
+
+    def host_copies(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return copies of such tensors in the memory of the host."""
+        return {name: part.detach().to("cpu", copy=True) for name, part in parts.items()}
+
     def part(self, whole: Tensor) -> Tensor:
         """Return the part of a tensor shaped like a parameter that this process holds."""
         return whole
@@ -82,11 +90,6 @@ class MasterWeights:
         for name, parameter in self.working.items():
             if self.masters[name] is not parameter:
                 parameter.copy_(self.masters[name])
-
-
-def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies in the memory of the host."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 class Optimizer:
