@@ -143,6 +143,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return finished_study(tmp_path_factory, worker_id)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def all_heldout_tokens() -> Iterator[int]:
+    """Held-out losses are of 256 tokens, in forked processes too; yields of how many by default."""
+    from biphasic.training.records import heldout
+
+    before = heldout.HELDOUT_TOKENS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heldout, "HELDOUT_TOKENS", 256)
+        yield before
+
+
 @pytest.fixture
 def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""

@@ -27,7 +27,6 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
-from biphasic.training.records import heldout
 from warm import forking
 
 
@@ -66,7 +65,6 @@ def process_outcomes(
 def main(folder: Path) -> None:
     """Train all runs as one rank."""
     torch.set_num_threads(1)
-    heldout.HELDOUT_TOKENS = 256
     run.check_contract = lambda *_, **__: None  # probes take longer than all steps
     plan = json.loads((folder / "runs.json").read_text())
     data = TrainingData(

@@ -28,6 +28,7 @@ import pytest
 
 _Popen = subprocess.Popen
 _TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+_RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 _STANDARD = 3  # input, output, error
 _LIGHT = "biphasic.data.tokens.worker"  # imports next to nothing
 
@@ -37,6 +38,8 @@ def forking() -> Iterator[None]:
     """Fork Python processes from this one, whoever starts them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", WarmPopen)
+        # For its log torchrun looks through all modules whenever it waits: a second for each group.
+        patch.setattr(f"{_RENDEZVOUS}.get_method_name", lambda *_, **__: "method")
         yield
 
 

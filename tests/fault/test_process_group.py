@@ -60,11 +60,14 @@ def ranks(tmp_path, monkeypatch) -> Path:
         rank, fault = os.environ["RANK"], os.environ["GANG_FAULT"]
         write_text(folder / f"pid-{rank}", str(os.getpid()))  # whole at once: it may be read now
         time.sleep(0.1 if fault == "slow" else 0.01)
-        if fault == "error" and rank == "1" and step == 3:
+        strikes = rank == "1" and {"error": 3, "kill": 7, "hang": 3}.get(fault) == step
+        while strikes and checkpoint_of(tmp_path / "store") < step - 1:
+            time.sleep(0.01)  # it is written in the background
+        if strikes and fault == "error":
             raise DataError("row 7: made up by a test")
-        if fault == "kill" and rank == "1" and step == 7:
+        if strikes and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault == "hang" and rank == "1" and step == 3:
+        if strikes:
             write_text(folder / "hangs", "")
             time.sleep(PATIENCE)
         return original(inputs, step)

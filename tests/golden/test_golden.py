@@ -36,6 +36,11 @@ _PLACES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def all_heldout(monkeypatch, all_heldout_tokens):
+    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", all_heldout_tokens)
+
+
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
     return read_json(PATH)

@@ -31,11 +31,6 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch it."""
 
 
-@pytest.fixture(autouse=True)
-def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
-
-
 def train(recipe: Recipe, data: TrainingData, store: Path, *, kill_at: int = 0, end=None) -> Path:
     def report(done: StepReport) -> None:
         if done.step == kill_at:

@@ -84,11 +84,6 @@ def stop_after(steps: int) -> Callable[[], bool]:
     return lambda: next(made) == steps
 
 
-@pytest.fixture(autouse=True)
-def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, worker_id) -> Path:
     """A folder that all test processes share, so that each ranks runs once."""
@@ -105,10 +100,8 @@ def of_two(base, training_data, make_recipe) -> dict[str, list[dict]]:
         if not known.is_file():
             # One process stops after three steps; the process group goes on.
             stopped = make_recipe(CLM, MLM, **FP32)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
-                with pytest.raises(StoppedError, match="stopped after 3 steps"):
-                    alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
+            with pytest.raises(StoppedError, match="stopped after 3 steps"):
+                alone(stopped, training_data, base / "begun", should_stop=stop_after(3))
             known.write_text(
                 json.dumps(process_outcomes(folder, training_data, runs_of_two(base, make_recipe),
                                          ranks=2))

@@ -31,11 +31,6 @@ class Killed(BaseException):
 pytestmark = pytest.mark.usefixtures("unprobed")
 
 
-@pytest.fixture(autouse=True)
-def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
-
-
 def content(folder: Path) -> dict[str, object]:
     """Return all that must be equal: everything but times."""
     details = read_json(folder / "state.json")

@@ -22,11 +22,6 @@ CLM = {"objective": "clm", "steps": 6}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 1, "decay_steps": 2}
 
 
-@pytest.fixture(autouse=True)
-def small_heldout(monkeypatch):
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
-
-
 @pytest.fixture
 def state(tmp_path, training_data, make_recipe):
     """Train to some step of a run and return the state's folder."""

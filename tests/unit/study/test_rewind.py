@@ -38,7 +38,6 @@ def said() -> io.StringIO:
 @pytest.fixture
 def run(monkeypatch, prepared, tmp_path, said):
     """Pretrain on a tiny corpus."""
-    monkeypatch.setattr("biphasic.training.records.heldout.HELDOUT_TOKENS", 256)
     monkeypatch.setattr(api, "prepare_corpus", lambda *_, **__: prepared)
 
     def pretrain_here(root: str = "root", recipe: Recipe = RECIPE, **options) -> Path:
