@@ -154,6 +154,20 @@ def all_heldout_tokens() -> Iterator[int]:
         yield before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def all_cores() -> Iterator[Callable[[], int]]:
+    """Corpora are tokenised here where no test says otherwise: tokenizer processes start slowly.
+
+    Yields what counts the cores by default.
+    """
+    from biphasic.data.building import build
+
+    before = build._num_cores
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_num_cores", lambda: 1)
+        yield before
+
+
 @pytest.fixture
 def warm() -> Iterator[None]:
     """Processes are forked from this one, which saves their imports."""

@@ -22,7 +22,7 @@ import pytest
 
 from tiny_use import SHAPE, write_jsonl, write_model, write_task
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 VOCABULARY = 512

@@ -21,7 +21,7 @@ from biphasic.training.loop import RunOptions, StepReport, train_segment
 from biphasic.training.recipe import Recipe
 from families import save_family
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}

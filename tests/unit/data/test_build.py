@@ -487,13 +487,16 @@ def test_a_corpus_is_not_built_into_its_source(tmp_path, configure):
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["a.txt"]
 
 
-def test_workers_are_as_many_as_the_process_may_use(tmp_path, monkeypatch, files, configure):
+def test_workers_are_as_many_as_the_process_may_use(
+    tmp_path, monkeypatch, files, configure, all_cores
+):
     asked = []
 
     def remember(*arguments, num_workers):
         asked.append(num_workers)
         return ShardMaker(*arguments, num_workers=1)
 
+    monkeypatch.setattr("biphasic.data.building.build._num_cores", all_cores)
     monkeypatch.setattr(blend, "ShardMaker", remember)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)

@@ -23,7 +23,7 @@ from biphasic.export.write import export_model
 from biphasic.files import write_json
 from biphasic.tasks.finetuned import HeadRecord
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unprobed")
 Add = Callable[..., None]
 Make = Callable[..., Path]
 Card = Callable[..., str]

@@ -28,6 +28,7 @@ from biphasic.export.write import export_model
 from biphasic.files import MANIFEST, write_json
 from biphasic.model.loading.build import load_encoder
 from biphasic.tasks.encoding import Encoder, encode_texts
+from warm import forking
 
 TEXTS = ["the rows of an array", "model", "each value was read in order " * 4]
 
@@ -52,7 +53,8 @@ def made(
     """A state, what it was exported to, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("state")
     state, said = write_state(folder / "store", tokenizer), list[str]()
-    out = export_model(state, folder / "mine", format="sentence-transformers", say=said.append)
+    with forking():
+        out = export_model(state, folder / "mine", format="sentence-transformers", say=said.append)
     return state, out, said
 
 

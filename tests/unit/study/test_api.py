@@ -27,7 +27,7 @@ from biphasic.study import api
 from biphasic.study.api import pretrain
 from biphasic.study.spec.study import StudyConfig, TaskConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 GRID = {"learning_rates": [1e-3], "seeds": [0, 1]}
 PROTOCOL = {"max_steps": 2, "batch_size": 4, "max_seqlen": 32}

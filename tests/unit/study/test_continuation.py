@@ -16,7 +16,7 @@ from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.run import first_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 CLM = {"objective": "clm", "steps": 6}
 SCHEDULE = {"peak": 2e-3, "warmup_steps": 1, "decay_steps": 2}

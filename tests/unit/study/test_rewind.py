@@ -18,7 +18,7 @@ from biphasic.study.gc.pins import read_pins
 from biphasic.training import loop
 from biphasic.training.recipe import Recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
 
 RAW = {
     "model": "pico",

@@ -13,7 +13,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import read_json
 from biphasic.training import loop
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("phase", [MIX, MLM, CLM])

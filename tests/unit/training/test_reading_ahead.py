@@ -12,7 +12,7 @@ from biphasic.errors import DataError
 from biphasic.training import loop
 from biphasic.training.loop import StepReport
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from biphasic.errors import TrainingError
 from biphasic.files import read_json
-from biphasic.training import loop, run
+from biphasic.training import loop
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.loop import StepReport
 
@@ -124,7 +124,6 @@ def test_a_step_reads_no_number_from_the_device(
         with Watcher():
             return original(*arguments)
 
-    monkeypatch.setattr(run, "check_contract", lambda *_, **__: None)
     monkeypatch.setattr(loop, "_update", watched)
     recipe = make_recipe(CLM, MLM, precision=precision)
     train(recipe, training_data, tmp_path)
