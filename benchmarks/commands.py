@@ -124,7 +124,7 @@ def finish_study(folder: Path) -> list[list[str]]:
         ["paper", "--format", "md", "--out", str(folder / "paper")],
         ["corpus", "inspect", corpus],
         ["corpus", "verify", corpus],
-        # Last: after it, running the study again writes its own report once more.
+        # The run has written it: this is the time of an up-to-date report.
         ["study", "report", "small", *at_root],
     ]
 

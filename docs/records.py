@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from biphasic.analysis.page.report import write_report
+from biphasic.analysis.report import write_report
 
 _KEPT = ("manifest.json", "metrics.jsonl", "state.json")
 """Files of a state that reports read."""

@@ -1,17 +1,19 @@
-"""Reads files of complete folders, and verifies them against their manifest."""
+"""Reads records, and verifies them against the manifest of their folder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from biphasic.errors import DataError, reading
-from biphasic.files import MANIFEST, damaged_files, file_sha256, read_json
+from biphasic.errors import DataError, StudyError, reading
+from biphasic.files import MANIFEST, file_sha256, read_json
+from biphasic.records import STUDY, StudyRecord, parse_record
 
-NOTE = "made-from.json"
-"""Lists the files of a report; written last."""
+AGAIN = "'biphasic study run' with its study file writes it again"
+"""Remedy for a damaged `study.json`."""
 
 
 def check_file(path: Path) -> str:
@@ -39,26 +41,23 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
             raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
 
 
-def report_damage(folder: Path, *, hashes: bool) -> list[str]:
-    """Return the problems of the files of a study's report; none if there is no report.
+def read_study(folder: Path) -> StudyRecord:
+    """Read `study.json` from a study's folder.
 
-    Without `hashes`, only missing files and wrong sizes are detected.
+    Raises:
+        StudyError: It is not readable, or it contradicts itself.
     """
-    note = folder / "report" / NOTE
-    if not note.is_file():
-        is_begun = (folder / "report").is_dir()
-        return [f"{note}: missing: the report was not finished"] if is_begun else []
-    if not has_hashes(folder):
-        return []
-    return list(damaged_files(folder, note, hashes=hashes))
-
-
-def has_hashes(folder: Path) -> bool:
-    """Return whether a study's report lists its files; those of earlier versions do not."""
-    try:
-        return "files" in read_json(folder / "report" / NOTE)
-    except (DataError, TypeError):
-        return True  # damaged, which is reported elsewhere
+    path = folder / STUDY
+    raw = read_json(path, remedy=AGAIN, error=StudyError)
+    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)
+    for what, names in (
+        ("arm", [arm.name for arm in study.arms]),
+        ("task", [task.name for task in study.tasks]),
+    ):
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+        if repeated:
+            raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
+    return study
 
 
 def _changed(path: Path, sha256: str) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from biphasic.analysis.checked import check_file, read_checked
+from biphasic.analysis.checked import check_file, read_checked, read_study
 from biphasic.analysis.curves import Curve, Points, SegmentLines, joined_curves, read_lines
-from biphasic.errors import DataError, StudyError
-from biphasic.files import MANIFEST, damaged_files, read_json
+from biphasic.errors import DataError
+from biphasic.files import MANIFEST, damaged_files
 from biphasic.records import (
-    STUDY,
     ArmRecord,
     Convention,
     LedgerEntry,
@@ -28,8 +27,6 @@ from biphasic.records import (
     parse_record,
 )
 
-AGAIN = "'biphasic study run' with its study file writes it again"
-"""Remedy for a damaged `study.json`."""
 RecordT = TypeVar("RecordT", bound=Record)
 Computed = TypeVar("Computed")
 Status = Literal["finished", "diverged", "missing", "damaged"]
@@ -154,10 +151,7 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
         StudyError: There is no readable `study.json`, or it contradicts itself. Lesser faults are
             added to `problems`, and the affected records are omitted.
     """
-    path = folder / STUDY
-    raw = read_json(path, remedy=AGAIN, error=StudyError)
-    study = parse_record(StudyRecord, raw, where=str(path), remedy=AGAIN, error=StudyError)
-    _check_names(study, path)
+    study = read_study(folder)
     problems: list[Problem] = []
     states = _StateReader(store / "states", problems, heldout_sha256=study.heldout_sha256)
     arms = tuple(_load_arm(arm, states) for arm in study.arms)
@@ -166,16 +160,6 @@ def load_study(folder: Path, store: Path) -> StudyRecords:
     return StudyRecords(
         study=study, arms=arms, outcomes=outcomes, problems=tuple(problems), store=store
     )
-
-
-def _check_names(study: StudyRecord, path: Path) -> None:
-    for what, names in (
-        ("arm", [arm.name for arm in study.arms]),
-        ("task", [task.name for task in study.tasks]),
-    ):
-        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-        if repeated:
-            raise StudyError(f"{path}: {what} '{repeated[0]}' occurs twice; rename one of them")
 
 
 class _StateReader:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from biphasic.analysis.report import write_report
 from biphasic.config import load_config, parse_config
 from biphasic.data.building.config import CorpusConfig
 from biphasic.errors import ConfigError, DivergedError
@@ -110,7 +111,9 @@ def load_study_file(path: Path | str, overrides: Iterable[str] = ()) -> StudyCon
 
 
 def report_study(folder: Path | str) -> Path:
-    """Rewrite a study's report from its records; return the path of `report.html`.
+    """Write a study's report from its records; return the path of `report.html`.
+
+    An intact and up-to-date report is not written again.
 
     Raises:
         StudyError: The folder has no study.
@@ -120,8 +123,6 @@ def report_study(folder: Path | str) -> Path:
         >>> report_study("runs/mine").name
         'report.html'
     """
-    from biphasic.analysis.page.report import write_report  # noqa: PLC0415 - loads matplotlib
-
     folder = Path(folder).resolve()
     return write_report(folder, folder.parent / STORE)
 

@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from biphasic.analysis import report
 from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.report import render as render_with_links
-from biphasic.analysis.page.report import write_report
 from biphasic.analysis.page.runs import Links
 from biphasic.analysis.records import load_study
+from biphasic.analysis.report import write_report
 from biphasic.analysis.tables.results import format_table, results_csv, table_csv
 
 pytestmark = pytest.mark.slow
@@ -96,8 +97,40 @@ def test_the_report_folder_holds_the_page_results_and_figures(tmp_path):
         "report.html", "results.csv", "table.csv",
     ]  # fmt: skip
     first = {file: file.read_bytes() for file in folder.rglob("*.*")}
+    (folder / "table.csv").unlink()
     write_report(*study)
     assert {file: file.read_bytes() for file in folder.rglob("*.*")} == first
+
+
+def test_a_report_is_written_again_when_a_record_or_a_file_of_it_changed(tmp_path, monkeypatch):
+    folder, store = FakeStudy(steps=20, arms=ARMS[1:2], tasks=TASKS[:1]).write(tmp_path)
+    written = []
+
+    def write(page, *_):
+        written.append(page)
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("page")
+
+    monkeypatch.setattr(report, "_write", write)
+    state, other = sorted(store.glob("states/*/state.json"))[0], store / "states/other"
+    result = sorted(store.glob("finetunes/*/result.json"))[0]
+    other.mkdir()
+    for change in (
+        lambda: None,  # there is no report yet
+        state.unlink,
+        lambda: result.write_text("other"),
+        lambda: result.with_name("scores.parquet").write_bytes(b"new"),
+        lambda: (folder / "report/report.html").write_text("egap"),
+        (folder / "report/made-from.json").unlink,
+        lambda: monkeypatch.setattr(report, "version", str.upper),
+    ):
+        change()
+        assert not report.is_current(folder, store)
+        written.clear()
+        for _ in range(2):
+            assert report.write_report(folder, store) == folder / "report/report.html"
+            (other / "state.json").write_text("of no arm")
+        assert len(written) == 1
 
 
 def test_the_page_needs_nothing_from_elsewhere(page):

@@ -7,7 +7,7 @@ from browser import find_browser, start_browser
 from fake_study import FakeStudy
 from hostile import HOSTILE, NUM_NAMES, TRICKS, hostile_study
 
-from biphasic.analysis.page.report import write_report
+from biphasic.analysis.report import write_report
 
 PHONE, DESKTOP = 390, 1280
 A4 = 688

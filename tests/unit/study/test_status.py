@@ -373,7 +373,7 @@ def test_a_report_is_written_of_a_study_by_file_folder_or_name(root, folder, cli
         (study / "report/problems.csv").write_text("kind\n")
         return study / "report/report.html"
 
-    monkeypatch.setattr("biphasic.analysis.page.report.write_report", write)
+    monkeypatch.setattr("biphasic.analysis.report.write_report", write)
     for target in (["one"], [str(folder)], []):
         code, out, err = cli("study", "report", *target, "--root", root)
         assert (code, err) == (0, "")

@@ -1,13 +1,11 @@
-"""Writing a study's report: one self-contained page, results as CSV, and figures."""
+"""A study's report as one self-contained page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from biphasic.analysis.checked import NOTE
 from biphasic.analysis.figures.palette import VARIABLES
-from biphasic.analysis.page.background import facts, problem_groups, problems_csv, provenance
+from biphasic.analysis.page.background import facts, problem_groups, provenance
 from biphasic.analysis.page.cards import dataset_titles, task_cards
 from biphasic.analysis.page.claims import MOST_COMPARISONS, Claims, study_claims
 from biphasic.analysis.page.environment import render_page
@@ -26,7 +24,6 @@ from biphasic.analysis.page.figures import (
     loss_figures,
     page_styles,
     rate_figures,
-    write_figures,
 )
 from biphasic.analysis.page.matrix import (
     comparison_tables,
@@ -35,12 +32,12 @@ from biphasic.analysis.page.matrix import (
     score_rows,
     segment_lines,
 )
-from biphasic.analysis.page.runs import Links, record_links, run_data
-from biphasic.analysis.records import StudyRecords, load_study
+from biphasic.analysis.page.runs import Links, run_data
+from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
-from biphasic.analysis.tables.results import results_csv, seeds_note, table_csv
+from biphasic.analysis.tables.results import seeds_note
 from biphasic.analysis.tables.summary import (
     cost_sentence,
     heldout_note,
@@ -48,8 +45,6 @@ from biphasic.analysis.tables.summary import (
     rows_statement,
 )
 from biphasic.analysis.text import OBJECTIVES, count, objective_name
-from biphasic.files import file_entry, write_json, write_text
-from biphasic.records import STUDY
 
 
 @dataclass(frozen=True)
@@ -64,33 +59,6 @@ class Part:
     title: str
     hint: str
     is_open: bool = False
-
-
-def write_report(study_folder: Path, store: Path, *, made_from: str = "") -> Path:
-    """Write `report/` into a study's folder and return the path of its `report.html`.
-
-    Each file is replaced atomically, the page after the files it describes. Last comes a note of
-    the files with their hashes; without it, the report is incomplete. The note holds `made_from`,
-    the hash of the report's inputs.
-
-    Raises:
-        StudyError: There is no readable `study.json`.
-    """
-    records = load_study(study_folder, store)
-    folder = study_folder / "report"
-    page = folder / "report.html"
-    html = render(records, links=record_links(page, store))
-    (folder / NOTE).unlink(missing_ok=True)
-    write_text(folder / "results.csv", results_csv(records))
-    write_text(folder / "table.csv", table_csv(records))
-    write_text(folder / "problems.csv", problems_csv(records.problems))
-    write_figures(folder / "figures", few_arms(records, study_scores(records)))
-    write_text(page, html)
-    tables = (folder / name for name in ("results.csv", "table.csv", "problems.csv"))
-    files = (study_folder / STUDY, page, *tables, *folder.glob("figures/*.[sp][vn]g"))
-    entries = {f.relative_to(study_folder).as_posix(): file_entry(f) for f in files}
-    write_json(folder / NOTE, {"sha256": made_from, "files": entries})
-    return page
 
 
 def render(records: StudyRecords, *, links: Links) -> str:

@@ -245,10 +245,10 @@ def study_report(
     study: StudyName = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Rewrite a study's report from its records."""
+    """Write a study's report from its records, unless it is up to date."""
     import csv
 
-    from biphasic.analysis.page.report import write_report
+    from biphasic.analysis.report import write_report
     from biphasic.study.find import find_study
 
     folder, _ = find_study(study, root)

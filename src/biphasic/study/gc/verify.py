@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from biphasic.analysis.checked import report_damage
+from biphasic.analysis.report import report_damage
 from biphasic.data.building.build import RECORD
 from biphasic.data.building.verify import verify_build
 from biphasic.errors import BiphasicError, DataError

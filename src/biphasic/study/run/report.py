@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from biphasic.analysis.checked import NOTE, has_hashes, report_damage
+from biphasic.analysis.report import is_current, write_report
 from biphasic.errors import DataError
-from biphasic.files import digest, read_json, write_json
+from biphasic.files import read_json, write_json
 from biphasic.records import STUDY
-from biphasic.study.plan.finished import Finished
 from biphasic.study.run.prepare import PreparedStudy
 from biphasic.study.run.record import settings_digest, study_record
 from biphasic.training.records.environment import environment
@@ -24,14 +24,11 @@ def write_study_report(study: PreparedStudy) -> Path:
     record = study_record(
         study.config, plan, study.data, origin=study.paths.origin(), store=store
     ).model_dump(mode="json", exclude_unset=True)
-    made_from = digest({"study": record, "missing": Finished.of(store).missing(plan)})
-    if _is_current(folder, made_from):
+    if _written(folder) == record and is_current(folder, store):
         return folder / "report" / "report.html"
     record["provenance"] = {"environment": environment(), **record["provenance"]}
     write_json(folder / STUDY, record)
-    from biphasic.analysis.page.report import write_report  # noqa: PLC0415 - loads matplotlib
-
-    return write_report(folder, store, made_from=made_from)
+    return write_report(folder, store)
 
 
 def refresh_edited_report(study: PreparedStudy) -> None:
@@ -49,11 +46,11 @@ def refresh_edited_report(study: PreparedStudy) -> None:
         write_study_report(study)
 
 
-def _is_current(folder: Path, made_from: str) -> bool:
-    """Return whether a study has an intact report made from this digest."""
+def _written(folder: Path) -> Any:
+    """Return `study.json` without the hardware; None if it is not readable."""
     try:
-        note = read_json(folder / "report" / NOTE)
-        is_same = note["sha256"] == made_from
+        record = read_json(folder / STUDY)
+        del record["provenance"]["environment"]
     except (DataError, KeyError, TypeError):
-        return False
-    return is_same and has_hashes(folder) and not report_damage(folder, hashes=True)
+        return None
+    return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
-from biphasic.analysis.checked import report_damage
+from biphasic.analysis.report import report_damage
 from biphasic.errors import CheckpointError
 from biphasic.execution.graph import with_dependents
 from biphasic.files import verify_folder

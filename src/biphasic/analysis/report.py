@@ -1,0 +1,126 @@
+"""A study's report on disk: written when its inputs have changed, and verified."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from biphasic.analysis.checked import read_study
+from biphasic.errors import DataError
+from biphasic.files import (
+    damaged_files,
+    digest,
+    file_entry,
+    file_sha256,
+    read_json,
+    write_json,
+    write_text,
+)
+from biphasic.records import STUDY
+
+_NOTE = "made-from.json"
+"""Has the hash of a report's inputs, and those of its files; written last."""
+_READ = frozenset({"manifest.json", "metrics.jsonl", "result.json", "scores.parquet", "state.json"})
+"""Files of the store that reports read; of the others they check the size."""
+_LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
+
+
+def write_report(study_folder: Path, store: Path) -> Path:
+    """Write `report/` into a study's folder, unless it is intact and up to date.
+
+    Each file is replaced atomically, the page after the files it describes. Last comes a note of
+    the inputs and the files, with their hashes; without it, the report is incomplete.
+
+    Returns:
+        The path of `report.html`.
+
+    Raises:
+        StudyError: There is no readable `study.json`.
+    """
+    page = study_folder / "report" / "report.html"
+    # Before the records are read: one that changes meanwhile makes the report out of date.
+    made_from = _inputs_digest(study_folder, store)
+    if not _is_current(study_folder, made_from):
+        _write(page, study_folder, store)
+        tables = page.parent.glob("*.csv")
+        files = (study_folder / STUDY, page, *tables, *page.parent.glob("figures/*.[sp][vn]g"))
+        entries = {f.relative_to(study_folder).as_posix(): file_entry(f) for f in files}
+        write_json(page.with_name(_NOTE), {"sha256": made_from, "files": entries})
+    return page
+
+
+def is_current(study_folder: Path, store: Path) -> bool:
+    """Return whether a study's report is intact, and its inputs are as they were.
+
+    Raises:
+        StudyError: There is no readable `study.json`.
+    """
+    return _is_current(study_folder, _inputs_digest(study_folder, store))
+
+
+def report_damage(folder: Path, *, hashes: bool) -> list[str]:
+    """Return the problems of the files of a study's report; none if there is no report.
+
+    Without `hashes`, only missing files and wrong sizes are detected.
+    """
+    note = folder / "report" / _NOTE
+    if not note.is_file():
+        is_begun = (folder / "report").is_dir()
+        return [f"{note}: missing: the report was not finished"] if is_begun else []
+    try:
+        if "files" not in read_json(note):
+            return []  # a report of an earlier version
+    except (DataError, TypeError):
+        pass  # damaged, which is a problem too
+    return list(damaged_files(folder, note, hashes=hashes))
+
+
+def _write(page: Path, study_folder: Path, store: Path) -> None:
+    # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
+    from biphasic.analysis.page.background import problems_csv  # noqa: PLC0415
+    from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
+    from biphasic.analysis.page.report import render  # noqa: PLC0415
+    from biphasic.analysis.page.runs import record_links  # noqa: PLC0415
+    from biphasic.analysis.records import load_study  # noqa: PLC0415
+    from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
+    from biphasic.analysis.tables.results import results_csv, table_csv  # noqa: PLC0415
+
+    records, folder = load_study(study_folder, store), page.parent
+    html = render(records, links=record_links(page, store))
+    (folder / _NOTE).unlink(missing_ok=True)
+    write_text(folder / "results.csv", results_csv(records))
+    write_text(folder / "table.csv", table_csv(records))
+    write_text(folder / "problems.csv", problems_csv(records.problems))
+    write_figures(folder / "figures", few_arms(records, study_scores(records)))
+    write_text(page, html)
+
+
+def _is_current(study_folder: Path, made_from: str) -> bool:
+    try:
+        is_same = read_json(study_folder / "report" / _NOTE)["sha256"] == made_from
+    except (DataError, KeyError, TypeError):
+        return False
+    return is_same and not report_damage(study_folder, hashes=True)
+
+
+def _inputs_digest(study_folder: Path, store: Path) -> str:
+    """Hash what a report depends on beside `study.json`: records, this package and libraries."""
+    study, package = read_study(study_folder), Path(__file__).parent
+    states = {name for arm in study.arms for name in (arm.state, *arm.segments)}
+    folders = [store / "states" / name for name in sorted(states)]
+    folders += [store / "finetunes" / run.id for run in study.runs]
+    sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
+    return digest(
+        {
+            "records": [{file.name: _content(file) for file in f.glob("*")} for f in folders],
+            "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
+            "libraries": {name: version(name) for name in _LIBRARIES},
+        }
+    )
+
+
+def _content(file: Path) -> str | int | None:
+    try:
+        return file_sha256(file) if file.name in _READ else file.stat().st_size
+    except OSError:
+        return None  # unreadable, which the report lists
