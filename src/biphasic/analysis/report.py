@@ -20,8 +20,6 @@ from biphasic.records import STUDY
 
 _NOTE = "made-from.json"
 """Has the hash of a report's inputs, and those of its files; written last."""
-_READ = frozenset({"manifest.json", "metrics.jsonl", "result.json", "scores.parquet", "state.json"})
-"""Files of the store that reports read; of the others they check the size."""
 _LIBRARIES = ("biphasic", "jinja2", "matplotlib", "numpy", "scipy")
 
 
@@ -112,15 +110,17 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
     sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
     return digest(
         {
-            "records": [{file.name: _content(file) for file in f.glob("*")} for f in folders],
+            "records": [{file.name: _change(file) for file in f.glob("*")} for f in folders],
             "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
             "libraries": {name: version(name) for name in _LIBRARIES},
         }
     )
 
 
-def _content(file: Path) -> str | int | None:
+def _change(file: Path) -> tuple[int, int] | None:
+    """Return what a change of a file changes; to read all files would take as long as a report."""
     try:
-        return file_sha256(file) if file.name in _READ else file.stat().st_size
+        found = file.stat()
     except OSError:
         return None  # unreadable, which the report lists
+    return found.st_size, found.st_mtime_ns
