@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from biphasic.files import MANIFEST
 from soak.disk import Journal, after_operations, can_mount, mounted, slow
@@ -27,9 +28,11 @@ from soak.subjects import (
     Subject,
     content,
     copy_root,
+    differences,
     family,
     is_alive,
     kill_all,
+    set_compute,
     start,
     wait,
     wait_until_gone,
@@ -43,6 +46,14 @@ _ADVICE = (
     re.compile(r"delete (/[^;]+)$"),
 )
 _MOST_RUNS = 12
+_DIVISIONS: tuple[dict[str, Any], ...] = (
+    {"processes": 1},
+    {"processes": 2},
+    {"processes": 2, "shard": "full"},
+    {"processes": 4},
+    {"processes": 4, "shard": "full"},
+    {"processes": 4, "shard": "hybrid", "shard_size": 2},
+)
 # torchrun tells of ranks that were killed in its own way; the other one is about a signal that
 # comes while `warm.py` forks a process, which is started without Python's hooks outside of tests.
 _NOT_OURS = ("ChildFailedError", "Exception ignored in: <function _after_fork")
@@ -61,6 +72,7 @@ class Trial:
         folder.mkdir(parents=True)
         self.root = copy_root(subject.start, folder / "root")
         self.is_over = False
+        self.compute = _DIVISIONS[0]
         self._logs = 0
 
     @property
@@ -84,6 +96,16 @@ class Trial:
     def struck(self, code: int) -> bool:
         """Return whether a fault that marks itself struck in the run that ended."""
         return code != 0 or self.mark.exists()
+
+    def checkpoints(self) -> set[str]:
+        """Return the names of the checkpoints of the run so far."""
+        return {path.name for path in self.root.glob("store/progress/*/step-*")}
+
+    def divide_anew(self) -> None:
+        """Let another number of processes resume a training, and draw how they hold its weights."""
+        choices = [each for each in _DIVISIONS if each["processes"] != self.compute["processes"]]
+        self.compute = self.draw.choice(choices)
+        set_compute(self.root, self.subject.arguments[2], self.compute)
 
     @property
     def mark(self) -> Path:
@@ -135,9 +157,8 @@ class Trial:
 
     def differences(self) -> list[str]:
         """Return the names of what differs from the uninterrupted run's."""
-        found, expected = content(self.root), self.subject.expected
-        names = found.keys() | expected.keys()
-        return sorted(name for name in names if found.get(name) != expected.get(name))
+        subject = self.subject
+        return differences(content(self.root), subject.expected, is_rounded=subject.is_rounded)
 
 
 def _delete(path: Path) -> None:
@@ -225,6 +246,26 @@ def signalled(number: signal.Signals) -> Inject:
             os.kill(pid, number)
         code = trial.end(pid)
         wait_until_gone(others)
+        return code != 0
+
+    return inject
+
+
+def divided_anew(number: signal.Signals) -> Inject:
+    """Return what sends a signal after a checkpoint, for other processes to resume from there."""
+
+    def inject(trial: Trial) -> bool:
+        before = trial.checkpoints()
+        pid = trial.start()
+        while trial.checkpoints() <= before and is_alive(pid):
+            time.sleep(0.005)
+        time.sleep(trial.draw.uniform(0, 0.2 * trial.subject.seconds))
+        if number == signal.SIGKILL:
+            kill_all(pid)
+        else:
+            os.kill(pid, number)
+        code = trial.end(pid)
+        trial.divide_anew()
         return code != 0
 
     return inject
@@ -421,6 +462,7 @@ _READ_ONLY = "read-only file system"
 _SLOW = "slow file system"
 _CLOCK = "clock set back or forward"
 _PAIR = "pretraining, two processes"
+_OTHERS = "pretraining, resumed by another number of processes"
 
 FAULTS = (
     Fault("pretraining", "pretraining", _KILL, all_killed),
@@ -446,6 +488,10 @@ FAULTS = (
     Fault("two processes", _PAIR, "SIGKILL to one at the switch", at_switch(signal.SIGKILL), 1),
     Fault("two processes", _PAIR, "a flipped bit in a checkpoint", checkpoint_damaged, 1),
     Fault("two processes", _PAIR, _POWER, power_lost, 2),
+    *(
+        Fault("another number", _OTHERS, f"{each.name} after a checkpoint", divided_anew(each), 2)
+        for each in (signal.SIGKILL, signal.SIGTERM)
+    ),
     Fault("fine-tuning", "fine-tuning", _KILL, all_killed),
     Fault("fine-tuning", "fine-tuning", _OPERATION, killed_at_operation),
     Fault("fine-tuning", "fine-tuning", "SIGTERM at a random moment", signalled(signal.SIGTERM)),

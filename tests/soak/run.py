@@ -6,7 +6,7 @@
 
 Each trial runs a command on a copy of a small root, meddles with it a few times, and then lets it
 finish as a user would: run again, and do what an error message says. The result must equal that of
-a run without faults, byte for byte.
+a run without faults: byte for byte, or up to rounding where another number of processes resumes.
 """
 
 from __future__ import annotations

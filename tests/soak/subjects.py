@@ -13,13 +13,15 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load
+from torch import Tensor
 
 from biphasic.files import PARTIAL, read_json
 from soak.disk import at_operations
@@ -28,6 +30,8 @@ from warm import become, draw_nothing, forking, probe_nothing
 STEPS = 24
 SWITCH = STEPS // 2
 PATIENCE = 90.0
+ROUNDING = 1e-5
+"""Of losses and of the norms of tensors, where sums are taken in another order."""
 NAME = "mini"
 _TASKS = ("first-word", "lookup")
 _REPORT = ("results.csv", "table.csv", "problems.csv")
@@ -47,6 +51,7 @@ class Subject:
         seconds: How long that took.
         operations: Files and folders that its busiest process created, renamed or deleted.
         growth: How many bytes it added to the root.
+        is_rounded: Whether faults change how its sums are rounded (`differences`).
     """
 
     name: str
@@ -56,6 +61,7 @@ class Subject:
     seconds: float
     operations: int
     growth: int
+    is_rounded: bool
 
 
 @contextmanager
@@ -78,16 +84,14 @@ def soaking() -> Iterator[None]:
         yield
 
 
-def make_subjects(folder: Path, names: Iterable[str]) -> dict[str, Subject]:
+def make_subjects(folder: Path, names: Collection[str]) -> dict[str, Subject]:
     """Run what these subjects need once without a fault."""
     study, root = _write_study(folder / "study"), folder / "root"
-    listed = _run(("study", "jobs", str(study), "--root", "{}"), root, folder / "log")
-    jobs: dict[str, list[str]] = {}
-    for line in listed.splitlines():
-        if line.count("\t") == 4:
-            identity, kind, *_ = line.split("\t")
-            jobs.setdefault(kind, []).append(identity)
-    (train, *_), (tune, *_) = jobs["train"], jobs["finetune"]
+    (train, *_), (tune, *_) = _jobs(study, root, folder / "log", "train", "finetune")
+    train_fp32 = ""  # in which another order of sums changes the last bits alone
+    if "another number" in names:
+        exact = _write_study(folder / "exact", name="exact", precision="fp32")
+        ((train_fp32, *_),) = _jobs(exact, root, folder / "log", "train")
     run = ("study", "run", str(study), "--root", "{}", "--workers", "2")
     build = ("corpus", "build", str(_write_texts(folder / "texts.jsonl")), "--out", "{}/corpus")
     build = (*build, "--vocab-size", "400", "--heldout-fraction", "0.2", "--workers", "2")
@@ -96,6 +100,7 @@ def make_subjects(folder: Path, names: Iterable[str]) -> dict[str, Subject]:
     roots: dict[str, Callable[[], Path]] = {
         "pretraining": lambda: root,
         "two processes": lambda: _with_two_processes(root, train),
+        "another number": lambda: root,
         "fine-tuning": lambda: whole("pretraining"),
         "scheduling": lambda: root,
         "finished": lambda: whole("scheduling"),
@@ -105,6 +110,7 @@ def make_subjects(folder: Path, names: Iterable[str]) -> dict[str, Subject]:
     commands = {
         "pretraining": ("job", "run", train, "--root", "{}"),
         "two processes": ("job", "run", train, "--root", "{}"),
+        "another number": ("job", "run", train_fp32, "--root", "{}"),
         "fine-tuning": ("job", "run", tune, "--root", "{}"),
         "scheduling": run,
         "finished": run,
@@ -125,13 +131,23 @@ def make_subjects(folder: Path, names: Iterable[str]) -> dict[str, Subject]:
     return {name: make(name) for name in names}
 
 
+def _jobs(study: Path, root: Path, log: Path, *kinds: str) -> list[list[str]]:
+    """Write a study's jobs, and return the identities of some kinds."""
+    listed = _run(("study", "jobs", str(study), "--root", "{}"), root, log)
+    jobs = [line.split("\t") for line in listed.splitlines() if line.count("\t") == 4]
+    return [[identity for identity, of, *_ in jobs if of == kind] for kind in kinds]
+
+
 def _with_two_processes(root: Path, job: str) -> Path:
     copy = copy_root(root, root.with_name("two"))
-    file = copy / "store/jobs" / f"{job}.json"
-    raw = json.loads(file.read_text())
-    raw["compute"]["processes"] = 2
-    file.write_text(json.dumps(raw))
+    set_compute(copy, job, {"processes": 2})
     return copy
+
+
+def set_compute(root: Path, job: str, compute: dict[str, Any]) -> None:
+    """Change the compute settings of a training job."""
+    file = root / "store/jobs" / f"{job}.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "compute": compute}))
 
 
 def _without_report(root: Path) -> Path:
@@ -160,7 +176,8 @@ def _subject(name: str, arguments: tuple[str, ...], start: Path, folder: Path) -
     processes = notes.read_text().split()
     most = max(map(processes.count, set(processes)), default=1)
     growth = max(_size(root) - _size(start), 3 * 4096)
-    return Subject(name, arguments, start, content(root), seconds, most, growth)
+    is_rounded = name == "another number"
+    return Subject(name, arguments, start, content(root), seconds, most, growth, is_rounded)
 
 
 def _size(root: Path) -> int:
@@ -270,6 +287,50 @@ def content(root: Path) -> dict[str, Any]:
     return found | {f"unfinished {path.relative_to(root)}": "" for path in unfinished}
 
 
+def differences(
+    found: dict[str, Any], expected: dict[str, Any], *, is_rounded: bool = False
+) -> list[str]:
+    """Return the names of what differs between the `content` of two roots.
+
+    With `is_rounded`, losses, gradient norms, weights and moments may differ by 1e-5 of their size,
+    and compute settings in any way; all else, such as rows and ledgers, is equal.
+    """
+    is_same = _is_close if is_rounded else lambda _, one, other: one == other
+    names = found.keys() | expected.keys()
+    return sorted(n for n in names if not is_same(n, found.get(n), expected.get(n)))
+
+
+def _is_close(name: str, one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return False
+    match Path(name).name:
+        case "metrics.jsonl":
+            return len(one) == len(other) and all(map(_are_close_records, one, other))
+        case "state.json":
+            return _are_close_records(one, other)
+        case "model.safetensors" | "optimizer.safetensors":
+            return _are_close_tensors(load(one), load(other))
+    return bool(one == other)
+
+
+def _are_close_records(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    sums, counts = [], []
+    for record in (one, other):
+        rest = {key: record[key] for key in record.keys() - {"compute", "changes"}}
+        single = {key: rest.pop(key) for key in ("loss", "gradient_norm") if key in rest}
+        sums.append(single | rest.pop("heldout", {}))
+        counts.append(rest)
+    return counts[0] == counts[1] and sums[0] == pytest.approx(sums[1], rel=ROUNDING, abs=0)
+
+
+def _are_close_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        tensor.shape == other[name].shape
+        and bool((tensor - other[name]).norm() <= ROUNDING * tensor.norm())
+        for name, tensor in one.items()
+    )
+
+
 def _without_times(file: Path) -> Any:
     if file.name == "metrics.jsonl":
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -281,13 +342,15 @@ def _without_times(file: Path) -> Any:
     return file.read_bytes()
 
 
-def _write_study(folder: Path) -> Path:
+def _write_study(folder: Path, *, name: str = NAME, precision: str = "bf16") -> Path:
     from mini_study import STUDY, write_study
 
     folder.mkdir(parents=True)
     halves = [{"objective": name, "steps": SWITCH} for name in ("clm", "mlm")]
     return write_study(
         folder,
+        name=name,
+        recipe={**STUDY["recipe"], "precision": precision},
         arms=[
             {"name": "two", "phases": halves},
             {"name": "one", "phases": [{"objective": "mlm", "steps": 8}]},
