@@ -19,7 +19,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from warm import forking
+from warm import forking, probe_nothing
 
 STEPS = 12
 
@@ -161,7 +161,8 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     """
 
     def build(folder: Path) -> None:
-        with forking():
+        with forking(), pytest.MonkeyPatch.context() as patch:
+            probe_nothing(patch)
             ended = run_command(
                 "study", "run", write_study(folder), "--root", folder / "root", "--workers", "1"
             )
