@@ -49,6 +49,7 @@ test-slurm: $(INSTALLED)  ## Run the tests that need Slurm, on daemons from Debi
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 0 -rs -m slurm tests/slurm $(PYTEST_FLAGS)
 
 fuzz: $(INSTALLED)  ## Read damaged and hostile inputs of every kind: half an hour.
+	$(BIN)/python -m pip install --quiet --upgrade pip  # older ones know no groups
 	$(BIN)/python -m pip install --quiet --group fuzz
 	BIPHASIC_FUZZ=400 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TEST_PROCESSES) tests/fault/test_fuzz.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fault/fuzz_coverage.py $(FUZZ_SECONDS)
