@@ -77,7 +77,7 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     # An up-to-date report needs none of these, which load matplotlib, scipy and jinja2.
     from biphasic.analysis.page.background import problems_csv  # noqa: PLC0415
     from biphasic.analysis.page.figures import few_arms, write_figures  # noqa: PLC0415
-    from biphasic.analysis.page.report import render  # noqa: PLC0415
+    from biphasic.analysis.page.render import render  # noqa: PLC0415
     from biphasic.analysis.page.runs import record_links  # noqa: PLC0415
     from biphasic.analysis.records import load_study  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415

@@ -19,7 +19,7 @@ from biphasic.analysis.page.environment import shown
 from biphasic.analysis.page.evidence import arm_labels, caveats, gather_evidence, headline, verdict
 from biphasic.analysis.page.figures import few_arms, page_styles
 from biphasic.analysis.page.matrix import comparison_tables
-from biphasic.analysis.page.report import render
+from biphasic.analysis.page.render import render
 from biphasic.analysis.page.runs import record_links, run_data
 from biphasic.analysis.records import Problem, load_study
 from biphasic.analysis.scores.reference import ReferenceValues

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from biphasic.analysis import report
 from biphasic.analysis.page.environment import shown
-from biphasic.analysis.page.report import render as render_with_links
+from biphasic.analysis.page.render import render as render_with_links
 from biphasic.analysis.page.runs import Links
 from biphasic.analysis.records import load_study
 from biphasic.analysis.report import write_report
@@ -385,7 +385,7 @@ def test_the_terminal_table_shows_every_cell(good):
 
 def test_analysis_imports_neither_torch_nor_pyplot():
     code = (
-        "import sys, biphasic.analysis.page.report;"
+        "import sys, biphasic.analysis.page.render;"
         "print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
