@@ -79,11 +79,26 @@ def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = 
     """
     with reading(path, error, remedy=remedy):
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return json_value(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise error(f"no such file; {remedy}", about=str(path)) from None
         except ValueError as invalid:  # invalid JSON or UTF-8, or a number with too many digits
             raise error(f"damaged JSON ({invalid}); {remedy}", about=str(path)) from None
+
+
+def json_value(text: str) -> Any:
+    """Parse JSON text.
+
+    Raises:
+        ValueError: It is invalid, or contains an unpaired surrogate, which UTF-8 cannot encode.
+    """
+    value = json.loads(text)
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError("an unpaired surrogate, \\ud800 to \\udfff") from None
+    return value
 
 
 def read_json_object(path: Path, *, remedy: str = REPAIR) -> dict[str, Any]:

@@ -304,7 +304,9 @@ def test_flipped_bit_of_the_manifest_is_an_error_or_changes_no_file_entry(sealed
         assert found == intact
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"a":' * 3000, "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "9" * 5000, '{"a":' * 3000, "\udcff", '["\\ud800"]']
+)
 def test_json_that_cannot_be_read_is_named(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_bytes(text.encode("utf-8", errors="surrogateescape"))

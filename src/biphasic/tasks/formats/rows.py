@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from biphasic.data.text import lines
 from biphasic.errors import DataError, reading
+from biphasic.files import json_value
 
 _REQUIRED: Any = object()
 _BOM = b"\xef\xbb\xbf"
@@ -145,13 +145,7 @@ def parse_json(text: str, *, where: str) -> Any:
     if not text.strip():
         raise DataError(f"{where}: not valid JSON (empty)")
     try:
-        value = json.loads(text)
+        return json_value(text)
     # Not only JSONDecodeError: integers of thousands of digits raise its parent class.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from None
-    if "\\ud" in text or "\\uD" in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise DataError(f"{where}: an unpaired surrogate (\\ud800 to \\udfff)") from None
-    return value
