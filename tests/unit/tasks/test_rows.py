@@ -48,8 +48,8 @@ def test_packed_files_are_unpacked(tmp_path):
         (b"{'a': 1}", "not valid JSON"),
         (b"[1]", "expected a JSON object"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
-        (rb'{"a": "\ud83d"}', "an unpaired surrogate"),
-        (rb'{"a": ["\uDE00"]}', "an unpaired surrogate"),
+        (rb'{"a": "\ud83d"}', r"not valid JSON \(an unpaired surrogate"),
+        (rb'{"a": ["\uDE00"]}', r"not valid JSON \(an unpaired surrogate"),
     ],
 )
 def test_lines_that_cannot_be_read(tmp_path, content, message):
