@@ -4,10 +4,11 @@ import os
 import signal
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import psutil
 import pytest
-from parsl.executors.high_throughput.errors import ManagerLost
+from parsl.executors.high_throughput.errors import CommandClientTimeoutError, ManagerLost
 from parsl.jobs.states import JobStatus
 
 from biphasic.errors import ConfigError, LockHeldError
@@ -82,6 +83,20 @@ def test_an_interchange_that_does_not_answer_is_replaced(tmp_path, monkeypatch):
         assert isinstance(future.exception(timeout=PATIENCE), RequeuedError)
         interchange.kill()
     assert said == ["Parsl's interchange for slots does not answer; starting Parsl again"]
+
+
+def test_an_interchange_that_ends_while_it_is_asked_has_ended(monkeypatch):
+    process = Mock(returncode=None)
+    process.poll = lambda: process.returncode
+
+    def poll_facade():
+        process.returncode = -9
+        raise CommandClientTimeoutError
+
+    executor = Mock(interchange_proc=process, bad_state_is_set=False, poll_facade=poll_facade)
+    monkeypatch.setattr(engine, "_LAST_WORDS_SECONDS", 0.0)
+    problem = engine.Engine._look_at(Mock(), "slots", executor)
+    assert problem == "Parsl's interchange for slots ended with exit code -9"
 
 
 def test_engines_that_die_again_and_again_end_the_run_and_share_one_limit(tmp_path, monkeypatch):

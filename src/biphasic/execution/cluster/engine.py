@@ -167,10 +167,8 @@ class Engine:
         return ""
 
     def _look_at(self, label: str, executor: _Executor) -> str:
-        process = executor.interchange_proc
-        if process is not None and process.poll() is not None:
-            time.sleep(_LAST_WORDS_SECONDS)
-            return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
+        if end := _end_of_interchange(label, executor):
+            return end
         if executor.bad_state_is_set:
             return f"Parsl's executor for {label} has failed"
         try:
@@ -178,7 +176,8 @@ class Engine:
             self._limit_blocks(label, executor)
             self._strategy.strategize([executor])
         except (CommandClientTimeoutError, CommandClientBadError):
-            return f"Parsl's interchange for {label} does not answer"
+            end = _end_of_interchange(label, executor)  # it may have ended while it was asked
+            return end or f"Parsl's interchange for {label} does not answer"
         return ""
 
     def _limit_blocks(self, label: str, executor: _Executor) -> None:
@@ -300,6 +299,15 @@ def _executor(site: Site, label: str, *, nodes: int, address: str) -> _Executor:
         address_probe_timeout=30,
         block_error_handler=False,
     )
+
+
+def _end_of_interchange(label: str, executor: _Executor) -> str:
+    """Return how an executor's interchange ended; empty if it runs."""
+    process = executor.interchange_proc
+    if process is None or process.poll() is None:
+        return ""
+    time.sleep(_LAST_WORDS_SECONDS)
+    return f"Parsl's interchange for {label} ended with exit code {process.returncode}"
 
 
 def _by_number(executor: _Executor) -> list[tuple[str, JobStatus]]:
