@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from biphasic.errors import DataError, StudyError, reading
-from biphasic.files import MANIFEST, file_sha256, read_json
+from biphasic.files import MANIFEST, file_sha256, json_value, read_json
 from biphasic.records import STUDY, StudyRecord, parse_record
 
 AGAIN = "'biphasic study run' with its study file writes it again"
@@ -36,7 +35,7 @@ def read_checked(path: Path, *, name: str, remedy: str) -> Any:
         if damage := _changed(path, hashlib.sha256(content).hexdigest()):
             raise DataError(damage)
         try:
-            return json.loads(content.decode("utf-8"))
+            return json_value(content.decode("utf-8"))
         except ValueError as error:
             raise DataError(f"{name}: damaged JSON ({error}); {remedy}") from None
 

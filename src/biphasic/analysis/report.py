@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -110,17 +111,18 @@ def _inputs_digest(study_folder: Path, store: Path) -> str:
     sources = (path for path in package.rglob("*.*") if path.parent.name != "__pycache__")
     return digest(
         {
-            "records": [{file.name: _change(file) for file in f.glob("*")} for f in folders],
+            "records": [_dates(folder) for folder in folders],
             "package": {str(file.relative_to(package)): file_sha256(file) for file in sources},
             "libraries": {name: version(name) for name in _LIBRARIES},
         }
     )
 
 
-def _change(file: Path) -> tuple[int, int] | None:
-    """Return what a change of a file changes; to read all files would take as long as a report."""
+def _dates(folder: Path) -> dict[str, tuple[int, int]] | None:
+    """Return size and date of each file; to read them all would take as long as a report."""
     try:
-        found = file.stat()
+        with os.scandir(folder) as files:
+            found = {file.name: file.stat() for file in files}
     except OSError:
-        return None  # unreadable, which the report lists
-    return found.st_size, found.st_mtime_ns
+        return None  # missing or unreadable, which the report lists
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}

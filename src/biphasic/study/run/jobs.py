@@ -6,7 +6,6 @@ store it was loaded from, and its outputs must lie below that store's root.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from biphasic.errors import DataError
 from biphasic.execution.job_store import job_path
+from biphasic.files import json_value
 from biphasic.study.jobs.corpus import CorpusJob
 from biphasic.study.jobs.finetune import FinetuneJob
 from biphasic.study.jobs.train import TrainJob
@@ -34,7 +34,7 @@ def load_job(store: Path, identity: str) -> AnyJob:
     """
     path = job_path(store, identity)
     try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        raw: dict[str, Any] = json_value(path.read_text(encoding="utf-8"))
         job = _ADAPTER.validate_python({**raw, "store": store})
     except FileNotFoundError:
         raise DataError(
