@@ -82,15 +82,17 @@ def _write(page: Path, study_folder: Path, store: Path) -> None:
     from biphasic.analysis.page.runs import record_links  # noqa: PLC0415
     from biphasic.analysis.records import load_study  # noqa: PLC0415
     from biphasic.analysis.scores.source import study_scores  # noqa: PLC0415
+    from biphasic.analysis.statistics.replicates import by_recipe  # noqa: PLC0415
     from biphasic.analysis.tables.results import results_csv, table_csv  # noqa: PLC0415
 
     records, folder = load_study(study_folder, store), page.parent
+    scores = by_recipe(study_scores(records))
     html = render(records, links=record_links(page, store))
     (folder / _NOTE).unlink(missing_ok=True)
     write_text(folder / "results.csv", results_csv(records))
     write_text(folder / "table.csv", table_csv(records))
     write_text(folder / "problems.csv", problems_csv(records.problems))
-    write_figures(folder / "figures", few_arms(records, study_scores(records)))
+    write_figures(folder / "figures", few_arms(records, scores), scores)
     write_text(page, html)
 
 

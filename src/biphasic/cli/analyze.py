@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biphasic.cli.options import echo
+from biphasic.cli.options import ByPretraining, echo
 from biphasic.cli.results import chosen_convention, read_scores
 
 _WIDEST = 10_000  # characters; no table is wider
@@ -42,13 +42,7 @@ def analyze_command(
             help="Choose one learning rate for all seeds, by mean validation score.",
         ),
     ] = False,
-    by_pretraining: Annotated[
-        bool,
-        typer.Option(
-            "--by-pretraining",
-            help="For studies with several pretraining seeds: intervals over pretraining runs.",
-        ),
-    ] = False,
+    by_pretraining: ByPretraining = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Print means with 95 % intervals, and list excluded results."""

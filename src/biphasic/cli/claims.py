@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import echo
+from biphasic.cli.options import ByPretraining, echo
 from biphasic.cli.results import chosen_convention, read_scores
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def claims_command(
             help="Python file with custom claims; it is executed. Default: the paper's claims."
         ),
     ] = None,
+    by_pretraining: ByPretraining = False,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="Check this claim only; repeat for several."),
@@ -64,10 +65,13 @@ def claims_command(
 
     from biphasic.analysis.claims import changed_verdicts, claims_report, restated
     from biphasic.analysis.claims.render import claims_json, claims_lines, claims_markdown
+    from biphasic.analysis.statistics.replicates import over_pretraining
 
     chosen = _chosen(claims, only or ())
     rule = chosen_convention(convention)
     scores = _scores(folder, is_paper=paper, convention=rule)
+    if by_pretraining:
+        scores = over_pretraining(scores)
     scores = scores if rule is None else restated(scores, rule)
     results = claims_report(scores, claims=chosen)
     changes = changed_verdicts(scores, claims=chosen)

@@ -45,6 +45,13 @@ FinetuneWorkers = Annotated[
 Threads = Annotated[
     int, typer.Option(min=1, help="Threads per job; may change the last bits of results.")
 ]
+ByPretraining = Annotated[
+    bool,
+    typer.Option(
+        "--by-pretraining",
+        help="For studies with several pretraining seeds: intervals over pretraining runs.",
+    ),
+]
 PrintConfig = Annotated[
     bool,
     typer.Option("--print-config", help="Print all settings as YAML, with defaults, and exit."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biphasic.cli.options import echo
+from biphasic.cli.options import ByPretraining, echo
 from biphasic.cli.results import chosen_convention, shown
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def figures_command(
             "Default: the study's."
         ),
     ] = None,
+    by_pretraining: ByPretraining = False,
     every_dataset: EveryDataset = False,
 ) -> None:
     """Write the tables and figures of a study.
@@ -79,12 +80,15 @@ def figures_command(
     from biphasic.analysis.records import load_study
     from biphasic.analysis.scores.reference import ReferenceValues
     from biphasic.analysis.scores.source import paper_scores, study_scores
+    from biphasic.analysis.statistics.replicates import over_pretraining
 
     rule = chosen_convention(convention)
     chosen = chosen_formats(formats)
     folder = study.resolve()
     records = load_study(folder, folder.parent / "store")
     scores = study_scores(records, rule)
+    if by_pretraining:
+        scores = over_pretraining(scores)
     reference = paper_scores() if paper else None
     if reference is not None and not ReferenceValues(scores, reference).has_datasets:
         echo(

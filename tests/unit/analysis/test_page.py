@@ -264,5 +264,5 @@ def test_the_papers_values_are_next_to_the_study_s(tmp_path):
     assert [row.paper for row in card.rows] == [text, ""]
     assert card.rows[0].strip.reference == card.axis.place(expected.mean)
     assert paper_text(None) == ""
-    data = run_data(records, cells(records), scores, values, record_links(path, store))
+    data = run_data(records, cells(records), [scores], values, record_links(path, store))
     assert [cell.get("paper") for cell in data["cells"]] == [text, None]

@@ -1,19 +1,23 @@
 """Recipes that were pretrained several times."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from fake_study import ARMS, TASKS, FakeStudy
 from made_scores import compare_arms, example_reader, made_scores
+from typer.testing import CliRunner
 
 from biphasic.analysis.estimate import Estimate
 from biphasic.analysis.figures.choose import interval_note
 from biphasic.analysis.records import load_study
+from biphasic.analysis.report import write_report
 from biphasic.analysis.scores.source import study_scores
 from biphasic.analysis.scores.table import ModelInfo
-from biphasic.analysis.statistics.replicates import over_pretraining
+from biphasic.analysis.statistics.replicates import by_recipe, over_pretraining
 from biphasic.analysis.tables.sentences import pretraining_sentence
+from biphasic.cli.main import app
 from biphasic.errors import DataError
 
 
@@ -57,19 +61,77 @@ def test_without_replicates_the_remedy_is_named():
 
 def test_replicates_of_a_study_differ_in_seeds_alone(tmp_path):
     folder, store = FakeStudy(steps=40, arms=ARMS[1:4], tasks=TASKS[:1]).write(tmp_path)
-    record = json.loads((folder / "study.json").read_text())
-    for number, arm in enumerate(record["arms"]):
-        seeds = {"init_seed": number, "data_seed": 0, "mask_seed": 0}
-        # The first two are one recipe; the third has a rate of its own.
-        recipe = {"seeds": seeds, **({"learning_rate": {"peak": 1.0}} if number == 2 else {})}
-        phases = [{"objective": "mlm", "steps": 40, "mask_rate": 0.4}]
-        arm |= {"seeds": seeds, "recipe": recipe, "phases": phases, "model": "pico"}
-    (folder / "study.json").write_text(json.dumps(record))
+    # The first two are one recipe; the third has a rate of its own.
+    rewrite(folder, [(0, "mlm", 2.0), (1, "mlm", 2.0), (2, "mlm", 1.0)])
     scores = study_scores(load_study(folder, store))
     assert [[m.name for m in group] for group in scores.replicates] == [["mlm", "clm"]]
     assert [m.pretraining_seeds for m in scores.models] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
     pooled = over_pretraining(scores)
     assert pooled.get("mlm", "pydocs-sc").estimate.num_seeds == 2
+    assert by_recipe(scores) is scores  # one recipe was pretrained once
+
+
+def rewrite(folder, arms):
+    """Give the arms of a study's record a seed, an objective and a peak rate."""
+    record = json.loads((folder / "study.json").read_text())
+    for arm, (seed, objective, peak) in zip(record["arms"], arms, strict=True):
+        seeds = {"init_seed": seed, "data_seed": 0, "mask_seed": 0}
+        recipe = {"seeds": seeds, "learning_rate": {"peak": peak}}
+        phases = [{"objective": objective, "steps": 40, "mask_rate": 0.4}]
+        arm |= {"seeds": seeds, "recipe": recipe, "phases": phases, "model": "pico"}
+    (folder / "study.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def replicated(tmp_path):
+    """CLM and MLM, pretrained three times each and fine-tuned with one seed; CLM is better."""
+    runs = [(name, seed) for name in ("clm", "mlm") for seed in (1, 2, 3)]
+    arms = []
+    for name, seed in runs:
+        label, phases = f"{name}-seed{seed}", ((name, 1 / seed),) * seed  # a state for each run
+        arms.append((label, label, name.upper(), phases, 0.01 * seed + 0.06 * (name == "clm")))
+    study = FakeStudy(steps=40, arms=tuple(arms), tasks=TASKS[:2], seeds=(0,))
+    folder, store = study.write(tmp_path)
+    rewrite(folder, [(seed, name, 2.0) for name, seed in runs])
+    return folder, store
+
+
+def test_a_report_of_replicated_recipes_compares_recipes(replicated):
+    page = write_report(*replicated).read_text()
+    [headline] = re.findall(r'<p class="headline">(.*?)</p>', page)
+    assert headline == (
+        "clm (3 pretraining runs) scores highest on all 2 tasks, clearly ahead of every other arm."
+    )
+    assert "intervals are over pretraining runs" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page).group(1))
+    assert data["arms"][6:] == ["clm (3 pretraining runs)", "mlm (3 pretraining runs)"]
+    # A card's cell is that of its recipe, with a score for each pretraining run.
+    cards = re.findall(r'<article class="card">.*?</article>', page, re.DOTALL)
+    cells = next(card for card in cards if "Which library" in card)
+    shown = [data["cells"][int(cell)] for cell in re.findall(r'data-cell="(\d+)"', cells)]
+    scores = over_pretraining(study_scores(load_study(*replicated)))
+    of_runs = [scores.get(model.name, "pydocs-sc").by_seed for model in scores.models]
+    assert [dict(cell["seeds"]) for cell in shown] == [
+        pytest.approx(runs, abs=0.005) for runs in of_runs
+    ]
+    # The table of scores has a row per run, none of which is called clearly best.
+    [table] = re.findall(r'<section id="scores".*?</section>', page, re.DOTALL)
+    assert table.count("-seed") >= 6
+
+
+def test_claims_and_figures_are_over_pretraining_runs_if_asked(replicated, tmp_path):
+    folder, _ = replicated
+    only = ["claims", str(folder), "--only", "C01", "--json"]
+    alone, pooled = (json.loads(run_cli(*only, *more)) for more in ([], ["--by-pretraining"]))
+    assert [claims["claims"][0]["verdict"] for claims in (alone, pooled)] == ["undecided", "false"]
+    run_cli("figures", str(folder), "--by-pretraining", "--out", str(tmp_path), "--format", "md")
+    assert "(3 pretraining runs)" in (tmp_path / "tables.md").read_text()
+
+
+def run_cli(*arguments):
+    outcome = CliRunner().invoke(app, arguments)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.stdout
 
 
 def test_figures_of_recipes_say_that_intervals_are_over_pretraining_runs():

@@ -67,6 +67,7 @@ class _Column:
     place: int
     styles: Mapping[str, SeriesStyle]
     paper: ReferenceValues
+    first_cell: int
 
     def score(self, model: ModelInfo) -> Score | None:
         return self.scores.get(model.name, self.dataset.name)
@@ -85,13 +86,18 @@ def task_cards(
     scores: Scores,
     styles: Mapping[str, SeriesStyle],
     paper: ReferenceValues,
+    *,
+    first_cell: int = 0,
 ) -> list[Card]:
-    """Return a card for each dataset and average, in order."""
+    """Return a card for each dataset and average, in order.
+
+    `first_cell` is the place of the first score in the page's data.
+    """
     tasks = {task.name: task for task in records.tasks}
     titles = dataset_titles(records, scores)
     cards = []
     for place, dataset in enumerate(scores.datasets):
-        column = _Column(scores, dataset, place, styles, paper)
+        column = _Column(scores, dataset, place, styles, paper, first_cell)
         on = column.axis()
         task = tasks.get(dataset.name)
         shown, more = _fold(_rows(column, on), column)
@@ -158,7 +164,7 @@ def _rows(column: _Column, on: Scale | None) -> list[CardRow]:
             CardRow(
                 model=model.name,
                 label=model.label,
-                cell=index * len(column.scores.datasets) + column.place,
+                cell=column.first_cell + index * len(column.scores.datasets) + column.place,
                 text=score_text(score.estimate if score else None),
                 strip=strip(score, style, on, reference) if score and on else None,
                 paper=paper_text(reference),

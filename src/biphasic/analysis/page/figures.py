@@ -19,7 +19,7 @@ from biphasic.analysis.figures.render import to_png, to_svg
 from biphasic.analysis.figures.strips import draw_strips
 from biphasic.analysis.page.cards import MOST_ROWS, SHOWN_OF_MANY, dataset_titles, ranked
 from biphasic.analysis.records import StudyRecords
-from biphasic.analysis.scores.source import paper_scores, study_scores
+from biphasic.analysis.scores.source import paper_scores
 from biphasic.analysis.scores.table import Scores
 from biphasic.files import write_bytes, write_text
 
@@ -38,11 +38,12 @@ class InlineFigure:
 def few_arms(records: StudyRecords, scores: Scores) -> StudyRecords:
     """Return records of few enough arms for charts with a line per arm.
 
-    Of many arms, those with the best mean rank over datasets and the untrained encoder are kept.
+    Of many arms, those with the best mean rank over datasets and the untrained encoder are kept. A
+    recipe with several pretraining runs is one of the scores' models, and its first run is kept.
     """
     if len(records.arms) <= MOST_ROWS:
         return records
-    totals = dict.fromkeys((arm.name for arm in records.arms), 0.0)
+    totals = dict.fromkeys((model.name for model in scores.models), 0.0)
     for dataset in scores.datasets:
         places = {name: place for place, (name, _) in enumerate(ranked(scores, dataset.name))}
         for name in totals:
@@ -95,15 +96,15 @@ def factor_figures(
     return drawn, [figure for figure in figures if isinstance(figure, Skipped)]
 
 
-def write_figures(folder: Path, few: StudyRecords) -> None:
+def write_figures(folder: Path, few: StudyRecords, scores: Scores) -> None:
     """Write losses, scores and learning rates as PNG and SVG; delete those without data."""
-    scores = study_scores(few)
-    has_scores = bool(scores.models and scores.datasets)
+    styles = arm_styles(few.arms)
+    drawn = tuple(model for model in scores.models if model.name in styles)
+    scores = dataclasses.replace(scores, models=drawn)
+    has_scores = bool(drawn and scores.datasets)
     figures = {
         "loss": _pairs(study_losses(few)),
-        "scores": draw_strips(scores, arm_styles(few.arms), dataset_titles(few, scores))
-        if has_scores
-        else None,
+        "scores": draw_strips(scores, styles, dataset_titles(few, scores)) if has_scores else None,
         "learning-rates": _pairs(rates_of_arms(few)),
     }
     for name, figure in figures.items():

@@ -37,6 +37,7 @@ from biphasic.analysis.records import StudyRecords
 from biphasic.analysis.scores.reference import ReferenceValues
 from biphasic.analysis.scores.runs import cells
 from biphasic.analysis.scores.source import Scores, paper_scores, study_scores
+from biphasic.analysis.statistics.replicates import by_recipe
 from biphasic.analysis.tables.results import seeds_note
 from biphasic.analysis.tables.summary import (
     cost_sentence,
@@ -64,12 +65,15 @@ class Part:
 def render(records: StudyRecords, *, links: Links) -> str:
     """Return the report as one HTML page."""
     table, scores = cells(records), within_budget(records, study_scores(records))
-    few = few_arms(records, scores)
+    recipes = by_recipe(scores)
+    few = few_arms(records, recipes)
     styles, titles = page_styles(records, few), dataset_titles(records, scores)
     paper = ReferenceValues(scores, paper_scores())
-    cards = task_cards(records, scores, styles, paper)
-    evidence, claims = gather_evidence(scores), study_claims(scores)
-    charts, skipped = factor_figures(records, scores)
+    sources = [scores] if recipes is scores else [scores, recipes]
+    first_cell = (len(sources) - 1) * len(scores.models) * len(scores.datasets)
+    cards = task_cards(records, recipes, styles, paper, first_cell=first_cell)
+    evidence, claims = gather_evidence(recipes), study_claims(recipes)
+    charts, skipped = factor_figures(records, recipes)
     objectives = [name for name in OBJECTIVES if any(name in a.final_heldout for a in records.arms)]
     agrees, statement = rows_statement(records)
     return render_page(
@@ -79,14 +83,14 @@ def render(records: StudyRecords, *, links: Links) -> str:
         facts=facts(records),
         num_problems=len(records.problems),
         parts=_parts(records, scores, claims, num_charts=len(charts)),
-        headline=headline(scores, evidence, titles),
+        headline=headline(recipes, evidence, titles),
         findings=[
             s
             for s in (*loss_sentences(records), heldout_note(records), cost_sentence(records))
             if s
         ],
-        caveats=caveats(scores),
-        cards=[(card, verdict(scores, evidence[card.dataset.name])) for card in cards],
+        caveats=caveats(recipes),
+        cards=[(card, verdict(recipes, evidence[card.dataset.name])) for card in cards],
         has_floor=any(card.floor is not None for card in cards),
         has_paper=any(row.paper for card in cards for row in (*card.rows, *card.more)),
         note=seeds_note(records, convention=records.study.convention),
@@ -99,10 +103,14 @@ def render(records: StudyRecords, *, links: Links) -> str:
                 styles,
                 paper,
                 objectives=objectives,
-                clear={name for name, of_dataset in evidence.items() if of_dataset.is_clear},
+                clear={
+                    name
+                    for name, of_dataset in evidence.items()
+                    if of_dataset.is_clear and recipes is scores
+                },
             )
         ),
-        comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(scores))),
+        comparisons=list(comparison_tables(evidence.values(), titles, arm_labels(recipes))),
         claims=claims,
         most_comparisons=MOST_COMPARISONS,
         charts=charts,
@@ -119,7 +127,7 @@ def render(records: StudyRecords, *, links: Links) -> str:
         problems=problem_groups(records.problems),
         provenance=provenance(records),
         links=links,
-        data=run_data(records, table, scores, paper, links),
+        data=run_data(records, table, sources, paper, links),
     )
 
 

@@ -41,36 +41,39 @@ def record_links(page: Path, store: Path) -> Links:
 def run_data(
     records: StudyRecords,
     table: Mapping[tuple[str, str], Cell],
-    scores: Scores,
+    sources: Sequence[Scores],
     paper: ReferenceValues,
     links: Links,
 ) -> dict[str, Any]:
     """Return arms, datasets and the runs of each cell, for the page's script.
 
     A run is `[seed, index of its rate, status, validation, test, whether it is selected, id]`, with
-    scores in percent points; an average over datasets has the scores of its seeds instead.
+    scores in percent points; an average over datasets and a recipe have the scores of their seeds
+    instead. `sources` are the scores of arms, then those of recipes if they are not the same.
     """
+    scores = sources[0]
+    models = [(source, model) for source in sources for model in source.models]
     rates = sorted({outcome.run.learning_rate for outcome in records.outcomes})
     titles = dataset_titles(records, scores)
     groups = records.by_cell()
     cells = []
-    for model in scores.models:
-        for dataset in scores.datasets:
+    for source, model in models:
+        for dataset in source.datasets:
             key = model.name, dataset.name
             entry: dict[str, Any] = {}
-            if key in table:
+            if key in table and source is scores:
                 chosen = {outcome.run.id for outcome in table[key].selected}
                 entry["runs"] = [
                     _run(outcome, dataset.metric, rates, chosen)
                     for outcome in sorted(groups.get(key, ()), key=_order)
                 ]
-            elif (score := scores.get(*key)) is not None and score.by_seed:
+            elif (score := source.get(*key)) is not None and score.by_seed:
                 entry["seeds"] = [[seed, round(value, 2)] for seed, value in score.by_seed.items()]
             if reference := paper_text(paper.get(*key)):
                 entry["paper"] = reference
             cells.append(entry)
     return {
-        "arms": [shown(model.label) for model in scores.models],
+        "arms": [shown(model.label) for _, model in models],
         "datasets": [
             [shown(titles[dataset.name]), metric_name(dataset.metric)]
             for dataset in scores.datasets

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from biphasic.analysis.estimate import estimate
 from biphasic.analysis.scores.examples import ExampleReader, ExampleScores, mean_of_runs
-from biphasic.analysis.scores.table import ModelInfo, Score, Scores
+from biphasic.analysis.scores.table import UNTRAINED, ModelInfo, Score, Scores
 from biphasic.errors import DataError
+
+_SEED = re.compile(r"-(seed|init|data|mask)\d+")
+"""What a study adds to the names of arms that differ in their seeds."""
+
+
+def by_recipe(scores: Scores) -> Scores:
+    """Return scores over pretraining runs if every trained model has replicates, else unchanged."""
+    replicated = {model.identity for group in scores.replicates for model in group}
+    trained = [model for model in scores.distinct if model.objective != UNTRAINED]
+    if trained and all(model.identity in replicated for model in trained):
+        return over_pretraining(scores)
+    return scores
 
 
 def over_pretraining(scores: Scores) -> Scores:
@@ -17,14 +30,13 @@ def over_pretraining(scores: Scores) -> Scores:
 
     A run's score is its mean over fine-tuning seeds, so intervals and comparisons cover pretraining
     variance. Recipes are paired if they share pretraining seeds, which draw the same initial
-    weights, rows and masks. Models that were pretrained once are omitted. weights, rows and masks.
-    Models that were pretrained once are left out.
+    weights, rows and masks. Models that were pretrained once are omitted.
 
-    scores: Scores of single models, including replicates.
-        scores: Of single models, with replicates among them.
+    Args:
+        scores: Scores of single models, including replicates.
 
-    DataError: No recipe was pretrained more than once.
-        DataError: Each was pretrained once.
+    Raises:
+        DataError: No recipe was pretrained more than once.
     """
     groups = scores.replicates
     if not groups:
@@ -81,7 +93,9 @@ def _reader(
 
 
 def _recipe(group: tuple[ModelInfo, ...]) -> ModelInfo:
-    label = f"{group[0].label} ({len(group)} pretraining runs)"
+    labels = {_SEED.sub("", model.label) for model in group}
+    label = labels.pop() if len(labels) == 1 else group[0].label
+    label = f"{label} ({len(group)} pretraining runs)"
     return dataclasses.replace(group[0], label=label, replicate_of="", pretraining_seeds=())
 
 
