@@ -325,7 +325,10 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
     try:
         yield lease
     finally:
-        _release(lease, path)
+        try:
+            lease.release()
+        except OSError as error:
+            raise _unusable(path.parent, error) from error
 
 
 def _is_empty(path: Path) -> bool:
@@ -346,13 +349,6 @@ def _now(folder: Path) -> float:
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _release(lease: SoftFileLease, path: Path) -> None:
-    try:
-        lease.release()
-    except OSError as error:
-        raise _unusable(path.parent, error) from error
 
 
 def _lease(path: Path) -> SoftFileLease:
