@@ -269,11 +269,7 @@ def remove_partials(folder: Path, name: str = "") -> None:
 
 
 def _refuse_foreign(folder: Path, new: Path) -> None:
-    """Check that a folder to replace has no files that the new one lacks.
-
-    Raises:
-        DataError: It has.
-    """
+    """Raise a DataError if a folder to replace has files that the new one lacks."""
     if not folder.is_dir():
         raise DataError(f"{folder}: is a file, not a folder; move it away and run again")
     others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())
