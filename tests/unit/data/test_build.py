@@ -558,7 +558,8 @@ def test_sampling_does_not_depend_on_what_is_held_out():
 def test_one_huge_document_does_not_push_out_all_others():
     texts = [f"{number} some text" for number in range(100)]
     # The lowest place of all, so that it stays however many others are left out.
-    huge = min((f"{number} é" * 4000 for number in range(200)), key=lambda text: digest_of(text)[8:])
+    candidates = [f"{number} é" * 4000 for number in range(200)]
+    huge = min(candidates, key=lambda text: digest_of(text)[8:])
     chosen = TextSample(1600)
     chosen.extend([*texts[:50], huge, *texts[50:]], max_bytes=10**6)
     kept = chosen.texts()

@@ -22,7 +22,7 @@ from biphasic.model.matrices import config_shape, model_shape
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 from families import FAMILIES, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)

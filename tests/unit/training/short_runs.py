@@ -16,7 +16,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.rows import StepRows
+from biphasic.training.step.input import StepRows
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}

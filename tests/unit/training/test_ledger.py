@@ -13,7 +13,7 @@ from biphasic.model.presets import Architecture
 from biphasic.model.shape import architecture_shape
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.ledger import Ledger, step_flops
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 
 TINY = Architecture(
     num_layers=2, hidden_size=8, intermediate_size=12, num_heads=4, num_key_value_heads=2

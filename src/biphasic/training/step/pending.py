@@ -98,9 +98,8 @@ class PendingSteps:
         """Wait for all pending updates, remove them, and return them in order."""
         if not self._steps:  # all were skipped
             return []
-        values = _values(
-            [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
-        )
+        scalars = [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
+        values = torch.stack([scalar.float() for scalar in scalars]).tolist()  # one transfer
         seconds = time.monotonic() - self._began
         speed = sum(step.num_tokens for step in self._steps) / seconds
         losses, norms = values[::2], values[1::2]
@@ -110,11 +109,6 @@ class PendingSteps:
         ]
         self._steps = []
         return read
-
-
-def _values(scalars: list[Tensor]) -> list[float]:
-    """Read all values in one transfer."""
-    return torch.stack([scalar.float() for scalar in scalars]).tolist()
 
 
 def _measured(step: PendingStep, loss: float, norm: float, speed: float) -> MeasuredStep:
