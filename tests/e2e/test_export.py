@@ -1,7 +1,5 @@
 """From training to a folder for everyone, by the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

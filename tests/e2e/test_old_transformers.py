@@ -4,8 +4,6 @@ It is installed in a folder of its own, before everything else on the path, and
 skipped where no package index can be reached.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Its dependencies are those of the running environment, whose own copy of biphasic it cannot reach.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

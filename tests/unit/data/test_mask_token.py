@@ -1,7 +1,5 @@
 """Which token stands for hidden ones, and that no text has it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -231,7 +231,3 @@ class TestLoading:
         assert (by_id["dep.n3.f"].library, by_id["dep.n3.f"].module) == ("dep", "dep.n3")
         assert by_id["m3"].library == "python"
         assert "pydoc_data.topics.with" in by_id
-
-    @pytest.mark.usefixtures("installed")
-    def test_the_same_again(self) -> None:
-        assert pydocs.load_documents() == pydocs.load_documents()

@@ -1,7 +1,5 @@
 """Texts in files and folders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

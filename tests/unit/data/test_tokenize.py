@@ -1,7 +1,5 @@
 """Blocks to shards, in this process and on workers."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import subprocess

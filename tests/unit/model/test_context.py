@@ -1,7 +1,5 @@
 """A model with a longer context is the one that its changed configuration describes."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 

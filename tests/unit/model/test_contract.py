@@ -1,7 +1,5 @@
 """Models that break the attention contract are refused, by the name of the layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,37 +134,30 @@ def test_windows_under_the_probes_length(window: int, causal: bool) -> None:
     check_contract(new_model(local, init_seed=0), causal=causal)
 
 
-def test_a_layer_that_stays_causal(
-    model: PreTrainedModel, change_layer: Callable[[Change], None]
+@pytest.mark.parametrize(
+    ("change", "causal", "told"),
+    [
+        (other_direction, False, "stays causal"),
+        (other_direction, True, "attends to later tokens"),
+        (whole_rows, False, "tokens attend to other documents"),
+        (whole_rows, True, "tokens attend to other documents"),
+        (last_with_padding, False, "tokens attend to the padding"),
+    ],
+)
+def test_a_layer_is_named_and_left_as_it_was(
+    change: Change,
+    causal: bool,
+    told: str,
+    model: PreTrainedModel,
+    change_layer: Callable[[Change], None],
 ) -> None:
-    change_layer(other_direction)
-    with pytest.raises(ModelError, match=r"layer layers\.1: stays causal"):
-        check_contract(model, causal=False)
-
-
-def test_a_layer_that_sees_later_tokens(
-    model: PreTrainedModel, change_layer: Callable[[Change], None]
-) -> None:
-    change_layer(other_direction)
-    with pytest.raises(ModelError, match=r"layer layers\.1: attends to later tokens"):
-        check_contract(model, causal=True)
-
-
-@CAUSAL
-def test_a_layer_that_leaks_across_documents(
-    causal: bool, model: PreTrainedModel, change_layer: Callable[[Change], None]
-) -> None:
-    change_layer(whole_rows)
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to other documents"):
-        check_contract(model, causal=causal)
-
-
-def test_a_layer_that_sees_the_padding(
-    model: PreTrainedModel, change_layer: Callable[[Change], None]
-) -> None:
-    change_layer(last_with_padding)
-    with pytest.raises(ModelError, match=r"layer layers\.1: tokens attend to the padding"):
-        check_contract(model, causal=False)
+    change_layer(change)
+    with pytest.raises(ModelError, match=rf"layer layers\.1: {told}"):
+        check_contract(model.train(), causal=causal)
+    assert model.training
+    for layer in model.base_model.layers:
+        assert not layer._forward_hooks
+        assert not layer._forward_pre_hooks
 
 
 @CAUSAL
@@ -202,19 +193,6 @@ def test_a_body_that_mixes_in_the_padding(model: PreTrainedModel) -> None:
         ModelError, match="EuroBertForMaskedLM: padding or other documents of a row change"
     ):
         check_contract(model, causal=False)
-
-
-@CAUSAL
-def test_a_refused_model_is_left_as_it_was(
-    causal: bool, model: PreTrainedModel, change_layer: Callable[[Change], None]
-) -> None:
-    change_layer(whole_rows)
-    with pytest.raises(ModelError):
-        check_contract(model.train(), causal=causal)
-    assert model.training
-    for layer in model.base_model.layers:
-        assert not layer._forward_hooks
-        assert not layer._forward_pre_hooks
 
 
 SMALL = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}

@@ -1,7 +1,5 @@
 """Dropout on a CPU: how much is dropped, what is kept, and from which random numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory that a model will need, and what is free, from small files in known places."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

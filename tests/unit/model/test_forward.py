@@ -1,7 +1,5 @@
 """Packed rows through a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

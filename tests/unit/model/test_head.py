@@ -1,7 +1,5 @@
 """The parts of a language-model head, and the probe that finds heads with more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Models by folder and by id: found on disk, in the hub's cache, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from huggingface_hub import constants
 
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import check_claim, check_model, fetch_model
 
@@ -61,8 +59,7 @@ def test_a_folder_stays_where_it_is(model_folder: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(model_folder.parent)
     found = fetch_model(model_folder.name)
     assert (found.folder, found.revision) == (model_folder.resolve(), None)
-    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    assert found.identity == digest({name: file_sha256(model_folder / name) for name in names})
+    assert found.identity == files_digest(model_folder)
 
 
 def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_folder: Path) -> None:
@@ -280,49 +277,32 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder:
 
 
 @pytest.mark.parametrize(
-    ("files", "longest"),
+    ("files", "longest", "positions"),
     [
-        ({}, 48),
-        ({"sentence_bert_config.json": {"max_seq_length": 32}}, 32),
-        ({"sentence_bert_config.json": {"max_seq_length": 64}}, 48),
-        ({"sentence_bert_config.json": {"max_seq_length": None}}, 48),
-        ({"tokenizer_config.json": {"model_max_length": 24}}, 24),
-        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 48),
-        ({"config.json": {"max_position_embeddings": 8192}}, 2048),
-        ({"config.json": {"model_type": "bloom", "max_position_embeddings": None}}, 2048),
-        ({"config.json": {"model_type": "roberta", "pad_token_id": 1}}, 46),
-        ({"config.json": {"model_type": "mpnet", "pad_token_id": 1}}, 46),
+        ({}, 48, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": 32}}, 32, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": 64}}, 48, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": None}}, 48, 48),
+        # What its makers used is less than what the model has.
+        ({"tokenizer_config.json": {"model_max_length": 24}}, 24, 48),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 48, 48),
+        ({"config.json": {"max_position_embeddings": 8192}}, 2048, 8192),
+        ({"config.json": {"model_type": "bloom", "max_position_embeddings": None}}, 2048, None),
+        ({"config.json": {"model_type": "roberta", "pad_token_id": 1}}, 46, 46),
+        ({"config.json": {"model_type": "mpnet", "pad_token_id": 1}}, 46, 46),
     ],
 )
-def test_longest_input(
-    files: dict[str, Settings], longest: int, tmp_path: Path, model_folder: Path
+def test_limits(
+    files: dict[str, Settings],
+    longest: int,
+    positions: int | None,
+    tmp_path: Path,
+    model_folder: Path,
 ) -> None:
     folder = shutil.copytree(model_folder, tmp_path / "copy")
     for name, settings in files.items():
         change(folder, name, **settings)
-    assert model_limits(folder).longest_input == longest
-
-
-@pytest.mark.parametrize(
-    ("settings", "positions"),
-    [
-        ({}, 48),
-        ({"max_position_embeddings": 8192}, 8192),
-        ({"model_type": "bloom", "max_position_embeddings": None}, None),
-        ({"model_type": "roberta", "pad_token_id": 1}, 46),
-    ],
-)
-def test_positions_and_embeddings(
-    settings: Settings, positions: int | None, tmp_path: Path, model_folder: Path
-) -> None:
-    folder = shutil.copytree(model_folder, tmp_path / "copy")
-    change(folder, "config.json", **settings)
-    # What its makers used is less than what the model has.
-    change(folder, "tokenizer_config.json", model_max_length=8)
-    limits = model_limits(folder)
-    assert limits.positions == positions
-    assert limits.num_embeddings == 40
-    assert limits.longest_input == 8
+    assert model_limits(folder) == ModelLimits(longest, positions, num_embeddings=40)
 
 
 def test_a_limit_of_minus_one_is_none(tmp_path: Path) -> None:

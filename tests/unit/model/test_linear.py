@@ -1,7 +1,5 @@
 """oneDNN's linear layers against torch's own, in outputs and gradients."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 

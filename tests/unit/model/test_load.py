@@ -1,7 +1,5 @@
 """Loading a model from a folder: what was saved, or one line that names the folder."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -49,11 +47,6 @@ def test_loads_what_was_saved(folder: Path, model: PreTrainedModel) -> None:
     saved = model.state_dict()
     assert saved.keys() == loaded.state_dict().keys()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.state_dict().items())
-
-
-def test_half_precision_is_widened(folder: Path, model: PreTrainedModel) -> None:
-    model.to(torch.bfloat16).save_pretrained(folder)
-    assert {weight.dtype for weight in load_pretrained(folder).parameters()} == {torch.float32}
 
 
 def truncate(folder: Path) -> None:
@@ -114,12 +107,17 @@ def test_absent_and_empty_folders_are_named(
             load(tmp_path / name)
 
 
-def test_missing_weights_are_never_drawn_at_random(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("load", "first"), [(load_pretrained, r"model\.layers"), (load_encoder, "layers")]
+)
+def test_missing_weights_are_never_drawn_at_random(
+    load: Callable[[Path], PreTrainedModel], first: str, folder: Path
+) -> None:
     tensors = load_file(folder / WEIGHTS)
     kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"weights are missing \(3, first model\.layers\.1\.mlp\."):
-        load_pretrained(folder)
+    with pytest.raises(ModelError, match=rf"weights are missing \(3, first {first}\.1\.mlp\."):
+        load(folder)
 
 
 @pytest.fixture
@@ -153,25 +151,18 @@ def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrain
     assert torch.equal(*states)
 
 
-def test_an_encoder_computes_in_fp32_whatever_was_saved(
-    folder: Path, model: PreTrainedModel
+@LOADERS
+def test_half_precision_is_widened(
+    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel
 ) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
-    assert {weight.dtype for weight in load_encoder(folder).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load(folder).parameters()} == {torch.float32}
 
 
 def test_an_encoder_uses_the_attention_that_batching_needs(folder: Path) -> None:
     packed, padded = load_encoder(folder), load_encoder(folder, batching="padded")
     assert (batching_of(packed), batching_of(padded)) == ("packed", "padded")
     assert padded.config._attn_implementation == "sdpa"
-
-
-def test_missing_weights_of_a_body_are_never_drawn_at_random(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
-    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"weights are missing \(3, first layers\.1\.mlp\."):
-        load_encoder(folder)
 
 
 def test_poolers_are_left_out(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Models whose states on packed rows are not transformers' own are refused, before any work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Finished models to train on: rows for new tokens, and one clear line for what does not fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
@@ -140,30 +137,12 @@ class TestRefusals:
         (folder / max(names.values())).unlink()
         self.check(folder, "cannot be loaded")
 
-    def test_a_file_of_several_that_is_cut(self, save: Save) -> None:
-        folder = save("llama")
-        path = max(folder.glob("model-*.safetensors"))
-        path.write_bytes(path.read_bytes()[:-8])
-        self.check(folder, "cannot be loaded")
-
-    def test_no_weights_at_all(self, save: Save) -> None:
-        folder = save("qwen3")
-        (folder / WEIGHTS).unlink()
-        self.check(folder, "cannot be loaded")
-
     def test_a_model_without_a_language_model_head(self, tmp_path: Path) -> None:
         config = transformers.CLIPTextConfig(
             hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
         )
         transformers.CLIPTextModel(config).save_pretrained(tmp_path)
         self.check(tmp_path, "no language-model head for type 'clip_text_model'")
-
-    def test_a_missing_layer(self, save: Save) -> None:
-        folder = save("gemma3")
-        tensors = load_file(folder / WEIGHTS)
-        kept = {name: tensor for name, tensor in tensors.items() if ".1.mlp." not in name}
-        save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-        self.check(folder, r"weights are missing \(3, first model\.layers\.1\.mlp\.")
 
     @staticmethod
     def rewrite(folder: Path, **changes: object) -> None:

@@ -1,7 +1,5 @@
 """The shape of every family against what its layers are really called with and multiply."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

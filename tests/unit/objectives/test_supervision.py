@@ -1,7 +1,5 @@
 """Supervised rows divided into parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

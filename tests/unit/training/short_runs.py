@@ -1,7 +1,5 @@
 """Short runs, and what of two of them must be equal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipes in the documentation are recipes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a run says when it continues under other versions or hardware."""
 
-from __future__ import annotations
-
 import pytest
 from short_runs import CLM, details, train
 

@@ -1,7 +1,5 @@
 """Held-out loss of both objectives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """From one state of a recipe to a later one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic.data.rows import RowPlan, RowReader
-from biphasic.errors import CheckpointError, ModelError, TrainingError
+from biphasic.errors import CheckpointError, ModelError
 from biphasic.files import read_json, verify_folder
 from biphasic.training import loop, run
 from biphasic.training.data import TrainingData
@@ -196,38 +194,6 @@ def test_a_missing_or_damaged_start_is_named(tmp_path, training_data, make_recip
         train(recipe, training_data, tmp_path, start=3)
 
 
-def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_recipe):
-    class KilledError(Exception):
-        pass
-
-    def kill(report: StepReport) -> None:
-        raise KilledError
-
-    recipe = make_recipe(CLM)
-    options = RunOptions(checkpoint_every=1, report=kill)
-    with pytest.raises(KilledError):
-        train(recipe, training_data, tmp_path, options=options)
-    (checkpoint,) = (tmp_path / "progress").glob("*/step-00000001")
-    path = checkpoint / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(CheckpointError) as caught:
-        train(recipe, training_data, tmp_path)
-    assert str(caught.value).startswith(f"{path}: wrong size")
-
-
-def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):
-    seen: list[bool] = []
-    original = loop.pass_loss
-
-    def spy(model, given):
-        seen.append(given.causal)
-        return original(model, given)
-
-    monkeypatch.setattr(loop, "pass_loss", spy)
-    train(make_recipe(CLM, MLM), training_data, tmp_path)
-    assert seen == [True] * 3 + [False] * 3
-
-
 @pytest.mark.parametrize("refused", [True, False], ids=["first", "second"])
 def test_the_contract_of_each_phase_is_probed_before_any_step(
     tmp_path, training_data, make_recipe, monkeypatch, refused
@@ -285,22 +251,3 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
     losses = [line["loss"] for line in lines if "loss" in line]
     expected = [total / count for total, count in sums]
     assert losses == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, monkeypatch, poison):
-    original = loop.pass_loss
-    calls: list[int] = []
-
-    def poisoned(*arguments, **options):
-        calls.append(1)
-        value = original(*arguments, **options)
-        return value * poison if len(calls) == 3 else value
-
-    monkeypatch.setattr(loop, "pass_loss", poisoned)
-    options = RunOptions(checkpoint_every=1)
-    with pytest.raises(TrainingError, match="step 2: the loss is not finite; lower the learning"):
-        train(make_recipe(CLM), training_data, tmp_path, options=options)
-    assert not (tmp_path / "states").exists()
-    last = max((tmp_path / "progress").glob("*/step-*"))
-    assert last.name == "step-00000002"  # what was good is still there

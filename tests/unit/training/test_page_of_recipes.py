@@ -1,7 +1,5 @@
 """The page of recipes says what the records that read recipes say."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """Data made ready while a step is computed."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

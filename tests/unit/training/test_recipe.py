@@ -1,7 +1,5 @@
 """Identities: what determines a state, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
