@@ -99,7 +99,8 @@ class Heartbeat:
 class ProcessGroup:
     """The ranks that train together, as one of them sees them.
 
-    All of them call the same methods in the same order; each waits for the others.
+    All of them call the same methods in the same order; each waits for the others, and raises a
+    `LostRankError` if one has ended.
 
     Attributes:
         dp_rank: Which one this is, from 0.
@@ -138,20 +139,13 @@ class ProcessGroup:
         """Replace a tensor, in place, by its sum over ranks: the same bits on each.
 
         On CUDA only later work in the stream waits for the sum, not the host.
-
-        Raises:
-            LostRankError: Another rank has ended.
         """
         if not self.is_alone:
             with self.others_needed():
                 dist.all_reduce(tensor)
 
     def from_first(self, value: int) -> int:
-        """Return the value that the first rank gives; those of others are ignored.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
+        """Return the value that the first rank gives; those of others are ignored."""
         if self.is_alone:
             return value
         given = torch.tensor([value])
@@ -160,21 +154,13 @@ class ProcessGroup:
         return int(given)
 
     def any_says(self, value: bool) -> bool:
-        """Return whether at least one rank gives True.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
+        """Return whether at least one rank gives True."""
         given = torch.tensor([int(value)])
         self.sum_(given)
         return bool(given)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
+        """Wait until all ranks are here."""
         self.sum_(torch.zeros(1))  # on the host: no device is asked
 
     def require_same(self, value: int, *, what: str) -> None:
@@ -182,7 +168,6 @@ class ProcessGroup:
 
         Raises:
             TrainingError: They do not; all ranks raise it.
-            LostRankError: Another rank has ended.
         """
         if self.is_alone:
             return

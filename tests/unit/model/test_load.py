@@ -40,7 +40,7 @@ def folder(tmp_path: Path, model: PreTrainedModel) -> Path:
     return tmp_path / "model"
 
 
-def test_loads_what_was_saved(folder: Path, model: PreTrainedModel) -> None:
+def test_loads_what_was_saved(folder, model):
     loaded = load_pretrained(folder)
     assert type(loaded) is type(model)
     assert loaded.config._attn_implementation == ATTENTION_NAME
@@ -87,9 +87,7 @@ def change_config(**changes: object) -> Callable[[Path], None]:
     ids=["truncated", "no-weights", "no-config", "broken-config", "unknown-type", "other-shape"],
 )
 @LOADERS
-def test_damaged_folder_is_named_in_one_line(
-    load: Callable[[Path], PreTrainedModel], folder: Path, damage: Callable[[Path], None]
-) -> None:
+def test_damaged_folder_is_named_in_one_line(load, folder, damage):
     damage(folder)
     with pytest.raises(ModelError, match="cannot be loaded") as error:
         load(folder)
@@ -98,9 +96,7 @@ def test_damaged_folder_is_named_in_one_line(
 
 
 @LOADERS
-def test_absent_and_empty_folders_are_named(
-    load: Callable[[Path], PreTrainedModel], tmp_path: Path
-) -> None:
+def test_absent_and_empty_folders_are_named(load, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "absent"):
         with pytest.raises(ModelError, match=f"{name}: cannot be loaded"):
@@ -110,9 +106,7 @@ def test_absent_and_empty_folders_are_named(
 @pytest.mark.parametrize(
     ("load", "first"), [(load_pretrained, r"model\.layers"), (load_encoder, "layers")]
 )
-def test_missing_weights_are_never_drawn_at_random(
-    load: Callable[[Path], PreTrainedModel], first: str, folder: Path
-) -> None:
+def test_missing_weights_are_never_drawn_at_random(load, first, folder):
     tensors = load_file(folder / WEIGHTS)
     kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
@@ -139,7 +133,7 @@ def tiny_bert(**changes: object) -> transformers.BertConfig:
 
 
 @pytest.mark.parametrize("part", ["model", "body"])
-def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrainedModel) -> None:
+def test_an_encoder_is_the_body_alone(part, tmp_path, model):
     (model if part == "model" else model.base_model).save_pretrained(tmp_path)
     encoder = load_encoder(tmp_path)
     assert encoder.get_output_embeddings() is None
@@ -152,20 +146,18 @@ def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrain
 
 
 @LOADERS
-def test_half_precision_is_widened(
-    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel
-) -> None:
+def test_half_precision_is_widened(load, folder, model):
     model.to(torch.bfloat16).save_pretrained(folder)
     assert {weight.dtype for weight in load(folder).parameters()} == {torch.float32}
 
 
-def test_an_encoder_uses_the_attention_that_batching_needs(folder: Path) -> None:
+def test_an_encoder_uses_the_attention_that_batching_needs(folder):
     packed, padded = load_encoder(folder), load_encoder(folder, batching="padded")
     assert (batching_of(packed), batching_of(padded)) == ("packed", "padded")
     assert padded.config._attn_implementation == "sdpa"
 
 
-def test_poolers_are_left_out(tmp_path: Path) -> None:
+def test_poolers_are_left_out(tmp_path):
     transformers.BertModel(tiny_bert()).save_pretrained(tmp_path / "with")
     transformers.BertForMaskedLM(tiny_bert()).save_pretrained(tmp_path / "without")
     for name in ("with", "without"):
@@ -173,9 +165,7 @@ def test_poolers_are_left_out(tmp_path: Path) -> None:
 
 
 @LOADERS
-def test_pickles_are_never_read(
-    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel
-) -> None:
+def test_pickles_are_never_read(load, folder, model):
     (folder / WEIGHTS).unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="cannot be loaded"):
@@ -183,9 +173,7 @@ def test_pickles_are_never_read(
 
 
 @LOADERS
-def test_code_beside_a_model_is_neither_run_nor_asked_about(
-    load: Callable[[Path], PreTrainedModel], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_beside_a_model_is_neither_run_nor_asked_about(load, folder, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asks a question"))
     change_config(model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})(folder)
     (folder / "code.py").write_text("raise SystemExit('ran')")
@@ -207,9 +195,7 @@ def test_code_beside_a_model_is_neither_run_nor_asked_about(
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_stored_attention_settings_are_ignored(
-    load: Callable[[Path], PreTrainedModel], folder: Path, foreign: dict[str, object]
-) -> None:
+def test_stored_attention_settings_are_ignored(load, folder, foreign):
     plain = load(folder).config.to_dict()
     change_config(**foreign)(folder)
     assert load(folder).config.to_dict() == plain
@@ -222,9 +208,7 @@ def test_stored_attention_settings_are_ignored(
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/elsewhere/model.safetensors", "other.safetensors", 3]
 )
-def test_an_index_names_files_of_its_folder_alone(
-    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel, name: object
-) -> None:
+def test_an_index_names_files_of_its_folder_alone(load, folder, model, name):
     (folder / WEIGHTS).unlink()
     model.save_pretrained(folder, max_shard_size="200KB")
     load(folder)
@@ -239,18 +223,14 @@ def test_an_index_names_files_of_its_folder_alone(
 
 @LOADERS
 @pytest.mark.parametrize("content", ["[]", "{", '{"weight_map": 3}'])
-def test_a_damaged_index_is_named(
-    load: Callable[[Path], PreTrainedModel], folder: Path, content: str
-) -> None:
+def test_a_damaged_index_is_named(load, folder, content):
     (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json: damaged"):
         load(folder)
 
 
 @LOADERS
-def test_files_that_no_identity_covers_are_not_weights(
-    load: Callable[[Path], PreTrainedModel], folder: Path
-) -> None:
+def test_files_that_no_identity_covers_are_not_weights(load, folder):
     """transformers would read these instead of the others."""
     shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
     with pytest.raises(ModelError, match=r"shard-00001-model-\S+: weights of a distributed check"):
@@ -259,9 +239,7 @@ def test_files_that_no_identity_covers_are_not_weights(
 
 @LOADERS
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
-def test_quantised_weights_are_refused(
-    load: Callable[[Path], PreTrainedModel], folder: Path, dtype: torch.dtype
-) -> None:
+def test_quantised_weights_are_refused(load, folder, dtype):
     tensors = load_file(folder / WEIGHTS)
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name] = (100 * tensors[name]).to(dtype)
@@ -271,12 +249,7 @@ def test_quantised_weights_are_refused(
 
 
 @LOADERS
-def test_nothing_is_printed(
-    load: Callable[[Path], PreTrainedModel],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    log: list[str],
-) -> None:
+def test_nothing_is_printed(load, tmp_path, capfd, log):
     """transformers would draw a bar, and a table of the pooler and the second head."""
     transformers.BertForPreTraining(tiny_bert()).save_pretrained(tmp_path)
     capfd.readouterr()
@@ -295,9 +268,7 @@ def test_nothing_is_printed(
     ],
     ids=["encoder-decoder", "images"],
 )
-def test_models_of_another_kind_are_refused(
-    config: transformers.PretrainedConfig, reason: str, tmp_path: Path
-) -> None:
+def test_models_of_another_kind_are_refused(config, reason, tmp_path):
     config.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=reason):
         load_encoder(tmp_path)

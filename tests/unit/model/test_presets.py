@@ -11,6 +11,7 @@ from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.head import language_model_head
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import PRESETS
+from families import tiny_config
 
 SPECIAL_IDS = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
 LLAMA_VOCABULARY = 128_256
@@ -38,13 +39,13 @@ def count_parameters(config: transformers.EuroBertConfig) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)
-def test_sizes_are_the_published_ones(preset: str) -> None:
+def test_sizes_are_the_published_ones(preset):
     counts = count_parameters(config(preset, vocab_size=LLAMA_VOCABULARY, max_seqlen=2048))
     # The head is not tied: as many parameters again.
     assert counts == {**PUBLISHED[preset], "head": PUBLISHED[preset]["embedding"]}
 
 
-def test_settings_of_the_study() -> None:
+def test_settings_of_the_study():
     settings = config("210m", max_seqlen=2048)
     assert settings.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
     assert (settings.attention_bias, settings.mlp_bias) == (False, False)
@@ -60,7 +61,7 @@ def weights(model: PreTrainedModel) -> list[torch.Tensor]:
     return list(model.state_dict().values())
 
 
-def test_weights_depend_on_the_seed_alone() -> None:
+def test_weights_depend_on_the_seed_alone():
     with torch.random.fork_rng(devices=[]):
         models = []
         for global_seed, init_seed in [(0, 5), (1, 5), (0, 6)]:
@@ -72,7 +73,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert sum(differing) >= 2 + 7 * 2  # all but the norms: embedding, head, 7 matrices a layer
 
 
-def test_global_random_state_is_left_as_it_was() -> None:
+def test_global_random_state_is_left_as_it_was():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         before = torch.get_rng_state()
@@ -80,7 +81,7 @@ def test_global_random_state_is_left_as_it_was() -> None:
         assert torch.equal(before, torch.get_rng_state())
 
 
-def test_new_models_are_ours_and_in_fp32() -> None:
+def test_new_models_are_ours_and_in_fp32():
     model = new_model(config(), init_seed=0)
     assert model.config._attn_implementation == ATTENTION_NAME
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
@@ -88,9 +89,6 @@ def test_new_models_are_ours_and_in_fp32() -> None:
     assert language_model_head(model).weight is not model.get_input_embeddings().weight
 
 
-def test_decoders_get_a_causal_head() -> None:
-    llama = transformers.LlamaConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2,
-    )  # fmt: skip
-    assert type(new_model(llama, init_seed=0)) is transformers.LlamaForCausalLM
+def test_decoders_get_a_causal_head():
+    model = new_model(tiny_config("llama"), init_seed=0)
+    assert type(model) is transformers.LlamaForCausalLM

@@ -28,13 +28,21 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def train(
-    recipe: Recipe, data: TrainingData, store: Path, *, options: dict | None = None, **compute: Any
+    recipe: Recipe,
+    data: TrainingData,
+    store: Path,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    options: dict | None = None,
+    **compute: Any,
 ) -> Path:
     settings = RunOptions(
         **{"checkpoint_every": 0, **(options or {})}, compute=ComputeConfig(**compute)
     )
     lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=settings)
+    end = recipe.total_steps if end is None else end
+    return train_segment(lineage, data, store, start=start, end=end, options=settings)
 
 
 def metrics(folder: Path) -> list[dict]:

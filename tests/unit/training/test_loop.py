@@ -1,37 +1,20 @@
 """From one state of a recipe to a later one."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from short_runs import CLM, MLM, metrics, train
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic.data.rows import RowPlan, RowReader
 from biphasic.errors import CheckpointError, ModelError
 from biphasic.files import read_json, verify_folder
 from biphasic.training import loop, run
-from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import StepReport
 from biphasic.training.recipe import Recipe
-
-CLM = {"objective": "clm", "steps": 3}
-MLM = {"objective": "mlm", "steps": 3}
-QUIET = RunOptions(checkpoint_every=0)
-
-
-def train(recipe: Recipe, data: TrainingData, store: Path, **settings) -> Path:
-    options = settings.pop("options", QUIET)
-    end = settings.pop("end", recipe.total_steps)
-    start = settings.pop("start", 0)
-    lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=start, end=end, options=options)
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +118,13 @@ def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recip
 def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, make_recipe):
     reports: list[StepReport] = []
     described: list[str] = []
-    options = RunOptions(
-        checkpoint_every=2,
-        heldout_every=1,
-        tensorboard=tmp_path / "tb",
-        report=reports.append,
-        describe=described.append,
-    )
+    options = {
+        "checkpoint_every": 2,
+        "heldout_every": 1,
+        "tensorboard": tmp_path / "tb",
+        "report": reports.append,
+        "describe": described.append,
+    }
     watched = train(make_recipe(CLM, MLM), training_data, tmp_path, options=options)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (watched / name).read_bytes() == (finished / name).read_bytes()
@@ -176,7 +159,7 @@ def test_a_finished_state_is_not_trained_again(finished, stores, training_data, 
     def never(report: StepReport) -> None:
         raise AssertionError(report)
 
-    options = RunOptions(report=never)
+    options = {"report": never}
     assert train(make_recipe(CLM, MLM), training_data, stores, options=options) == finished
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
 
