@@ -290,18 +290,11 @@ def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe
 
 
 def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
-    """Return the recipe of a state, extended by one phase.
-
-    Raises:
-        ConfigError: Precision or seed differ from the state's run.
-    """
+    """Return the recipe of a state, extended by one phase."""
     recipe = earlier.recipe
     seeds = recipe.seeds
-    for name, old in (
-        ("precision", recipe.precision),
-        ("seed", seeds.mask_seed),
-        ("seed", seeds.data_seed),
-    ):
+    own = ("precision", recipe.precision), ("seed", seeds.mask_seed), ("seed", seeds.data_seed)
+    for name, old in own:
         if getattr(settings, name) not in {None, old}:
             raise ConfigError(
                 f"adapt: {name}: must be {old}, as in the state's run; omit this setting"
@@ -318,12 +311,7 @@ def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
 
 
 def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> CorpusConfig:
-    """Return the settings of a corpus, and check that its text exists.
-
-    Raises:
-        ConfigError: A setting is invalid.
-        DataError: The path does not exist.
-    """
+    """Return the settings of a corpus, and check that its text exists."""
     if not isinstance(corpus, (str, Path)):
         return corpus_settings(corpus)
     path, source = expanded(corpus), str(corpus)

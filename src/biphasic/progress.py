@@ -76,9 +76,7 @@ class Bars(Progress):
     def __init__(self, console: Console, *, line: Callable[[], str] | None = None) -> None:
         """Prepare; bars and lines begin on entry.
 
-        Args:
-            console: Where to print.
-            line: Returns the line to print; when None, the line describes every task.
+        `line` returns the line to print; when None, the line describes every task.
         """
         shows_bars = console.is_terminal or (console.is_jupyter and _has_widgets())
         super().__init__(

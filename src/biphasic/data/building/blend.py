@@ -28,21 +28,16 @@ _LEAST_BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """Progress of tokenization, both splits together.
-
-    Attributes:
-        text_bytes: Text tokenized, in bytes of UTF-8.
-        tokens: Its tokens.
-        total_tokens: Total tokens, if known.
-        num_found: Shards found from an interrupted build.
-        seconds: Time since tokenization started.
-    """
+    """Progress of tokenization, both splits together."""
 
     text_bytes: int
+    """Of the text tokenized, in UTF-8."""
     tokens: int
     total_tokens: int | None
     num_found: int
+    """Shards found from an interrupted build."""
     seconds: float
+    """Since tokenization started."""
 
 
 Report = Callable[[BuildProgress], None]

@@ -172,11 +172,17 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
 
 
 def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]:
-    for number, line in enumerate(_lines(file), start=1):
-        where = f"{file}:{number}"
-        row = _parse_object(line, where=where, is_first=number == 1)
-        if row is not None:
-            yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+    number = 0
+    try:
+        for number, line in enumerate(read_lines(file), start=1):
+            where = f"{file}:{number}"
+            row = _parse_object(line, where=where, is_first=number == 1)
+            if row is not None:
+                yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+    except PACKING_ERRORS as error:
+        raise DataError(
+            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
+        ) from None
 
 
 def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
@@ -246,19 +252,6 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         raise DataError(f"{file}: '{column}' is not text but values of type {kind}")
     return [column, *extra]
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    """Yield a file's lines, decompressed according to its suffix."""
-    number = 0
-    try:
-        for line in read_lines(file):
-            number += 1
-            yield line
-    except PACKING_ERRORS as error:
-        raise DataError(
-            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
-        ) from None
 
 
 _Reader = Callable[[Path, str, str], Iterator[TextRecord]]

@@ -52,11 +52,8 @@ class ShardMaker:
     def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:
         """Prepare; a worker starts with its first block.
 
-        Args:
-            folder: Target folder; each shard has its own subfolder.
-            tokenizer_folder: Tokenizer in Hugging Face's format.
-            num_workers: Processes with one thread each; if 1, this process is used, and the
-                tokenizers library chooses its threads.
+        Each shard gets its own subfolder of `folder`. `num_workers` are processes with one thread
+        each; if 1, this process is used, and the tokenizers library chooses its threads.
         """
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,8 @@ class StepRows:
         for content, placed in zip(self._contents, self._phases, strict=True):
             if content in self._readers:
                 continue
-            corpus, shapes = data.corpus_of(placed.corpus), self._shapes_of(content)
+            corpus = data.corpora[placed.corpus] if placed.corpus else data.corpus
+            shapes = self._shapes_of(content)
             plan = RowPlan(corpus.lengths, shapes, data_seed=recipe.seeds.data_seed)
             self._readers[content] = RowReader(corpus, plan, data.tokenizer.special_ids)
 

@@ -21,13 +21,7 @@ from biphasic.records import LedgerEntry
 
 @dataclass(frozen=True)
 class Position:
-    """What a run had read before an update.
-
-    Attributes:
-        step: Number of updates.
-        rows_sha256: Hash of their rows.
-        ledger: Their costs.
-    """
+    """What a run had read before an update: number, rows and costs of earlier updates."""
 
     step: int
     rows_sha256: str
@@ -58,9 +52,7 @@ class MeasuredStep:
     """An update that has been read back.
 
     Attributes:
-        before: What was read before it.
         record: Its complete line of metrics.
-        num_tokens: Tokens read, excluding padding.
         seconds: Its share, by tokens, of the time since the previous reading.
         fault: Name of the non-finite value; None if all are finite.
     """
