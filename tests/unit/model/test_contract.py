@@ -15,23 +15,12 @@ from biphasic.model.checks import contract
 from biphasic.model.checks.contract import check_contract
 from biphasic.model.compute import attention
 from biphasic.model.compute.attention import attention_arguments, register_attention
-from biphasic.model.loading.build import architecture_config, load_encoder, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.training.step.optimizer import set_precision
 from families import tiny_config
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 Change = Callable[[dict[str, Any], Tensor], None]
-
-
-@pytest.fixture
-def model() -> PreTrainedModel:
-    special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
-    config = architecture_config(
-        PRESETS["pico"], vocab_size=300, max_seqlen=64, special_ids=special_ids
-    )
-    config.num_hidden_layers = 3
-    return new_model(config, init_seed=0)
 
 
 @pytest.fixture

@@ -17,21 +17,12 @@ from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
-from biphasic.model.loading.build import architecture_config, load_encoder, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.loading.build import load_encoder
 from biphasic.model.pretrained import load_pretrained
+from families import tiny_config
 
 WEIGHTS = "model.safetensors"
 LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])
-
-
-@pytest.fixture
-def model() -> PreTrainedModel:
-    special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
-    config = architecture_config(
-        PRESETS["pico"], vocab_size=300, max_seqlen=64, special_ids=special_ids
-    )
-    return new_model(config, init_seed=0)
 
 
 @pytest.fixture
@@ -125,13 +116,6 @@ def log() -> Iterator[list[str]]:
     transformers.logging.remove_handler(handler)
 
 
-def tiny_bert(**changes: object) -> transformers.BertConfig:
-    return transformers.BertConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=16, **changes,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("part", ["model", "body"])
 def test_an_encoder_is_the_body_alone(part, tmp_path, model):
     (model if part == "model" else model.base_model).save_pretrained(tmp_path)
@@ -158,8 +142,8 @@ def test_an_encoder_uses_the_attention_that_batching_needs(folder):
 
 
 def test_poolers_are_left_out(tmp_path):
-    transformers.BertModel(tiny_bert()).save_pretrained(tmp_path / "with")
-    transformers.BertForMaskedLM(tiny_bert()).save_pretrained(tmp_path / "without")
+    transformers.BertModel(tiny_config("bert")).save_pretrained(tmp_path / "with")
+    transformers.BertForMaskedLM(tiny_config("bert")).save_pretrained(tmp_path / "without")
     for name in ("with", "without"):
         assert not any("pooler" in key for key in load_encoder(tmp_path / name).state_dict())
 
@@ -251,7 +235,7 @@ def test_quantised_weights_are_refused(load, folder, dtype):
 @LOADERS
 def test_nothing_is_printed(load, tmp_path, capfd, log):
     """transformers would draw a bar, and a table of the pooler and the second head."""
-    transformers.BertForPreTraining(tiny_bert()).save_pretrained(tmp_path)
+    transformers.BertForPreTraining(tiny_config("bert")).save_pretrained(tmp_path)
     capfd.readouterr()
     load(tmp_path)
     assert capfd.readouterr() == ("", "")

@@ -20,24 +20,13 @@ from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import batching_of, padded_states
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.pretrained import load_pretrained
-from families import tiny_config, with_head
+from families import SHARED, tiny_config, with_head
 
 pytestmark = pytest.mark.slow
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-SHARED: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,
-}
-GROUPED = {**SHARED, "num_key_value_heads": 2}
+TWO_LAYERS: dict[str, Any] = {**SHARED, "num_hidden_layers": 2}
+GROUPED = {**TWO_LAYERS, "num_key_value_heads": 2}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 
 
@@ -58,7 +47,7 @@ def moe_config(name: str, **changes: Any) -> PretrainedConfig:
 
 def esm_config() -> PretrainedConfig:
     return transformers.EsmConfig(
-        **{**SHARED, "pad_token_id": 1}, mask_token_id=5, token_dropout=True,
+        **{**TWO_LAYERS, "pad_token_id": 1}, mask_token_id=5, token_dropout=True,
         position_embedding_type="rotary", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
 
@@ -225,7 +214,7 @@ def test_states_with_an_axis_more_hide_no_leak(causal):
 
 UNREADABLE = {
     "modernbert-decoder": (
-        transformers.ModernBertDecoderConfig(**SHARED, cls_token_id=1, sep_token_id=2),
+        transformers.ModernBertDecoderConfig(**TWO_LAYERS, cls_token_id=1, sep_token_id=2),
         "ModernBertDecoderForCausalLM: its language-model head does more than a product",
     ),
     "llama4": (

@@ -120,10 +120,8 @@ def test_a_configuration_is_enough(family):
 
 @pytest.mark.parametrize("preset", ["pico", "nano", "micro", "210m"])
 def test_presets_by_arithmetic(preset):
-    special_ids = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
-    config = architecture_config(
-        PRESETS[preset], vocab_size=300, max_seqlen=64, special_ids=special_ids
-    )
+    ids = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    config = architecture_config(PRESETS[preset], vocab_size=300, max_seqlen=64, special_ids=ids)
     assert architecture_shape(PRESETS[preset], vocab_size=300) == config_shape(config)
 
 
