@@ -21,7 +21,7 @@ Column = Literal["contract", "clm", "mlm", "packed", "export", "onnx", "refused"
 RECORDS = "BIPHASIC_FAMILY_RECORDS"
 """Environment variable: the file that measurements are appended to; unset, they are dropped."""
 
-_SHARED: dict[str, Any] = {
+SHARED: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -34,8 +34,8 @@ _SHARED: dict[str, Any] = {
     # Ten times the usual: with small weights attention hardly matters and every leak stays hidden.
     "initializer_range": 0.2,
 }
-_GROUPED = {**_SHARED, "num_key_value_heads": 2}
-_NO_DROPOUT = {**_SHARED, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_GROUPED = {**SHARED, "num_key_value_heads": 2}
+_NO_DROPOUT = {**SHARED, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 # Shorter than the tests' documents; the contract's probe still sees all of its own.
 _WINDOW = {"layer_types": _ALTERNATING, "sliding_window": 6}
@@ -80,7 +80,7 @@ FAMILIES: dict[str, Family] = {
         "grouped queries, tied head, llama3 rope scaling",
     ),
     "smollm2": Family(
-        "SmolLM2", "LlamaConfig", {**_SHARED, **_TIED, "num_key_value_heads": 4}, "tied head"
+        "SmolLM2", "LlamaConfig", {**SHARED, **_TIED, "num_key_value_heads": 4}, "tied head"
     ),
     "smollm3": Family(
         "SmolLM3", "SmolLM3Config", {**_GROUPED, **_TIED, "no_rope_layer_interval": 2},
@@ -145,7 +145,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         "ModernBERT", "ModernBertConfig",
         # Layers 1 and 2 see five tokens on each side.
-        {**_SHARED, "local_attention": 10, "cls_token_id": 1, "sep_token_id": 2},
+        {**SHARED, "local_attention": 10, "cls_token_id": 1, "sep_token_id": 2},
         "local and global layers with rope thetas of their own, dense layer before the tied head",
     ),
     "bert": Family(

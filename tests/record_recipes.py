@@ -9,7 +9,7 @@ from typing import Any
 
 from biphasic.model.presets import PRESETS
 from biphasic.objectives.masking.masking import MaskingConfig
-from biphasic.objectives.phase import PhaseConfig
+from biphasic.objectives.phases import PhaseConfig
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.recipe import Recipe
 

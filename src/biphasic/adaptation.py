@@ -34,7 +34,7 @@ from biphasic.study.inputs.continuation import (
     find_continuation,
     is_state,
 )
-from biphasic.study.inputs.corpus import DataPaths, corpus_settings, locate_corpus, prepare_corpus
+from biphasic.study.inputs.corpus import corpus_settings, locate_corpus, prepare_corpus
 from biphasic.study.paths import STORE
 from biphasic.study.run.run import DEFAULT_ROOT
 from biphasic.study.spec.resolved import recipe_text
@@ -188,7 +188,8 @@ def adapt(
         recipe.check()
         with progress_bar(console, "checking the model"):
             check_model(local, recipe, name=str(model))
-        paths = _text(corpus, local, settings, store, console=console)
+        corpus = _corpus_of(corpus, local, settings)
+        paths = prepare_corpus(corpus, locate_corpus(corpus, store), store, console=console)
         earlier = find_continuation(local, paths.open().fingerprint)
         if earlier:
             recipe = _continued(earlier, settings)
@@ -249,30 +250,16 @@ def adaptation_text(
     return text + (_OWN_RUN if is_state(local) else "")
 
 
-def _text(
-    corpus: CorpusConfig,
-    model: LocalModel,
-    settings: AdaptConfig,
-    store: Path,
-    *,
-    console: Console,
-) -> DataPaths:
-    """Build the corpus unless it is built."""
-    config = _corpus_of(corpus, model, settings)
-    return prepare_corpus(config, locate_corpus(config, store), store, console=console)
-
-
 def _corpus_of(corpus: CorpusConfig, model: LocalModel, settings: AdaptConfig) -> CorpusConfig:
     """Return the corpus to build, with the model's tokenizer and only as many tokens as needed."""
-    if corpus.folder is None and corpus.vocab_size:
+    if corpus.folder is not None:
+        return corpus
+    if corpus.vocab_size:
         raise ConfigError("corpus: 'vocab_size' is for a new tokenizer; the model has one")
-    if corpus.folder is None:
-        shape = _shape(model, settings)
-        tokens = settings.steps * shape["max_seqlen"] * shape["rows_per_step"]
-        most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
-        update = {"tokenizer": str(model.folder), "max_tokens": most}
-        corpus = corpus.model_copy(update=update)
-    return corpus
+    shape = _shape(model, settings)
+    tokens = settings.steps * shape["max_seqlen"] * shape["rows_per_step"]
+    most = corpus.max_tokens or max(tokens, LEAST_TOKENS)
+    return corpus.model_copy(update={"tokenizer": str(model.folder), "max_tokens": most})
 
 
 def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:
@@ -283,22 +270,18 @@ def _shape(model: LocalModel, settings: AdaptConfig) -> dict[str, int]:
     }
 
 
-def _own_peak(model: LocalModel) -> float:
-    """Return the default peak rate of a model, rounded to two digits."""
-    return float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
-
-
 def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe:
     """Return the recipe that trains a pretrained model, named by its folder or hub id."""
     seed = settings.seed or 0
-    is_of_hub = model.revision is not None
+    # Rounded to two digits.
+    own_peak = float(f"{PEAK_TIMES_WIDTH / read_config(model.folder).hidden_size:.1e}")
     raw = {
         "model": {
-            "pretrained": name if is_of_hub else str(model.folder),
+            "pretrained": str(model.folder) if model.revision is None else name,
             "revision": model.revision,
         },
         "phases": [settings.phase],
-        "learning_rate": settings.schedule(own_peak=_own_peak(model)).model_dump(),
+        "learning_rate": settings.schedule(own_peak=own_peak).model_dump(),
         "precision": settings.precision or "bf16",
         "seeds": {"data_seed": seed, "mask_seed": seed},
         **_shape(model, settings),
@@ -307,18 +290,11 @@ def _first_run(model: LocalModel, settings: AdaptConfig, *, name: str) -> Recipe
 
 
 def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
-    """Return the recipe of a state, extended by one phase.
-
-    Raises:
-        ConfigError: Precision or seed differ from the state's run.
-    """
+    """Return the recipe of a state, extended by one phase."""
     recipe = earlier.recipe
     seeds = recipe.seeds
-    for name, old in (
-        ("precision", recipe.precision),
-        ("seed", seeds.mask_seed),
-        ("seed", seeds.data_seed),
-    ):
+    own = ("precision", recipe.precision), ("seed", seeds.mask_seed), ("seed", seeds.data_seed)
+    for name, old in own:
         if getattr(settings, name) not in {None, old}:
             raise ConfigError(
                 f"adapt: {name}: must be {old}, as in the state's run; omit this setting"
@@ -335,12 +311,7 @@ def _continued(earlier: Continuation, settings: AdaptConfig) -> Recipe:
 
 
 def _corpus_settings(corpus: CorpusConfig | Mapping[str, Any] | Path | str) -> CorpusConfig:
-    """Return the settings of a corpus, and check that its text exists.
-
-    Raises:
-        ConfigError: A setting is invalid.
-        DataError: The path does not exist.
-    """
+    """Return the settings of a corpus, and check that its text exists."""
     if not isinstance(corpus, (str, Path)):
         return corpus_settings(corpus)
     path, source = expanded(corpus), str(corpus)

@@ -96,27 +96,11 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class PendingSum:
-    """A sum over ranks that is being taken."""
-
-    work: dist.Work
-    ranks: ProcessGroup
-
-    def wait(self) -> None:
-        """Wait for the sum; on CUDA only later work in the stream waits, not the host.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
-        with self.ranks.others_needed():
-            self.work.wait()
-
-
-@dataclass(frozen=True)
 class ProcessGroup:
     """The ranks that train together, as one of them sees them.
 
-    All of them call the same methods in the same order; each waits for the others.
+    All of them call the same methods in the same order; each waits for the others, and raises a
+    `LostRankError` if one has ended.
 
     Attributes:
         dp_rank: Which one this is, from 0.
@@ -151,35 +135,17 @@ class ProcessGroup:
             ((self.dp_rank + 1) * num_rows + shift) // size,
         )
 
-    def begin_sum(self, tensor: Tensor) -> PendingSum:
-        """Begin to replace a tensor, in place, by its sum over ranks: the same bits on each.
-
-        Only for a process group that is not alone.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
-        with self.others_needed():
-            work = dist.all_reduce(tensor, async_op=True)
-        if work is None:
-            raise LostRankError("this process belongs to no process group")
-        return PendingSum(work, self)
-
     def sum_(self, tensor: Tensor) -> None:
         """Replace a tensor, in place, by its sum over ranks: the same bits on each.
 
-        Raises:
-            LostRankError: Another rank has ended.
+        On CUDA only later work in the stream waits for the sum, not the host.
         """
         if not self.is_alone:
-            self.begin_sum(tensor).wait()
+            with self.others_needed():
+                dist.all_reduce(tensor)
 
     def from_first(self, value: int) -> int:
-        """Return the value that the first rank gives; those of others are ignored.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
+        """Return the value that the first rank gives; those of others are ignored."""
         if self.is_alone:
             return value
         given = torch.tensor([value])
@@ -188,24 +154,13 @@ class ProcessGroup:
         return int(given)
 
     def any_says(self, value: bool) -> bool:
-        """Return whether at least one rank gives True.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
-        if self.is_alone:
-            return value
+        """Return whether at least one rank gives True."""
         given = torch.tensor([int(value)])
-        with self.others_needed():
-            dist.all_reduce(given, op=dist.ReduceOp.MAX)
+        self.sum_(given)
         return bool(given)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here.
-
-        Raises:
-            LostRankError: Another rank has ended.
-        """
+        """Wait until all ranks are here."""
         self.sum_(torch.zeros(1))  # on the host: no device is asked
 
     def require_same(self, value: int, *, what: str) -> None:
@@ -213,7 +168,6 @@ class ProcessGroup:
 
         Raises:
             TrainingError: They do not; all ranks raise it.
-            LostRankError: Another rank has ended.
         """
         if self.is_alone:
             return

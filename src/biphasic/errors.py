@@ -161,11 +161,7 @@ def reading(
 def visible(text: str, *, kept: str = "\n\t") -> str:
     r"""Escape control and bidirectional characters, e.g. escape as `\u001b`.
 
-    JSON stays valid: it uses the same escapes.
-
-    Args:
-        text: Text to print.
-        kept: Control characters to keep.
+    JSON stays valid: it uses the same escapes. Control characters in `kept` stay.
     """
     if text.isprintable():
         return text

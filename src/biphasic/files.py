@@ -69,13 +69,9 @@ def write_bytes(path: Path, content: bytes, *, is_flushed: bool = True) -> None:
 def read_json(path: Path, *, remedy: str = REPAIR, error: type[BiphasicError] = DataError) -> Any:
     """Read a JSON file.
 
-    Args:
-        path: The file.
-        remedy: End of the error message: what to do.
-        error: Type of error to raise.
-
     Raises:
-        BiphasicError: Of the type `error`. The file is missing or damaged.
+        BiphasicError: Of the type `error`. The file is missing or damaged; `remedy` ends the
+            message.
     """
     with reading(path, error, remedy=remedy):
         try:
@@ -133,11 +129,7 @@ def expanded(path: Path | str) -> Path:
 
 
 def refuse_gguf(path: Path) -> None:
-    """Raise an error for a GGUF file where a model's folder is expected.
-
-    Raises:
-        DataError: It is one; the message says how to convert it.
-    """
+    """Raise a DataError for a GGUF file in place of a model's folder: how to convert it."""
     if path.suffix == ".gguf":
         raise DataError(
             f"{path}: a GGUF file; convert it to a folder first: load it in transformers with "
@@ -269,11 +261,7 @@ def remove_partials(folder: Path, name: str = "") -> None:
 
 
 def _refuse_foreign(folder: Path, new: Path) -> None:
-    """Check that a folder to replace has no files that the new one lacks.
-
-    Raises:
-        DataError: It has.
-    """
+    """Raise a DataError if a folder to replace has files that the new one lacks."""
     if not folder.is_dir():
         raise DataError(f"{folder}: is a file, not a folder; move it away and run again")
     others = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if not p.is_dir())

@@ -205,9 +205,7 @@ def this_process() -> tuple[str, int]:
 def locked_folder(folder: Path, *, remedy: str) -> Iterator[Lock]:
     """Lock a folder, creating it if missing; the lock file is `.lock` in it.
 
-    Args:
-        folder: The folder.
-        remedy: Alternative to waiting for another process.
+    `remedy` is an alternative to waiting for another process.
 
     Raises:
         DataError: The path is a file.
@@ -245,11 +243,7 @@ def lock_work(store: Path, name: str) -> Iterator[Lock]:
 def wait_for_work(store: Path, name: str, *, doing: str, say: Say | None = None) -> Iterator[Lock]:
     """Lock a piece of work in a store while the block runs; wait until it is free.
 
-    Args:
-        store: Content store.
-        name: Name of the work.
-        doing: Description of the work, for messages.
-        say: Receives one message if another process holds the lock.
+    `doing` and `say` are as in `wait_for`.
 
     Raises:
         LockedError: The store is being cleaned.
@@ -325,7 +319,10 @@ def _acquire(path: Path, on_owner: Callable[[Owner], None]) -> Iterator[SoftFile
     try:
         yield lease
     finally:
-        _release(lease, path)
+        try:
+            lease.release()
+        except OSError as error:
+            raise _unusable(path.parent, error) from error
 
 
 def _is_empty(path: Path) -> bool:
@@ -335,24 +332,13 @@ def _is_empty(path: Path) -> bool:
 
 
 def _now(folder: Path) -> float:
-    """Return the time on the clock of a folder's file system, in seconds.
-
-    Raises:
-        OSError: Nothing can be written there.
-    """
+    """Return the time on the clock of a folder's file system; an OSError if it is not writable."""
     probe = folder / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
         probe.write_bytes(b"\n")
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _release(lease: SoftFileLease, path: Path) -> None:
-    try:
-        lease.release()
-    except OSError as error:
-        raise _unusable(path.parent, error) from error
 
 
 def _lease(path: Path) -> SoftFileLease:

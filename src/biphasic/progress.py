@@ -76,10 +76,9 @@ class Bars(Progress):
     def __init__(self, console: Console, *, line: Callable[[], str] | None = None) -> None:
         """Prepare; bars and lines begin on entry.
 
-        Args:
-            console: Where to print.
-            line: Returns the line to print; when None, the line describes every task.
+        `line` returns the line to print; when None, the line describes every task.
         """
+        shows_bars = console.is_terminal or (console.is_jupyter and _has_widgets())
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -90,7 +89,7 @@ class Bars(Progress):
             TextColumn("{task.fields[text]}", markup=False),
             console=console,
             transient=True,
-            disable=console.quiet or not _shows_bars(console),
+            disable=console.quiet or not shows_bars,
             speed_estimate_period=600.0,  # one step of a large model may take a minute
         )
         self._line = line or (lambda: "; ".join(map(task_line, self.tasks)))
@@ -163,10 +162,6 @@ def end_expected(seconds: float | None) -> str:
     end = now + timedelta(seconds=seconds)
     day = "" if end.date() == now.date() else "%Y-%m-%d "
     return f"end expected in {_clock(seconds)}, at {end.strftime(f'{day}%H:%M')}"
-
-
-def _shows_bars(console: Console) -> bool:
-    return console.is_terminal or (console.is_jupyter and _has_widgets())
 
 
 def _has_widgets() -> bool:

@@ -140,9 +140,12 @@ class LedgerEntry(Record):
     objective: str
     steps: NonNegativeInt
     documents: NonNegativeInt
+    """Documents started; chunks of a long one count once."""
     tokens: NonNegativeInt
+    """Read, including special tokens and excluding padding."""
     supervised_tokens: NonNegativeInt
     flops: int | float
+    """Model FLOPs (`step_flops` in `training/ledger.py`)."""
 
 
 class StateRecord(Record):

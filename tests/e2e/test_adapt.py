@@ -1,7 +1,5 @@
 """`biphasic adapt`: from a decoder on disk to an encoder that others load."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ What is measured means nothing at this size. Scripts and commands that a benchma
 processes run within this one, which saves loading torch for each.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The examples in the docstrings of the public calls, in a folder with what they name."""
 
-from __future__ import annotations
-
 import doctest
 import io
 

@@ -1,7 +1,5 @@
 """From training to a folder for everyone, by the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -53,7 +51,7 @@ def state(tmp_path: Path, cli: Cli) -> Path:
     return Path(printed.strip()).resolve()
 
 
-def test_pretrain_export_push(state: Path, tmp_path: Path, cli: Cli) -> None:
+def test_pretrain_export_push(state, tmp_path, cli):
     out = tmp_path / "my-encoder"
     code, printed, told = cli("export", state, out)
     assert (code, printed) == (0, f"{out}\n"), told

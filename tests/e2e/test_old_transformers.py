@@ -4,8 +4,6 @@ It is installed in a folder of its own, before everything else on the path, and
 skipped where no package index can be reached.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -122,25 +120,25 @@ def new(folders: list[Path]) -> dict[str, Any]:
         return look(folders, None)
 
 
-def test_old_release_runs_a_decoder_causally(old: dict[str, Any]) -> None:
+def test_old_release_runs_a_decoder_causally(old):
     assert old["version"].startswith("4.57.")
     assert old["is_causal"] is False  # read, and ignored without a word
     assert old["changed"] == [False, False, False, True]
 
 
-def test_the_card_tells(old: dict[str, Any]) -> None:
+def test_the_card_tells(old):
     assert "runs causally" in old["check"]
 
 
-def test_old_release_refuses_eurobert(old: dict[str, Any]) -> None:
+def test_old_release_refuses_eurobert(old):
     assert "does not recognize this architecture" in old["eurobert"]
 
 
-def test_new_release_reads_both_ways(new: dict[str, Any]) -> None:
+def test_new_release_reads_both_ways(new):
     assert new["changed"] == [True] * 4
     assert new["check"] == "passes"
     assert new["eurobert"] == "loads"
 
 
-def test_tokens_are_the_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_tokens_are_the_same(old, new):
     assert old["ids"] == new["ids"]

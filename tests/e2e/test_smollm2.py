@@ -1,7 +1,5 @@
 """SmolLM2-135M, a real decoder in a GGUF file, becomes an encoder; skipped without its weights."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Peak rates tuned in miniature: from a study file to the same file with the rates in it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """From one's own files to predictions and vectors, by the command line alone."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

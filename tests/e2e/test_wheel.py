@@ -3,8 +3,6 @@
 Its dependencies are those of the running environment, whose own copy of biphasic it cannot reach.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -57,7 +55,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_file_is_inside(wheel: Path) -> None:
+def test_every_file_is_inside(wheel):
     sources = (path.relative_to(SOURCE) for path in (SOURCE / "biphasic").rglob("*"))
     expected = {
         path.as_posix()
@@ -73,7 +71,7 @@ def test_every_file_is_inside(wheel: Path) -> None:
     assert rest == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 
 
-def test_metadata(wheel: Path) -> None:
+def test_metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         text = archive.read(name).decode()
@@ -85,19 +83,19 @@ def test_metadata(wheel: Path) -> None:
     assert (CHECKOUT / "README.md").read_text("utf-8").strip() in text
 
 
-def test_it_is_the_wheel_that_runs(environment: Path, tmp_path: Path) -> None:
+def test_it_is_the_wheel_that_runs(environment, tmp_path):
     where = "import biphasic; print(biphasic.__file__)"
     found = Path(run(environment / "bin" / "python", "-c", where, cwd=tmp_path).strip())
     assert found.is_relative_to(environment)
 
 
-def test_version_and_help(environment: Path, tmp_path: Path) -> None:
+def test_version_and_help(environment, tmp_path):
     command = environment / "bin" / "biphasic"
     assert version("biphasic") in run(command, "--version", cwd=tmp_path)
     assert "export" in run(command, "--help", cwd=tmp_path)
 
 
-def test_a_command_works(environment: Path, tmp_path: Path) -> None:
+def test_a_command_works(environment, tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("rows of tokens and their weights\n" * 50, "utf-8")
     command = environment / "bin" / "biphasic"
@@ -105,6 +103,6 @@ def test_a_command_works(environment: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new" / "tokenizer.json").is_file()
 
 
-def test_the_report_finds_its_templates(environment: Path, tmp_path: Path) -> None:
+def test_the_report_finds_its_templates(environment, tmp_path):
     code = "import jinja2; print(*jinja2.PackageLoader('biphasic.analysis').list_templates())"
     assert "report.html.j2" in run(environment / "bin" / "python", "-c", code, cwd=tmp_path)

@@ -1,7 +1,5 @@
 """Lets tests import what they share with `record.py`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ five to ten times as large, for processors and versions that were not at hand. M
 instead of 40 % moves losses by 2e-4, and is still seen in fp32.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The runs whose numbers are kept: each objective, their sequence, and each kind of task."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A small task of each kind that is fine-tuned, made by code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ Words are drawn from our own streams (numpy's generators may change), and the to
 down, not trained.
 """
 
-from __future__ import annotations
-
 from string import ascii_lowercase
 
 from tokenizers import Tokenizer, models, pre_tokenizers

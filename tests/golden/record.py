@@ -4,8 +4,6 @@
 Says what moved since they were recorded last. That belongs under Numerics in CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

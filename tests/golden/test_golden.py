@@ -6,8 +6,6 @@ within `golden_numbers`'s tolerances elsewhere. A change that is to move them re
 Numerics in CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any
@@ -32,7 +30,7 @@ pytestmark = pytest.mark.slow
 _RECORD_ANEW = ".venv/bin/python tests/golden/record.py"
 _PLACES = {
     "FINETUNING_VERSION": "src/biphasic/tasks/protocol.py",
-    "NUMERICS_VERSION": "src/biphasic/training/recipe.py",
+    "NUMERICS_VERSION": "src/biphasic/training/lineage.py",
 }
 
 

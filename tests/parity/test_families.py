@@ -28,7 +28,7 @@ from biphasic.model.loading.directions import is_decoder, open_both_ways
 from biphasic.model.pretrained import load_pretrained
 from biphasic.objectives.supervision import Supervision
 from biphasic.training.step.optimizer import set_precision
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 from families import FAMILIES, REFUSED, record, save_family, tiny_config
 
 pytestmark = pytest.mark.slow

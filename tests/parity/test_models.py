@@ -26,7 +26,7 @@ from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.supervision import Supervision, Vocabulary
 from biphasic.training.recipe import Precision
 from biphasic.training.step.optimizer import MasterWeights, set_precision
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,7 @@ from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
-from biphasic.training.step.input import StepInput, StepInputs
-from biphasic.training.step.rows import StepRows
+from biphasic.training.step.input import StepInput, StepInputs, StepRows
 from process_ranks import process_outcomes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unprobed")]

@@ -82,21 +82,15 @@ class Corpus:
             raise DataError(f"{folder / DETAILS}: not a corpus's ({error!r}); {REMEDY}") from None
         self.content_hash: str = self.details["content_hash"]
         with reading(folder, DataError, remedy=REMEDY, failure="damaged"):
-            self._open(folder)
-
-    def _open(self, folder: Path) -> None:
-        self.lengths: NDArray[np.int64] = np.load(folder / _LENGTHS)
-        if self.lengths.dtype != np.int64 or self.lengths.ndim != 1:
-            raise DataError(f"{folder / _LENGTHS}: not one row of int64; {REMEDY}")
-        shard_documents: list[int] = self.details["shard_documents"]
-        self._shards = [
-            np.memmap(folder / shard_name(index), dtype=self.details["dtype"], mode="r")
-            for index in range(len(shard_documents))
-        ]
-        self._shard_ends = [*accumulate(shard_documents)]
-        self._starts = np.concatenate(
-            [np.cumsum(lengths) - lengths for lengths in self._lengths_by_shard()]
-        )
+            self.lengths: NDArray[np.int64] = np.load(folder / _LENGTHS)
+            if self.lengths.dtype != np.int64 or self.lengths.ndim != 1:
+                raise DataError(f"{folder / _LENGTHS}: not one row of int64; {REMEDY}")
+            shards = list(self.shards())
+            self._shards = [tokens for _, tokens, _ in shards]
+            self._shard_ends = [*accumulate(self.details["shard_documents"])]
+            self._starts = np.concatenate(
+                [np.cumsum(lengths) - lengths for _, _, lengths in shards]
+            )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -119,13 +113,11 @@ class Corpus:
 
     def shards(self) -> Iterator[tuple[Path, NDArray[np.integer], NDArray[np.int64]]]:
         """Yield each shard's file, its tokens, and the lengths of its documents."""
-        for index, lengths in enumerate(self._lengths_by_shard()):
+        ends = np.cumsum(self.details["shard_documents"])
+        for index, lengths in enumerate(np.split(self.lengths, ends[:-1])):
             file = self.folder / shard_name(index)
             # Map each shard again, so at most one is in memory.
             yield file, np.memmap(file, dtype=self.details["dtype"], mode="r"), lengths
-
-    def _lengths_by_shard(self) -> list[NDArray[np.int64]]:
-        return np.split(self.lengths, np.cumsum(self.details["shard_documents"])[:-1])
 
 
 class CorpusWriter:
@@ -262,11 +254,7 @@ def content_hash_of(corpus: Corpus) -> str:
 
 
 def _check_details(details: dict[str, Any]) -> None:
-    """Check the fields of `corpus.json` that reading needs.
-
-    Raises:
-        KeyError, TypeError, ValueError: One is missing, or has another type or value.
-    """
+    """Raise a KeyError, TypeError or ValueError for a field of `corpus.json` that reading needs."""
     for name, kind in _FIELDS.items():
         if type(details[name]) is not kind:
             raise TypeError(f"{name} is no {kind.__name__}")

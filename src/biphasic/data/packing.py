@@ -62,6 +62,17 @@ class PackedBatch:
         """Number of tokens without padding."""
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
+    def part(self, start: int, end: int) -> PackedBatch:
+        """Return rows `start` to `end`."""
+        first, last = start * self.row_length, end * self.row_length
+        borders, spans = self.cu_seqlens, self.spans
+        return PackedBatch(
+            input_ids=self.input_ids[start:end],
+            position_ids=self.position_ids[start:end],
+            cu_seqlens=borders[(borders >= first) & (borders <= last)] - np.int32(first),
+            spans=spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first,
+        )
+
 
 def best_fit(
     lengths: NDArray[np.int64], *, capacity: int

@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,19 +75,13 @@ class RowBatch:
 
     def part(self, start: int, end: int) -> RowBatch:
         """Return rows `start` to `end` as a separate batch."""
-        packed, length = self.packed, self.packed.row_length
-        first, last = start * length, end * length
-        is_inside = (packed.spans[:, 0] >= first) & (packed.spans[:, 0] < last)
-        borders = packed.cu_seqlens[(packed.cu_seqlens >= first) & (packed.cu_seqlens <= last)]
+        length = self.packed.row_length
+        rows = self.packed.spans[:, 0] // length
+        inside = np.flatnonzero((rows >= start) & (rows < end)).tolist()
         return RowBatch(
-            packed=PackedBatch(
-                input_ids=packed.input_ids[start:end],
-                position_ids=packed.position_ids[start:end],
-                cu_seqlens=borders - np.int32(first),
-                spans=packed.spans[is_inside] - first,
-            ),
-            pieces=tuple(self.pieces[index] for index in np.flatnonzero(is_inside).tolist()),
-            is_token=self.is_token[first:last],
+            packed=self.packed.part(start, end),
+            pieces=tuple(self.pieces[index] for index in inside),
+            is_token=self.is_token[start * length : end * length],
         )
 
 
@@ -116,10 +110,11 @@ class RowPlan:
                 raise ConfigError(f"max_seqlen {shape.max_seqlen} has no room beside BOS and EOS")
         order = _DocumentOrder(lengths, data_seed, min(window_documents, len(lengths)))
         self._shapes: list[_ShapePlan] = []
-        for shape in _merge(shapes):
-            self._shapes.append(
-                _ShapePlan(order, shape, self._shapes[-1] if self._shapes else None)
-            )
+        alike = groupby(shapes, key=lambda shape: (shape.max_seqlen, shape.rows_per_step))
+        for size, group in alike:
+            merged = BatchShape(*size, num_steps=sum(shape.num_steps for shape in group))
+            previous = self._shapes[-1] if self._shapes else None
+            self._shapes.append(_ShapePlan(order, merged, previous))
 
     def rows(self, step: int) -> list[list[Piece]]:
         """Return the pieces of each row that `step` reads.
@@ -127,17 +122,18 @@ class RowPlan:
         Raises:
             DataError: The step is after the end of the run.
         """
-        for plan in self._shapes:
-            if step < plan.shape.num_steps:
-                return plan.rows(step * plan.shape.rows_per_step, plan.shape.rows_per_step)
-            step -= plan.shape.num_steps
-        raise DataError(f"the planned run ends {step + 1} steps earlier")
+        plan, step = self._plan_of(step)
+        return plan.rows(step * plan.shape.rows_per_step, plan.shape.rows_per_step)
 
     def max_seqlen(self, step: int) -> int:
         """Return the length of the rows that `step` reads."""
+        return self._plan_of(step)[0].shape.max_seqlen
+
+    def _plan_of(self, step: int) -> tuple[_ShapePlan, int]:
+        """Return the plan with a step of the run, and the step's number in it."""
         for plan in self._shapes:
             if step < plan.shape.num_steps:
-                return plan.shape.max_seqlen
+                return plan, step
             step -= plan.shape.num_steps
         raise DataError(f"the planned run ends {step + 1} steps earlier")
 
@@ -270,18 +266,6 @@ class RowReader:
         sequence[1:-1] = self._corpus.tokens(piece.document, piece.start, piece.end)
         sequence[-1] = self._special_ids["eos"]
         return sequence
-
-
-def _merge(shapes: Sequence[BatchShape]) -> list[BatchShape]:
-    merged: list[BatchShape] = []
-    for shape in shapes:
-        if merged and (merged[-1].max_seqlen, merged[-1].rows_per_step) == (
-            shape.max_seqlen,
-            shape.rows_per_step,
-        ):
-            shape = replace(shape, num_steps=merged.pop().num_steps + shape.num_steps)  # noqa: PLW2901
-        merged.append(shape)
-    return merged
 
 
 def _cut(pieces: _Pieces, room: int) -> _Pieces:

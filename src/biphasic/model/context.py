@@ -76,13 +76,10 @@ def extend_context(
         ModelError: The model's positions are not rotary and too few, or its frequencies depend on
             the longest sequence of a batch (`check_length`).
     """
-    if not _rope_parameters(model.config):
-        if rope_theta is not None:
-            extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
-        check_length(model, max_seqlen)
-        return
-    extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
-    for parent in list(model.modules()):
+    is_rotary = bool(_rope_parameters(model.config))
+    if is_rotary or rope_theta is not None:
+        extend_config(model.config, max_seqlen=max_seqlen, rope_theta=rope_theta)
+    for parent in list(model.modules()) if is_rotary else ():
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RotaryEmbedding"):
                 setattr(parent, name, _rebuilt(child, model))

@@ -88,7 +88,10 @@ def check_head(model: PreTrainedModel) -> None:
         batch = pack_sequences(tokens, row_length=_PROBE_TOKENS, pad_id=0)
         with first_pass(model):
             theirs = model(**packed_arguments(model, batch, causal=True)).logits.flatten(0, 1)
-            ours = _logits(language_model_head(model), hidden_states(model, batch, causal=True))
+            head, states = language_model_head(model), hidden_states(model, batch, causal=True)
+            ours = functional.linear(head.transformed(states), head.weight, head.bias)
+            if head.softcap is not None:
+                ours = head.softcap * (ours / head.softcap).tanh()
     finally:
         model.train(was_training)
     difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
@@ -98,13 +101,6 @@ def check_head(model: PreTrainedModel) -> None:
             f"weights (logits differ by {difference:.1e} of the largest), so this family cannot be "
             "trained here"
         )
-
-
-def _logits(head: LanguageModelHead, states: Tensor) -> Tensor:
-    transformed = head.transformed(states)
-    bias = None if head.bias is None else head.bias.to(transformed.dtype)
-    logits = functional.linear(transformed, head.weight.to(transformed.dtype), bias)
-    return logits if head.softcap is None else head.softcap * (logits / head.softcap).tanh()
 
 
 def _transform(model: PreTrainedModel) -> Callable[[Tensor], Tensor] | None:

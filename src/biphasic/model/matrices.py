@@ -50,7 +50,9 @@ def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
         num_experts = getattr(part, "num_experts", 0)
         stacks = [shape for shape in shapes if len(shape) == 3 and shape[0] == num_experts]
         if stacks:  # biases of experts are matrices too
-            active = _experts_per_token(config, num_experts)
+            counts = (getattr(config, name, None) for name in ("num_experts_per_tok", "moe_topk"))
+            # All experts, if a router has no known choice.
+            active = next((count for count in counts if isinstance(count, int)), num_experts)
             weights = sum(active * math.prod(shape[1:]) for shape in stacks)
         else:
             weights = sum(math.prod(shape) for shape in shapes if len(shape) == 2)
@@ -58,14 +60,6 @@ def _matrix_weights(module: nn.Module, config: PretrainedConfig) -> int:
             weights = weights * config.num_hidden_layers / config.num_hidden_groups
         total += weights
     return round(total)
-
-
-def _experts_per_token(config: PretrainedConfig, num_experts: int) -> int:
-    """Return how many experts a router sends each token to; all if there is no known choice."""
-    for name in ("num_experts_per_tok", "moe_topk"):
-        if isinstance(count := getattr(config, name, None), int):
-            return count
-    return num_experts
 
 
 def _layer_reaches(config: PretrainedConfig) -> list[int | None]:

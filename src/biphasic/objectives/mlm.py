@@ -27,5 +27,4 @@ class Mlm(MaskingConfig):
         Raises:
             DataError: No token of the batch was selected, so there is nothing to learn from.
         """
-        masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
-        return (Supervision(masked.rows, masked.positions, masked.labels, causal=False),)
+        return (self.mask(batch, vocabulary, mask_seed=mask_seed),)

@@ -9,6 +9,7 @@ the same tokens hidden.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from biphasic.data.rows import RowBatch
@@ -31,4 +32,4 @@ class Mntp(MaskingConfig):
         """
         masked = self.mask(batch, vocabulary, mask_seed=mask_seed)
         # BOS is never masked, so the position before belongs to the same sequence.
-        return (Supervision(masked.rows, masked.positions - 1, masked.labels, causal=False),)
+        return (replace(masked, positions=masked.positions - 1),)

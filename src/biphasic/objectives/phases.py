@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
-from pydantic import Field, create_model
+from pydantic import Field, PositiveFloat, PositiveInt, create_model
 
+from biphasic.config import Config
 from biphasic.objectives.alternate import Alternate
+from biphasic.objectives.lr import LearningRateConfig
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phase import PhaseConfig
 from biphasic.objectives.registry import OBJECTIVES
 
+MOST_STEPS = 10_000_000
+"""Each update gets a hash; a mistyped number should not keep a planner busy for days."""
+MOST_TOKENS = 1 << 20
+"""Maximum row length; no encoder reads more."""
 
-def phase_type(objectives: Sequence[type[ObjectiveConfig]]) -> Any:
-    """Return the type of a phase with any of some objectives, for a record's field."""
-    kinds = tuple(
-        create_model(
-            f"{objective.__name__}Phase",
-            __base__=(PhaseConfig, objective),
-            __doc__=objective.__doc__,
-        )
-        for objective in objectives
-    )
-    return Annotated[Union[kinds], Field(discriminator="objective")]  # noqa: UP007
+
+class PhaseConfig(Config):
+    """A contiguous part of a run."""
+
+    steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
+    """Optimizer steps."""
+    learning_rate: LearningRateConfig | None = None
+    """Starts a new schedule, which lasts until another phase starts one."""
+    learning_rate_scale: PositiveFloat = 1.0
+    """Factor on the schedule during this phase."""
+    optimizer_state: Literal["keep", "reset"] = "keep"
+    """Whether AdamW's moments are kept, or reset at the start of the phase."""
+    freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Parameters frozen in this phase, by name; `*` matches anything."""
+    corpus: Path | None = None
+    """Folder of a finished corpus for this phase, made with the same tokenizer; by default the
+    run's own. A mixture is a corpus: `biphasic corpus build` makes it."""
+    max_seqlen: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
+    """Row length in this phase, in tokens; by default the run's."""
+    rows_per_step: PositiveInt | None = None
+    """Rows per global batch in this phase; by default the run's."""
+    rope_theta: PositiveFloat | None = None
+    """Base of the rotary frequencies from this phase on."""
 
 
 if TYPE_CHECKING:
@@ -33,4 +50,8 @@ if TYPE_CHECKING:
         """A contiguous part of a run, with its objective."""
 
 else:
-    Phase = phase_type((*OBJECTIVES, Alternate, Mix))
+    _KINDS = tuple(
+        create_model(f"{kind.__name__}Phase", __base__=(PhaseConfig, kind), __doc__=kind.__doc__)
+        for kind in (*OBJECTIVES, Alternate, Mix)
+    )
+    Phase = Annotated[Union[_KINDS], Field(discriminator="objective")]  # noqa: UP007

@@ -53,22 +53,11 @@ class Supervision:
         first, last = start * self.rows.row_length, end * self.rows.row_length
         inside = slice(*np.searchsorted(self.positions, [first, last]).tolist())
         return Supervision(
-            rows=_rows(self.rows, start, end),
+            rows=self.rows.part(start, end),
             positions=self.positions[inside] - first,
             labels=self.labels[inside],
             causal=self.causal,
         )
-
-
-def _rows(packed: PackedBatch, start: int, end: int) -> PackedBatch:
-    first, last = start * packed.row_length, end * packed.row_length
-    borders, spans = packed.cu_seqlens, packed.spans
-    return PackedBatch(
-        input_ids=packed.input_ids[start:end],
-        position_ids=packed.position_ids[start:end],
-        cu_seqlens=borders[(borders >= first) & (borders <= last)] - np.int32(first),
-        spans=spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first,
-    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Every token is converted to the UTF-8 bytes of its text, with a space before each word start:
 byte-level BPE (`Ġ`), SentencePiece (`▁`, bytes such as `<0xE4>`) and WordPiece (`##` continues a
 word). Words are then split by characters, so a character whose bytes span several tokens stays
-whole. spread over several tokens is whole.
+whole.
 
 References: Devlin et al. 2019, arXiv:1810.04805, whole-word masking of its later release (white
 space, punctuation and ideographs separate words); Radford et al. 2019, "Language models are
@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -146,8 +145,10 @@ def _speller(rules: dict[str, Any]) -> Callable[[str], bytes]:
     ]
     if any(part["type"] == "ByteLevel" for part in parts):
         alphabet = _byte_level_alphabet()
-        return lambda token: bytes(
-            chain.from_iterable(_bytes_of(character, alphabet) for character in token)
+        # A character outside of the alphabet stands for itself.
+        return lambda token: b"".join(
+            bytes([alphabet[character]]) if character in alphabet else character.encode()
+            for character in token
         )
     if prefix := model.get("continuing_subword_prefix"):
         return lambda token: _continued(token, prefix)
@@ -177,11 +178,6 @@ def _space_marker(part: dict[str, Any]) -> str | None:
     return part["content"] if is_replacement else None
 
 
-def _bytes_of(character: str, alphabet: dict[str, int]) -> bytes:
-    """Return the byte of a character of byte-level BPE, or the character's own bytes."""
-    return bytes([alphabet[character]]) if character in alphabet else character.encode()
-
-
 def _continued(token: str, prefix: str) -> bytes:
     return (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
 
@@ -194,10 +190,7 @@ def _marked(token: str, marker: str) -> bytes:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the byte of each character of byte-level BPE.
-
-    Printable bytes map to themselves, the others follow in order.
-    """
+    """Return the byte of each character: printable bytes' own, the others' in order."""
     alphabet = set(ByteLevel.alphabet())
     printable = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
     others = sorted(set(range(256)) - set(printable.values()))

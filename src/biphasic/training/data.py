@@ -45,10 +45,6 @@ class TrainingData:
         """The tokenizer's properties that objectives need."""
         return vocabulary_of(self.tokenizer)
 
-    def corpus_of(self, folder: Path | None) -> Corpus:
-        """Return a phase's corpus; None means the run's own."""
-        return self.corpus if folder is None else self.corpora[folder]
-
 
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
     """Return the properties of a tokenizer that objectives need.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from biphasic.data.packing import PackedBatch
 from biphasic.data.rows import RowBatch
@@ -13,55 +12,37 @@ from biphasic.records import LedgerEntry
 _FORWARD_AND_BACKWARD = 3  # the backward pass costs two forward passes
 
 
-@dataclass
-class PhaseCost:
-    """Cost of one phase so far.
-
-    Attributes:
-        phase: Its index.
-        documents: Documents started; chunks of a long one count once.
-        tokens: Tokens read, including special tokens and excluding padding.
-        supervised_tokens: Tokens predicted.
-        flops: Model FLOPs (`step_flops`).
-    """
-
-    phase: int
-    objective: str
-    steps: int = 0
-    documents: int = 0
-    tokens: int = 0
-    supervised_tokens: int = 0
-    flops: int = 0
-
-
 class Ledger:
     """Costs of all phases that a run has started, in order."""
 
     def __init__(self, entries: Sequence[LedgerEntry] = ()) -> None:
         """Continue from the entries of a record."""
-        self.phases = [PhaseCost(**entry.model_dump()) for entry in entries]
+        self._entries = list(entries)
 
     def add(
         self, *, phase: int, objective: str, batch: RowBatch, supervised_tokens: int, flops: int
     ) -> None:
         """Record one update."""
-        if not self.phases or self.phases[-1].phase != phase:
-            self.phases.append(PhaseCost(phase, objective))
-        cost = self.phases[-1]
-        cost.steps += 1
-        cost.documents += sum(piece.start == 0 for piece in batch.pieces)
-        cost.tokens += batch.packed.num_tokens
-        cost.supervised_tokens += supervised_tokens
-        cost.flops += flops
+        update = {
+            "steps": 1,
+            "documents": sum(piece.start == 0 for piece in batch.pieces),
+            "tokens": batch.packed.num_tokens,
+            "supervised_tokens": supervised_tokens,
+            "flops": flops,
+        }
+        if self._entries and self._entries[-1].phase == phase:
+            before = self._entries.pop()
+            update = {name: getattr(before, name) + more for name, more in update.items()}
+        self._entries.append(LedgerEntry(phase=phase, objective=objective, **update))
 
     @property
     def tokens(self) -> int:
         """Tokens read in all phases."""
-        return sum(cost.tokens for cost in self.phases)
+        return sum(entry.tokens for entry in self._entries)
 
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Return one entry per phase."""
-        return tuple(LedgerEntry(**asdict(cost)) for cost in self.phases)
+        return tuple(self._entries)
 
 
 def step_flops(

@@ -16,22 +16,21 @@ from biphasic.distributed import ALONE, Activity, ProcessGroup
 from biphasic.errors import ConfigError, DivergedError, StoppedError
 from biphasic.files import is_complete
 from biphasic.model.compute.forward import first_position
+from biphasic.model.matrices import model_shape
 from biphasic.training.background import BackgroundWriter, background_writer
 from biphasic.training.compute import ComputeConfig, steps_ahead
 from biphasic.training.data import TrainingData
 from biphasic.training.fault import bring_checkpoint, save_fault
 from biphasic.training.lineage import Lineage
 from biphasic.training.memory import release_excess
-from biphasic.training.recipe import Recipe
 from biphasic.training.records.heldout import HeldoutLoss, HeldoutObjective
 from biphasic.training.records.spikes import SpikeWatch
 from biphasic.training.run import Run, resume_or_start
 from biphasic.training.state import Checkpoints
-from biphasic.training.step.input import StepInput, StepInputs
+from biphasic.training.step.input import StepInput, StepInputs, StepRows
 from biphasic.training.step.passes import pass_loss
 from biphasic.training.step.pending import MeasuredStep, PendingStep, PendingSteps
 from biphasic.training.step.prefetch import prefetched
-from biphasic.training.step.rows import StepRows
 from biphasic.training.timeline import PlacedPhase
 
 
@@ -133,8 +132,13 @@ def train_segment(
         ConfigError: `max_tokens_per_pass` is less than a row, or `processes` more than the rows.
         ModelError: The model breaks the attention contract, or does not support a compute setting.
     """
-    recipe = lineage.recipe
-    _check_processes(recipe, options.compute, ranks)
+    recipe, compute = lineage.recipe, options.compute
+    compute.check_rows(recipe.placed_phases)
+    if compute.processes != ranks.dp_world_size:
+        raise ConfigError(
+            f"compute.processes is {compute.processes}, but this process is "
+            f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
+        )
     target = store / "states" / lineage.identities[end]
     progress = Checkpoints.of(store, lineage.identities[end], start=start)
     if ranks.from_first(is_complete(target)):
@@ -146,13 +150,20 @@ def train_segment(
         bring_checkpoint(lineage, store, progress, start=start, end=end)
     run = resume_or_start(
         lineage, data, store, progress,
-        start=start, tensorboard=options.tensorboard, compute=options.compute, ranks=ranks,
+        start=start, tensorboard=options.tensorboard, compute=compute, ranks=ranks,
     )  # fmt: skip
     if run.change:
         options.warn_of([f"{run.change}; from here on, numbers may be rounded differently"])
+    heldout = HeldoutLoss(
+        data.heldout,
+        max_seqlen=recipe.max_seqlen,
+        rows_per_batch=recipe.rows_per_step,
+        special_ids=data.tokenizer.special_ids,
+        vocabulary=data.vocabulary,
+    )
     watch = partial(
         run.watch,
-        _heldout(recipe, data),
+        heldout,
         objectives=options.heldout_objectives,
         report=options.describe,
     )
@@ -178,11 +189,7 @@ def _train_until(  # noqa: PLR0917
     options: RunOptions,
     watch: Callable[[], None],
 ) -> MeasuredStep | None:
-    """Run the updates up to a step; return the first one that is not finite, which ends the run.
-
-    Raises:
-        StoppedError: `should_stop` returned true.
-    """
+    """Run the updates up to a step; return the first one that is not finite, which ends the run."""
     recipe, ranks, device = run.lineage.recipe, run.ranks, run.model.device
     pending = PendingSteps(read_back_every=options.compute.reads_back_every(device))
     spikes = SpikeWatch(recipe, map(json.loads, run.log.lines))
@@ -219,7 +226,8 @@ def _train_until(  # noqa: PLR0917
                 _begin_checkpoint(run, progress, writer)
             if options.report and ranks.is_first:
                 for step in done:
-                    options.report(_report(step, end=end))
+                    number, loss = step.record["step"], step.record["loss"]
+                    options.report(StepReport(number, end, loss, step.num_tokens, step.seconds))
             if stops and run.step < end:
                 writer.wait()
                 run.log.close()
@@ -312,39 +320,15 @@ def _stopped_at(
     return error
 
 
-def _report(done: MeasuredStep, *, end: int) -> StepReport:
-    record = done.record
-    return StepReport(record["step"], end, record["loss"], done.num_tokens, done.seconds)
-
-
 def _inputs(run: Run) -> StepInputs:
     recipe = run.lineage.recipe
     return StepInputs(
         recipe,
         StepRows(recipe, run.data),
-        run.vocabulary,
-        shape=run.shape,
+        run.data.vocabulary,
+        shape=model_shape(run.model),
         first_position=first_position(run.model),
         device=run.model.device,
         compute=run.compute,
         ranks=run.ranks,
-    )
-
-
-def _check_processes(recipe: Recipe, compute: ComputeConfig, ranks: ProcessGroup) -> None:
-    compute.check_rows(recipe.placed_phases)
-    if compute.processes != ranks.dp_world_size:
-        raise ConfigError(
-            f"compute.processes is {compute.processes}, but this process is "
-            f"one of {ranks.dp_world_size}; start them with biphasic.execution.ranks"
-        )
-
-
-def _heldout(recipe: Recipe, data: TrainingData) -> HeldoutLoss:
-    return HeldoutLoss(
-        data.heldout,
-        max_seqlen=recipe.max_seqlen,
-        rows_per_batch=recipe.rows_per_step,
-        special_ids=data.tokenizer.special_ids,
-        vocabulary=data.vocabulary,
     )

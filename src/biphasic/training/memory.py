@@ -13,7 +13,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,27 +34,17 @@ HEADROOM = 1.5
 """Allowed memory, as a multiple of the need."""
 
 
-@dataclass(frozen=True)
-class AllocatorReport:
-    """Changes made by :func:`tune_allocator`, recorded with a run."""
-
-    allocator: str
-    settings: tuple[str, ...]
-
-
 @cache
-def tune_allocator() -> AllocatorReport | None:
+def tune_allocator() -> tuple[str, ...]:
     """Make glibc serve large tensors from its heap and keep freed memory.
 
     Call it once at process start, before the first large tensor; later calls change nothing.
 
     Returns:
-        The settings, or None if nothing was set because of another C library than glibc or a
-        preloaded allocator.
+        The settings made: none with another C library than glibc or a preloaded allocator.
     """
-    version = _glibc_version()
-    if version is None or _preloaded_allocator():
-        return None
+    if _glibc_version() is None or _preloaded_allocator():
+        return ()
     options = {
         # Not M_MMAP_THRESHOLD: glibc before 2.35 refuses values above 32 MiB.
         "M_MMAP_MAX": (_M_MMAP_MAX, 0),
@@ -65,17 +54,16 @@ def tune_allocator() -> AllocatorReport | None:
         "M_MXFAST": (_M_MXFAST, 0),
     }
     libc = ctypes.CDLL(None)
-    done = tuple(
+    return tuple(
         f"{name}={value}" for name, (code, value) in options.items() if libc.mallopt(code, value)
     )
-    return AllocatorReport(allocator=version, settings=done) if done else None
 
 
 def release_excess() -> int:
     """Return memory to the system if this process holds far more than it uses.
 
     Call it after every training step: it costs microseconds unless it releases. It does nothing
-    before :func:`tune_allocator`, or if that returned None. Values never change.
+    before :func:`tune_allocator`, or if that set nothing. Values never change.
 
     Returns:
         Bytes released, usually 0.
@@ -142,7 +130,7 @@ def private_bytes() -> int:
 
 @cache
 def _process_bound() -> ResidentBound | None:
-    if tune_allocator() is None:
+    if not tune_allocator():
         return None
     libc = ctypes.CDLL(None)
     return ResidentBound(read_bytes=private_bytes, release=lambda: libc.malloc_trim(0))

@@ -13,8 +13,7 @@ from biphasic.errors import ConfigError
 from biphasic.files import expanded, is_folder
 from biphasic.model.presets import PRESETS, Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.phase import MOST_TOKENS
-from biphasic.objectives.phases import Phase
+from biphasic.objectives.phases import MOST_TOKENS, Phase
 from biphasic.training.timeline import PlacedPhase, check_phases, place_phases
 
 SkippedSteps = Annotated[

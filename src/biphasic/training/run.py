@@ -6,10 +6,10 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,7 @@ from biphasic.model.context import extend_config, extend_context
 from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.loading.hub import check_model
 from biphasic.model.loading.reading import loading, read_config
-from biphasic.model.matrices import model_shape
 from biphasic.model.pretrained import load_pretrained, load_weights
-from biphasic.model.shape import ModelShape
-from biphasic.objectives.supervision import Vocabulary
 from biphasic.records import HeldoutLine, StateRecord, TrainingLine
 from biphasic.training.compute import ComputeConfig
 from biphasic.training.data import TrainingData
@@ -79,16 +76,6 @@ class Run:
     seconds: float
     changes: tuple[str, ...] = ()
     change: str = ""
-
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's properties that objectives need."""
-        return self.data.vocabulary
-
-    @cached_property
-    def shape(self) -> ModelShape:
-        """The model's shape, for its FLOPs."""
-        return model_shape(self.model)
 
     def enter(self, phase: PlacedPhase) -> None:
         """Prepare for a phase, at its first or any later update.
@@ -153,7 +140,7 @@ class Run:
             if report:
                 report(text)
 
-        with self._uncompiled():
+        with uncompiled() if self.compute.compile else nullcontext():
             losses = heldout.evaluate(
                 self.model,
                 rows_per_pass=self.compute.rows_per_pass(self.lineage.recipe.max_seqlen),
@@ -232,9 +219,6 @@ class Run:
         if not self.ranks.is_alone:
             weights = self.optimizer.weights.checksum()
             self.ranks.require_same(weights, what=f"the weights after {self.step} steps")
-
-    def _uncompiled(self) -> AbstractContextManager[Any]:
-        return uncompiled() if self.compute.compile else nullcontext()
 
 
 def resume_or_start(
@@ -340,10 +324,7 @@ def _check_phases(model: PreTrainedModel, recipe: Recipe) -> None:
 def _check_directions(
     model: PreTrainedModel, recipe: Recipe, *, weights: str | None = None
 ) -> None:
-    """Probe the attention of all phases first, as an error should not end a run midway.
-
-    `weights` is as in `check_contract`.
-    """
+    """Probe the attention of all phases first, as an error should not end a run midway."""
     for causal in sorted({way for phase in recipe.phases for way in phase.directions}):
         check_contract(model, causal=causal, weights=weights)
 

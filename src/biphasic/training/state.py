@@ -162,11 +162,7 @@ def load_state(folder: Path, *, identity: str, hashes: bool = True) -> Snapshot:
 
 
 def _check(snapshot: Snapshot) -> None:
-    """Check that the parts of a state fit together.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Raise a ValueError if the parts of a state do not fit together."""
     bytes.fromhex(snapshot.record.rows_sha256)
     if not all(isinstance(json.loads(line), dict) for line in metrics_lines(snapshot.metrics)):
         raise ValueError("metrics.jsonl: a line is no JSON object")

@@ -1,7 +1,5 @@
 """Files are whole or absent, and damage is named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

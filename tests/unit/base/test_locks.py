@@ -1,7 +1,5 @@
 """One process at a time holds a lock, even when others crash, sleep or come late."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Tokenised documents on disk."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -9,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from biphasic.data.corpus import Corpus, assemble_corpus, content_hash_of, write_corpus
+from biphasic.data.tokens import shards
 from biphasic.data.tokens.shards import blocks, write_shard
-from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import CheckpointError, DataError
 
 
@@ -84,29 +81,17 @@ def test_shards_change_neither_content_nor_hash(tmp_path_factory, rows, block_by
         assert parts.tokens(index, 0, len(row)).tolist() == row
 
 
-def test_shards_are_reported_with_their_documents(tmp_path):
-    documents = [("a", "1 2 3"), ("b", "4"), ("c", "5 6")]
-    corpus = build(tmp_path / "c", documents, WideTokenizer(100), block_bytes=6)
-    told = [
-        (file.name, tokens.tolist(), lengths.tolist()) for file, tokens, lengths in corpus.shards()
-    ]
-    assert told == [
-        ("tokens-00000.bin", [1, 2, 3, 4], [3, 1]),
-        ("tokens-00001.bin", [5, 6], [2]),
-    ]
-
-
 def test_the_first_documents_of_shards(tmp_path):
     tokenizer = WideTokenizer(100)
-    shards = []
+    made = []
     for number, texts in enumerate((["1 2", "", "3 4 5", "6"], ["7", "8 9"], ["", ""])):
         pairs = [(f"{number}.{place}", text) for place, text in enumerate(texts)]
         [block] = blocks(pairs)
-        shards.append(tmp_path / f"shard-{number}")
-        write_shard(shards[-1], block, tokenizer)
+        made.append(tmp_path / f"shard-{number}")
+        write_shard(made[-1], block, tokenizer)
     assemble_corpus(
         tmp_path / "c",
-        [(shards[0], 3), (shards[2], None), (shards[1], None)],
+        [(made[0], 3), (made[2], None), (made[1], None)],
         tokenizer_sha256=tokenizer.sha256,
         vocab_size=100,
         provenance={},
@@ -116,21 +101,8 @@ def test_the_first_documents_of_shards(tmp_path):
     assert cut.content_hash == build(tmp_path / "d", pairs, tokenizer).content_hash
     assert [json.loads(name) for name in cut.names()] == [name for name, _ in pairs]
     # A shard that is taken whole is linked, not copied.
-    assert (tmp_path / "c/tokens-00001.bin").samefile(shards[1] / "tokens.bin")
+    assert (tmp_path / "c/tokens-00001.bin").samefile(made[1] / "tokens.bin")
     assert (tmp_path / "c/tokens-00000.bin").stat().st_size == 5 * 2
-
-
-def test_a_vocabulary_beyond_uint16_through_a_real_tokenizer(tmp_path):
-    words = {f"w{number}": number for number in range(70_000)}
-    model = Tokenizer(models.WordLevel(words, unk_token="w0"))  # noqa: S106
-    model.pre_tokenizer = pre_tokenizers.Whitespace()
-    roles = {"bos": "w1", "eos": "w2", "pad": "w2", "mask": "w3"}
-    tokenizer = TextTokenizer(model, roles)
-    corpus = build(tmp_path / "c", [("a", "w69999 w65536 w7"), ("b", "w65535")], tokenizer)
-    assert corpus.details["dtype"] == "<u4"
-    assert corpus.details["vocab_size"] == 70_000
-    assert corpus.tokens(0, 0, 3).tolist() == [69_999, 65_536, 7]
-    assert corpus.tokens(1, 0, 1).tolist() == [65_535]
 
 
 def test_hash_is_of_ordered_content(tmp_path):
@@ -151,13 +123,6 @@ def test_hash_is_of_ordered_content(tmp_path):
     assert base == "841be3a8022f27a91d109f582014b80d26dbfa223317bd5ed0cdac53de30afef"
 
 
-def test_documents_without_text_are_left_out(tmp_path):
-    documents = [("a", ""), ("b", "5 6"), ("c", "")]
-    corpus = build(tmp_path / "c", documents, WideTokenizer(100))
-    assert corpus.lengths.tolist() == [2]
-    assert (tmp_path / "c" / "documents.jsonl").read_text() == '"b"\n'
-
-
 @pytest.mark.parametrize("documents", [[], [("a", "")]])
 def test_empty_corpus_is_refused_and_leaves_nothing(tmp_path, documents):
     with pytest.raises(DataError, match="pages: the corpus is empty; no document has any text"):
@@ -165,14 +130,17 @@ def test_empty_corpus_is_refused_and_leaves_nothing(tmp_path, documents):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_documents_than_a_batch_of_the_tokenizer(tmp_path):
+def test_more_documents_than_a_batch_of_the_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_BATCH_CHARACTERS", 100)
     documents = [(str(i), str(i % 97)) for i in range(600)]
     corpus = build(tmp_path / "c", documents, WideTokenizer(100))
     tokens = [corpus.tokens(index, 0, 1)[0] for index in range(600)]
     assert np.array_equal(tokens, np.arange(600) % 97)
 
 
-@pytest.mark.parametrize("name", ["tokens-00001.bin", "lengths.npy", "corpus.json"])
+@pytest.mark.parametrize(
+    "name", ["tokens-00001.bin", "lengths.npy", "documents.jsonl", "corpus.json"]
+)
 @pytest.mark.parametrize(
     ("harm", "problem"),
     [

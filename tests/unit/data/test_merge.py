@@ -1,7 +1,5 @@
 """Several corpora into one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -90,11 +88,6 @@ def test_the_same_again_is_done(tmp_path, parts):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()} == before
     with pytest.raises(ConfigError, match="merged: already exists"):
         merge_corpora(parts[::-1], tmp_path / "merged")
-
-
-def test_an_existing_folder_is_refused(tmp_path, parts):
-    with pytest.raises(ConfigError, match="second: already exists"):
-        merge_corpora(parts, parts[1])
 
 
 def test_damage_is_not_merged(tmp_path, parts):

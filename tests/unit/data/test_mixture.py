@@ -1,7 +1,5 @@
 """Limits, shares and where they cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -36,13 +36,13 @@ def docstring(text: str, *, name: str = "lib.mean", signature: str = "(x)") -> s
 
 
 class TestReading:
-    def test_a_module_that_raises_when_imported_is_read(self, tmp_path: Path) -> None:
+    def test_a_module_that_raises_when_imported_is_read(self, tmp_path):
         write(tmp_path / "lib" / "bad.py", f'"""{PROSE}"""\nraise RuntimeError("imported")\n')
         found = list(pydocs.read_package(tmp_path / "lib", "lib", library="lib"))
         assert [(d.id, d.text) for d in found] == [("lib.bad", f"lib.bad\n\n{PROSE}")]
         assert "lib.bad" not in sys.modules
 
-    def test_modules_classes_functions_and_methods(self, tmp_path: Path) -> None:
+    def test_modules_classes_functions_and_methods(self, tmp_path):
         source = (
             '"""Module."""\n'
             'class A:\n    """Class."""\n'
@@ -63,7 +63,7 @@ class TestReading:
             ("m.f", "(x, *, dim=None)", "Function."),
         ]
 
-    def test_attached_documentation(self, tmp_path: Path) -> None:
+    def test_attached_documentation(self, tmp_path):
         source = (
             "add_newdoc('numpy._core', 'nditer', '''An iterator.''')\n"
             "add_newdoc('numpy._core', 'nditer', ('copy', '''Copies it.'''))\n"
@@ -82,27 +82,27 @@ class TestReading:
             ("scipy.special.gamma", "The gamma function."),
         ]
 
-    def test_tests_and_vendored_copies_are_skipped(self, tmp_path: Path) -> None:
+    def test_tests_and_vendored_copies_are_skipped(self, tmp_path):
         names = ["__init__.py", "a/b.py", "a/b.pyi", "tests/c.py", "a/test_d.py", "_vendor/e.py"]
         for name in names:
             write(tmp_path / name, "")
         found = [(module, path.suffix) for module, path in find_modules(tmp_path, "lib")]
         assert found == [("lib", ".py"), ("lib.a.b", ".py"), ("lib.a.b", ".pyi")]
 
-    def test_unreadable_sources_and_their_warnings_are_passed_over(self, tmp_path: Path) -> None:
+    def test_unreadable_sources_and_their_warnings_are_passed_over(self, tmp_path):
         assert read_docstrings(write(tmp_path / "a.py", '"""a"""\nprint 1\n'), "a") == []
         assert (
             read_docstrings(write(tmp_path / "b.py", '"""a \\d b"""\n'), "b")[0].text == "a \\d b"
         )
 
-    def test_long_signatures_are_cut(self, tmp_path: Path) -> None:
+    def test_long_signatures_are_cut(self, tmp_path):
         arguments = ", ".join(f"argument_{place}=None" for place in range(40))
         path = write(tmp_path / "m.py", f'def f({arguments}): """Text."""\n')
         signature = read_docstrings(path, "m")[0].signature
         assert len(signature) <= MAX_SIGNATURE_CHARACTERS + 7
         assert signature.endswith("=None, ...)")
 
-    def test_packages_are_located_without_import(self, tmp_path: Path, monkeypatch) -> None:
+    def test_packages_are_located_without_import(self, tmp_path, monkeypatch):
         write(tmp_path / "unimported_lib" / "__init__.py", "raise RuntimeError\n")
         monkeypatch.syspath_prepend(tmp_path)
         assert pydocs.locate_package("unimported_lib") == tmp_path / "unimported_lib"
@@ -110,16 +110,16 @@ class TestReading:
 
 
 class TestCleaning:
-    def test_name_and_signature_stand_above_the_dedented_text(self) -> None:
+    def test_name_and_signature_stand_above_the_dedented_text(self):
         text = docstring(f"{PROSE}\n\n\n\n    Notes   \n      deeper\n    ")
         assert text == f"lib.mean(x)\n\n{PROSE}\n\nNotes\n  deeper"
 
-    def test_a_signature_in_the_docstring_is_used_once(self) -> None:
+    def test_a_signature_in_the_docstring_is_used_once(self):
         text = docstring(f"mean(x, axis=None) -> float\n\n{PROSE}", signature="")
         assert text == f"lib.mean(x, axis=None)\n\n{PROSE}"
         assert docstring(f"other(x)\n\n{PROSE}").startswith("lib.mean(x)\n\nother(x)")
 
-    def test_unfilled_template_lines_are_dropped(self) -> None:
+    def test_unfilled_template_lines_are_dropped(self):
         assert docstring(f"{PROSE}\n%(params)s\n{{more}}\nEnd.") == f"lib.mean(x)\n\n{PROSE}\nEnd."
 
     @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ class TestCleaning:
         ],
         ids=["tiny", "doctest", "licence", "german", "table", "huge"],
     )
-    def test_what_is_no_english_prose_is_dropped(self, text: str) -> None:
+    def test_what_is_no_english_prose_is_dropped(self, text):
         assert docstring(text) == ""
 
 
 class TestSplits:
-    def test_a_file_goes_to_one_split_by_its_module_name(self, tmp_path: Path) -> None:
+    def test_a_file_goes_to_one_split_by_its_module_name(self, tmp_path):
         for place in range(40):
             body = f'"""{PROSE}"""\ndef f(): """{PROSE}"""\n'
             write(tmp_path / f"m{place}.py", body)
@@ -152,13 +152,13 @@ class TestSplits:
         assert all(len(each) == 1 for each in splits.values())
         assert {item.split for item in found} == {"train", "validation", "test"}
 
-    def test_shares(self) -> None:
+    def test_shares(self):
         splits = [pydocs.split_of(f"package.module{place}") for place in range(20_000)]
         assert splits.count("test") / 20_000 == pytest.approx(pydocs.TEST_SHARE, abs=0.01)
         share = splits.count("validation") / 20_000
         assert share == pytest.approx(pydocs.VALIDATION_SHARE, abs=0.01)
 
-    def test_duplicates_keep_the_first_id(self) -> None:
+    def test_duplicates_keep_the_first_id(self):
         kept = pydocs.drop_duplicates(
             [
                 document("b.copy", "Same  text\nhere.", "train"),
@@ -170,7 +170,7 @@ class TestSplits:
         assert [item.id for item in kept] == ["a.f", "c.f"]
         assert kept[1].text.endswith("Another text.")
 
-    def test_near_duplicates_do_not_cross_splits(self) -> None:
+    def test_near_duplicates_do_not_cross_splits(self):
         shared = words("shared", 20)
         kept = pydocs.separate_splits(
             [
@@ -184,20 +184,20 @@ class TestSplits:
         # `a` and `c` are half `d`; `e` stands inside `b`, which is long and keeps its own.
         assert [item.id for item in kept] == ["b.mostly_own", "d.original"]
 
-    def test_near_duplicates_within_a_split_stay(self) -> None:
+    def test_near_duplicates_within_a_split_stay(self):
         shared = words("shared", 20)
         both = [document("a.f", shared, "train"), document("b.f", f"{shared} more", "train")]
         assert pydocs.separate_splits(both) == both
 
 
 class TestShingles:
-    def test_layout_case_and_punctuation_do_not_matter(self) -> None:
+    def test_layout_case_and_punctuation_do_not_matter(self):
         index = ShingleIndex([Shingler()("random_state : int,\n    RandomState instance or None")])
         assert (
             index.containment(Shingler()("Random state (int, RandomState instance, or NONE)")) == 1
         )
 
-    def test_containment_counts_shared_runs(self) -> None:
+    def test_containment_counts_shared_runs(self):
         shingler = Shingler()
         index = ShingleIndex([shingler("a b c d e f g h i")])
         assert index.containment(shingler("a b c d e f g h x")) == 0.5
@@ -222,7 +222,7 @@ class TestLoading:
         monkeypatch.syspath_prepend(tmp_path)
 
     @pytest.mark.usefixtures("installed")
-    def test_everything_is_found_in_order(self) -> None:
+    def test_everything_is_found_in_order(self):
         documents = pydocs.load_documents()
         assert len(documents) == 61
         assert [d.id for d in documents] == sorted(d.id for d in documents)
@@ -231,7 +231,3 @@ class TestLoading:
         assert (by_id["dep.n3.f"].library, by_id["dep.n3.f"].module) == ("dep", "dep.n3")
         assert by_id["m3"].library == "python"
         assert "pydoc_data.topics.with" in by_id
-
-    @pytest.mark.usefixtures("installed")
-    def test_the_same_again(self) -> None:
-        assert pydocs.load_documents() == pydocs.load_documents()

@@ -1,7 +1,5 @@
 """Which rows a step reads."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter, defaultdict
@@ -200,16 +198,6 @@ def test_memory_is_bounded_by_the_window(monkeypatch):
     documents = [p.document for step in (63, 64, 65) for row in plan.rows(step) for p in row]
     assert len(set(documents)) == 3 * 4 * 2
     assert sizes in ([512, 512], [512, 512, 512])  # the next one may be planned ahead
-
-
-def test_a_batch_may_straddle_windows():
-    lengths = np.full(90, 30)
-    plan = RowPlan(
-        lengths, [BatchShape(64, 5, 30)], data_seed=0, window_documents=4
-    )  # 2 rows a window
-    pieces = all_pieces(plan, 30)
-    assert len(pieces) == 30 * 5 * 2
-    assert_each_token_once(pieces, lengths, whole_epochs=3)
 
 
 def test_no_room_for_text_is_refused():

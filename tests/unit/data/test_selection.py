@@ -1,7 +1,5 @@
 """Which documents stay, and on which side of the held-out split."""
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 import tracemalloc

@@ -1,7 +1,5 @@
 """Sources of text: how they are written, read and fingerprinted."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Texts in files and folders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -108,7 +106,7 @@ def test_other_files_of_a_folder_are_ignored_and_counted(tmp_path):
     for name in ("a.txt", "b.pdf", "c.json.gz", ".hidden.txt", ".git/description.txt", "d"):
         write(tmp_path / name, "x")
     found = find_text_files(tmp_path)
-    assert [found.name_of(file) for file in found.files] == ["a.txt"]
+    assert found.files == (tmp_path / "a.txt",)
     assert found.num_ignored == 5
 
 

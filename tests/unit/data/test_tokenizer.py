@@ -1,7 +1,5 @@
 """Text to ids and back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,13 +56,6 @@ def test_text_survives(tokenizer, text):
     assert tokenizer.decode(ids) == text
     assert not set(ids) & set(tokenizer.special_ids.values())
     assert all(0 <= token < tokenizer.vocab_size for token in ids)
-
-
-@pytest.mark.parametrize(
-    "text", ["naïve 日本語 👩‍👩‍👧‍👦", " two  spaces\n\n\ttab", "\x00\x7f", "e\u0301"]
-)
-def test_awkward_text_survives(tokenizer, text):
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(st.lists(TEXT, max_size=5))
@@ -130,20 +121,6 @@ def test_hashes_of_different_tokenizers_differ(tokenizer, documents, folder):
     assert train_tokenizer(texts, vocab_size=319).sha256 != tokenizer.sha256
     change(folder, "tokenizer_config.json", pad_token=EOS)  # the same vocabulary, another role
     assert TextTokenizer.load(folder).sha256 != tokenizer.sha256
-
-
-def test_transformers_reads_it_with_the_same_ids(folder, tokenizer):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(folder)
-    for text in ["the array of rows", "naïve 日本語 👍", " x  y\n"]:
-        assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text)
-        assert theirs.decode(tokenizer.encode(text)) == text
-    assert theirs.bos_token_id == tokenizer.bos_id
-    assert theirs.eos_token_id == tokenizer.eos_id
-    assert theirs.pad_token_id == tokenizer.pad_id
-    assert theirs.mask_token_id == tokenizer.mask_id
-    assert len(theirs) == tokenizer.vocab_size
 
 
 def test_loads_folders_of_other_makers(folder, tokenizer):

@@ -1,9 +1,6 @@
 """A model with a longer context is the one that its changed configuration describes."""
 
-from __future__ import annotations
-
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,9 +29,7 @@ def states(model: PreTrainedModel, length: int = 30) -> torch.Tensor:
 
 @pytest.mark.parametrize("theta", [None, 300.0])
 @pytest.mark.parametrize("family", ROTARY)
-def test_equals_a_model_loaded_with_the_changed_configuration(
-    family: str, theta: float | None, tmp_path: Path
-) -> None:
+def test_equals_a_model_loaded_with_the_changed_configuration(family, theta, tmp_path):
     folder = save_family(family, tmp_path)
     longest = 32 if family == "phi3" else 128  # longrope: not beyond its original length
     live, before = load_pretrained(folder), load_pretrained(folder)
@@ -49,7 +44,7 @@ def test_equals_a_model_loaded_with_the_changed_configuration(
 
 
 @pytest.mark.parametrize("family", ["gemma3", "modernbert"])
-def test_theta_of_layers_with_windows_stays(family: str) -> None:
+def test_theta_of_layers_with_windows_stays(family):
     config = tiny_config(family)
     windowed = deepcopy(config.rope_parameters["sliding_attention"])
     extend_config(config, max_seqlen=128, rope_theta=777.0)
@@ -57,14 +52,14 @@ def test_theta_of_layers_with_windows_stays(family: str) -> None:
     assert config.rope_parameters["full_attention"]["rope_theta"] == 777.0
 
 
-def test_positions_are_never_taken_away() -> None:
+def test_positions_are_never_taken_away():
     config = tiny_config("llama")
     extend_config(config, max_seqlen=16)
     assert config.max_position_embeddings == 64
 
 
 @pytest.mark.parametrize("family", ABSOLUTE)
-def test_absolute_positions_cannot_be_extended(family: str) -> None:
+def test_absolute_positions_cannot_be_extended(family):
     model = new_model(tiny_config(family), init_seed=0)
     before = model.config.to_dict()
     extend_context(model, max_seqlen=64)
@@ -77,7 +72,7 @@ def test_absolute_positions_cannot_be_extended(family: str) -> None:
     assert model.config.to_dict() == before
 
 
-def test_rows_longer_than_the_positions_are_refused() -> None:
+def test_rows_longer_than_the_positions_are_refused():
     model = new_model(tiny_config("llama"), init_seed=0)
     check_length(model, 64)
     with pytest.raises(ModelError, match="has positions for 64 tokens, not for max_seqlen 65"):
@@ -87,7 +82,7 @@ def test_rows_longer_than_the_positions_are_refused() -> None:
 class TestFrequenciesByLength:
     """Longrope and dynamic scaling look at the longest sequence of a batch."""
 
-    def test_longer_rows_are_refused(self) -> None:
+    def test_longer_rows_are_refused(self):
         model = new_model(tiny_config("phi3"), init_seed=0)
         check_length(model, 32)
         with pytest.raises(ModelError, match=r"longer than 32 tokens \(rope type 'longrope'\)"):
@@ -95,7 +90,7 @@ class TestFrequenciesByLength:
         with pytest.raises(ModelError, match="set max_seqlen to at most 32"):
             extend_context(model, max_seqlen=128)
 
-    def test_a_longer_neighbour_would_change_a_document(self) -> None:
+    def test_a_longer_neighbour_would_change_a_document(self):
         model = new_model(tiny_config("phi3"), init_seed=0).eval()
         documents = [np.arange(4, 14), np.arange(4, 44)]
         together = pack_sequences(documents, row_length=40, pad_id=0)

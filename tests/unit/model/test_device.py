@@ -1,7 +1,5 @@
 """Where models compute. No test machine has a GPU: what is asked for is looked at instead."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,9 +1,5 @@
 """Dropout on a CPU: how much is dropped, what is kept, and from which random numbers."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -85,7 +81,7 @@ def test_layers_drop_in_training_alone(monkeypatch):
     assert torch.equal(model.eval()(states), states)
 
 
-def test_encoders_drop_this_way(tmp_path: Path, monkeypatch):
+def test_encoders_drop_this_way(tmp_path, monkeypatch):
     config = transformers.BertConfig(
         vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2,

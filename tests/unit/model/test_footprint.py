@@ -1,7 +1,5 @@
 """Memory that a model will need, and what is free, from small files in known places."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +20,13 @@ from families import FAMILIES, save_family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_parameters_are_counted_without_loading(family: str, tmp_path: Path) -> None:
+def test_parameters_are_counted_without_loading(family, tmp_path):
     folder = save_family(family, tmp_path)
     count = sum(parameter.numel() for parameter in load_pretrained(folder).parameters())
     assert stored_parameters(folder) == count
 
 
-def test_half_precision_counts_as_it_will_be_trained(tmp_path: Path) -> None:
+def test_half_precision_counts_as_it_will_be_trained(tmp_path):
     folder = save_family("qwen3", tmp_path)
     count = stored_parameters(folder)
     load_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
@@ -63,11 +61,11 @@ def group(limit: str, used: int, droppable: int) -> dict[str, str]:
     return {"_m_max": f"{limit}\n", "_m_current": f"{used}\n", "_m_stat": stat}
 
 
-def test_an_unknown_memory_limit_is_no_limit(machine: Callable[..., None]) -> None:
+def test_an_unknown_memory_limit_is_no_limit(machine):
     assert free_memory() == math.inf
 
 
-def test_the_least_of_system_and_group_is_free(machine: Callable[..., None]) -> None:
+def test_the_least_of_system_and_group_is_free(machine):
     machine(4000)
     assert free_memory() == 4000 * 1024
     machine(**group("max", 10, 0))
@@ -78,7 +76,7 @@ def test_the_least_of_system_and_group_is_free(machine: Callable[..., None]) -> 
     assert free_memory() == 4000 * 1024
 
 
-def test_the_older_kind_of_group(machine: Callable[..., None]) -> None:
+def test_the_older_kind_of_group(machine):
     machine(
         4000,
         memory___m_limit_in_bytes="1000000",
@@ -88,9 +86,7 @@ def test_the_older_kind_of_group(machine: Callable[..., None]) -> None:
     assert free_memory() == 700_000
 
 
-def test_a_model_larger_than_memory_is_refused_unread(
-    machine: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_larger_than_memory_is_refused_unread(machine, tmp_path, monkeypatch):
     folder = save_family("qwen3", tmp_path / "model")
     monkeypatch.setattr(torch, "load", lambda *_: pytest.fail("reads weights"))
     needed = required_memory(folder, use="bf16")
@@ -106,9 +102,7 @@ def test_a_model_larger_than_memory_is_refused_unread(
     assert "are free" in str(error.value)
 
 
-def test_training_has_to_fit_into_the_gpu(
-    machine: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_has_to_fit_into_the_gpu(machine, tmp_path, monkeypatch):
     folder = save_family("qwen3", tmp_path / "model")
     machine(required_memory(folder, use="load") // 1024 + 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -120,7 +114,7 @@ def test_training_has_to_fit_into_the_gpu(
         check_memory(folder)
 
 
-def test_a_folder_without_weights_or_with_a_damaged_file(tmp_path: Path) -> None:
+def test_a_folder_without_weights_or_with_a_damaged_file(tmp_path):
     with pytest.raises(ModelError, match="no safetensors weights"):
         stored_parameters(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"12345678 not tensors")

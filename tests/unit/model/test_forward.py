@@ -1,7 +1,5 @@
 """Packed rows through a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -19,15 +17,12 @@ from biphasic.model.compute.forward import (
 )
 from biphasic.model.loading.build import new_model
 from biphasic.training.step.optimizer import set_precision
+from families import tiny_config
 
 
 @pytest.fixture
 def model() -> PreTrainedModel:
-    config = transformers.LlamaConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, initializer_range=0.2,
-    )  # fmt: skip
-    return new_model(config, init_seed=0)
+    return new_model(tiny_config("llama"), init_seed=0)
 
 
 def pack(*lengths: int) -> PackedBatch:
@@ -35,14 +30,14 @@ def pack(*lengths: int) -> PackedBatch:
     return pack_sequences(tokens, row_length=8, pad_id=0)
 
 
-def test_states_come_row_by_row(model: PreTrainedModel) -> None:
+def test_states_come_row_by_row(model):
     states = hidden_states(model, pack(8, 7), causal=True)
-    assert states.shape == (2 * 8, 16)
+    assert states.shape == (2 * 8, 32)
     alone = hidden_states(model, pack(7), causal=True)
     torch.testing.assert_close(states[8:15], alone[:7], atol=1e-5, rtol=0)
 
 
-def test_positions_restart_and_nothing_is_cached(model: PreTrainedModel) -> None:
+def test_positions_restart_and_nothing_is_cached(model):
     """Rotary positions are relative: states alone would not show positions that run on."""
     passed: list[tuple[dict[str, Any], Any]] = []
     model.base_model.register_forward_hook(
@@ -54,7 +49,7 @@ def test_positions_restart_and_nothing_is_cached(model: PreTrainedModel) -> None
     assert output.past_key_values is None
 
 
-def test_activation_dtype_is_that_of_the_layers(model: PreTrainedModel) -> None:
+def test_activation_dtype_is_that_of_the_layers(model):
     assert activation_dtype(model) == torch.float32
     set_precision(model, "bf16")
     assert model.get_input_embeddings().weight.dtype == torch.float32
@@ -81,18 +76,12 @@ def small(kind: type[transformers.PretrainedConfig], **changes: Any) -> PreTrain
         (transformers.LlamaConfig, 0, 0),
     ],
 )
-def test_positions_of_a_text_begin_where_its_model_has_them(
-    kind: type[transformers.PretrainedConfig], pad_id: int, first: int
-) -> None:
+def test_positions_of_a_text_begin_where_its_model_has_them(kind, pad_id, first):
     assert first_position(small(kind, pad_token_id=pad_id)) == first
 
 
-def test_positions_of_every_packed_sequence_begin_there() -> None:
-    config = transformers.RobertaConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=12, pad_token_id=1,
-    )  # fmt: skip
-    model = new_model(config, init_seed=0)
+def test_positions_of_every_packed_sequence_begin_there():
+    model = new_model(tiny_config("roberta", pad_token_id=1), init_seed=0)
     passed: list[Any] = []
     model.base_model.register_forward_pre_hook(
         lambda _m, _i, options: passed.append(options["position_ids"].tolist()), with_kwargs=True
@@ -101,7 +90,7 @@ def test_positions_of_every_packed_sequence_begin_there() -> None:
     assert passed == [[[2, 3, 4, 5, 6, 7, 2, 3], [2, 3, 4, 5, 6, 2, 3, 4]]]
 
 
-def test_padded_rows_hold_one_sequence_each() -> None:
+def test_padded_rows_hold_one_sequence_each():
     model = small(transformers.BertConfig)
     sequences = [np.arange(4, 4 + length) for length in (3, 7, 1)]
     seen: list[dict[str, Any]] = []

@@ -1,9 +1,5 @@
 """The parts of a language-model head, and the probe that finds heads with more."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 import transformers
@@ -20,7 +16,7 @@ WITH_TRANSFORM = {"bert", "roberta", "modernbert"}
 
 
 @EVERY
-def test_parts_by_family(family: str) -> None:
+def test_parts_by_family(family):
     model = new_model(tiny_config(family), init_seed=0)
     head = language_model_head(model)
     assert head.weight.shape == (97, 32)
@@ -33,7 +29,7 @@ def test_parts_by_family(family: str) -> None:
 
 
 @EVERY
-def test_the_probe_passes_and_leaves_no_trace(family: str) -> None:
+def test_the_probe_passes_and_leaves_no_trace(family):
     model = new_model(tiny_config(family), init_seed=0).train()
     before = [parameter.clone() for parameter in model.parameters()]
     check_head(model)
@@ -56,7 +52,7 @@ def normed(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("change", [scaled, shifted, normed])
-def test_a_head_that_does_more_is_refused(change: Callable[[PreTrainedModel], None]) -> None:
+def test_a_head_that_does_more_is_refused(change):
     model = new_model(tiny_config("qwen3"), init_seed=0)
     check_head(model)
     change(model)
@@ -64,7 +60,7 @@ def test_a_head_that_does_more_is_refused(change: Callable[[PreTrainedModel], No
         check_head(model)
 
 
-def test_a_body_has_no_head() -> None:
+def test_a_body_has_no_head():
     body = transformers.AutoModel.from_config(tiny_config("bert"))
     with pytest.raises(ModelError, match="BertModel has no language-model head"):
         language_model_head(body)

@@ -1,7 +1,5 @@
 """Models by folder and by id: found on disk, in the hub's cache, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from huggingface_hub import constants
 
 from biphasic.errors import CheckpointError, ConfigError, DataError, ModelError
 from biphasic.files import digest, file_sha256, seal_folder
-from biphasic.model.checks.limits import model_limits
+from biphasic.model.checks.limits import ModelLimits, model_limits
 from biphasic.model.loading.build import load_encoder
 from biphasic.model.loading.hub import check_claim, check_model, fetch_model
 
@@ -57,15 +55,14 @@ def change(folder: Path, name: str, **settings: object) -> None:
     path.write_text(json.dumps({**before, **settings}))
 
 
-def test_a_folder_stays_where_it_is(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_stays_where_it_is(model_folder, monkeypatch):
     monkeypatch.chdir(model_folder.parent)
     found = fetch_model(model_folder.name)
     assert (found.folder, found.revision) == (model_folder.resolve(), None)
-    names = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-    assert found.identity == digest({name: file_sha256(model_folder / name) for name in names})
+    assert found.identity == files_digest(model_folder)
 
 
-def test_an_identity_follows_weights_and_settings_alone(tmp_path: Path, model_folder: Path) -> None:
+def test_an_identity_follows_weights_and_settings_alone(tmp_path, model_folder):
     folder = shutil.copytree(model_folder, tmp_path / "copy")
     identity = fetch_model(model_folder).identity
     (folder / "README.md").write_text("read me")
@@ -93,7 +90,7 @@ def files_digest(folder: Path) -> str:
     return digest({name: file_sha256(folder / name) for name in names})
 
 
-def test_a_whole_state_has_a_name_already(state: Path, tmp_path: Path) -> None:
+def test_a_whole_state_has_a_name_already(state, tmp_path):
     (state / "notes.txt").write_text("mine")
     assert fetch_model(state).identity == NAME
     copy = fetch_model(shutil.copytree(state, tmp_path / "copy"))
@@ -132,9 +129,7 @@ def flip(name: str) -> Callable[[Path], None]:
     ],
     ids=["weights", "record", "no-record", "no-manifest", "two-names", "empty-manifest", "added"],
 )
-def test_a_state_that_was_changed_is_another_model(
-    harm: Callable[[Path], None], told: str, state: Path
-) -> None:
+def test_a_state_that_was_changed_is_another_model(harm, told, state):
     harm(state)
     found = fetch_model(state)
     assert found.identity != NAME
@@ -144,9 +139,7 @@ def test_a_state_that_was_changed_is_another_model(
         check_claim(found, remedy="copy it again")
 
 
-def test_a_folder_is_hashed_once_until_it_changes(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_hashed_once_until_it_changes(state, monkeypatch):
     hashed: list[str] = []
 
     def sha256(path: Path) -> str:
@@ -165,7 +158,7 @@ def test_a_folder_is_hashed_once_until_it_changes(
     assert hashed.count("model.safetensors") == 2
 
 
-def test_a_model_that_was_named_before_must_be_the_same(state: Path, tmp_path: Path) -> None:
+def test_a_model_that_was_named_before_must_be_the_same(state, tmp_path):
     check_model(state, NAME, remedy="again")
     check_model(state, files_digest(state), remedy="again")  # as the hub names it
     flip("model.safetensors")(state)
@@ -178,15 +171,13 @@ def test_a_model_that_was_named_before_must_be_the_same(state: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("foreign", ['{"step": 3}', '{"identity": 3}', "[]"])
-def test_states_of_other_programs_name_nothing(
-    foreign: str, tmp_path: Path, model_folder: Path
-) -> None:
+def test_states_of_other_programs_name_nothing(foreign, tmp_path, model_folder):
     folder = shutil.copytree(model_folder, tmp_path / "other")
     (folder / "state.json").write_text(foreign)
     assert fetch_model(folder).identity == fetch_model(model_folder).identity
 
 
-def test_a_model_comes_from_the_cache_without_a_network(cache: Path, model_folder: Path) -> None:
+def test_a_model_comes_from_the_cache_without_a_network(cache, model_folder):
     found = fetch_model("owner/name")
     assert (found.folder, found.revision) == (cache, COMMIT)
     load_encoder(found.folder)
@@ -196,7 +187,7 @@ def test_a_model_comes_from_the_cache_without_a_network(cache: Path, model_folde
     assert fetch_model("owner/name", revision=OLDER) == older
 
 
-def test_what_other_programs_cached_is_no_part_of_the_model(cache: Path) -> None:
+def test_what_other_programs_cached_is_no_part_of_the_model(cache):
     identity = fetch_model("owner/name").identity
     change(cache, "trainer_state.json", steps=3)
     (cache / "model.fp16.safetensors").write_bytes(b"another variant")
@@ -205,7 +196,7 @@ def test_what_other_programs_cached_is_no_part_of_the_model(cache: Path) -> None
     assert fetch_model("owner/name").identity != identity
 
 
-def test_weights_in_several_files_are_weights(cache: Path) -> None:
+def test_weights_in_several_files_are_weights(cache):
     whole = fetch_model("owner/name")
     (cache / "model.safetensors").rename(cache / "model-00001-of-00001.safetensors")
     parted = fetch_model("owner/name")
@@ -229,9 +220,7 @@ def pickle_alone(folder: Path) -> None:
         (pickle_alone, ModelError, "no weights as safetensors"),
     ],
 )
-def test_a_repository_without_a_usable_model_is_refused(
-    damage: Callable[[Path], None], error: type[Exception], reason: str, cache: Path
-) -> None:
+def test_a_repository_without_a_usable_model_is_refused(damage, error, reason, cache):
     damage(cache)
     with pytest.raises(error, match=f"^model owner/name: {reason}"):
         fetch_model("owner/name")
@@ -248,17 +237,13 @@ def test_a_repository_without_a_usable_model_is_refused(
         ("owner/na--me", None, "Cannot have -- or .."),
     ],
 )
-def test_what_is_nowhere_is_named_in_one_line(
-    name: str, revision: str | None, reason: str, cache: Path
-) -> None:
+def test_what_is_nowhere_is_named_in_one_line(name, revision, reason, cache):
     with pytest.raises(DataError, match=reason) as error:
         fetch_model(name, revision=revision)
     assert "\n" not in str(error.value)
 
 
-def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     with pytest.raises(DataError, match="no such folder, and the hub cannot be reached"):
@@ -266,7 +251,7 @@ def test_an_unreachable_hub_is_distinguished_from_a_wrong_name(
     assert fetch_model("owner/name").folder == cache
 
 
-def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder: Path) -> None:
+def test_folders_have_no_revisions_and_hold_models(tmp_path, model_folder):
     with pytest.raises(ConfigError, match=r"revision 'v1': only hub models have one"):
         fetch_model(model_folder, revision="v1")
     with pytest.raises(DataError, match=r"no model here \(no config\.json\)"):
@@ -280,65 +265,42 @@ def test_folders_have_no_revisions_and_hold_models(tmp_path: Path, model_folder:
 
 
 @pytest.mark.parametrize(
-    ("files", "longest"),
+    ("files", "longest", "positions"),
     [
-        ({}, 48),
-        ({"sentence_bert_config.json": {"max_seq_length": 32}}, 32),
-        ({"sentence_bert_config.json": {"max_seq_length": 64}}, 48),
-        ({"sentence_bert_config.json": {"max_seq_length": None}}, 48),
-        ({"tokenizer_config.json": {"model_max_length": 24}}, 24),
-        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 48),
-        ({"config.json": {"max_position_embeddings": 8192}}, 2048),
-        ({"config.json": {"model_type": "bloom", "max_position_embeddings": None}}, 2048),
-        ({"config.json": {"model_type": "roberta", "pad_token_id": 1}}, 46),
-        ({"config.json": {"model_type": "mpnet", "pad_token_id": 1}}, 46),
+        ({}, 48, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": 32}}, 32, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": 64}}, 48, 48),
+        ({"sentence_bert_config.json": {"max_seq_length": None}}, 48, 48),
+        # What its makers used is less than what the model has.
+        ({"tokenizer_config.json": {"model_max_length": 24}}, 24, 48),
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 48, 48),
+        ({"config.json": {"max_position_embeddings": 8192}}, 2048, 8192),
+        ({"config.json": {"model_type": "bloom", "max_position_embeddings": None}}, 2048, None),
+        ({"config.json": {"model_type": "roberta", "pad_token_id": 1}}, 46, 46),
+        ({"config.json": {"model_type": "mpnet", "pad_token_id": 1}}, 46, 46),
     ],
 )
-def test_longest_input(
-    files: dict[str, Settings], longest: int, tmp_path: Path, model_folder: Path
-) -> None:
+def test_limits(files, longest, positions, tmp_path, model_folder):
     folder = shutil.copytree(model_folder, tmp_path / "copy")
     for name, settings in files.items():
         change(folder, name, **settings)
-    assert model_limits(folder).longest_input == longest
+    assert model_limits(folder) == ModelLimits(longest, positions, num_embeddings=40)
 
 
-@pytest.mark.parametrize(
-    ("settings", "positions"),
-    [
-        ({}, 48),
-        ({"max_position_embeddings": 8192}, 8192),
-        ({"model_type": "bloom", "max_position_embeddings": None}, None),
-        ({"model_type": "roberta", "pad_token_id": 1}, 46),
-    ],
-)
-def test_positions_and_embeddings(
-    settings: Settings, positions: int | None, tmp_path: Path, model_folder: Path
-) -> None:
-    folder = shutil.copytree(model_folder, tmp_path / "copy")
-    change(folder, "config.json", **settings)
-    # What its makers used is less than what the model has.
-    change(folder, "tokenizer_config.json", model_max_length=8)
-    limits = model_limits(folder)
-    assert limits.positions == positions
-    assert limits.num_embeddings == 40
-    assert limits.longest_input == 8
-
-
-def test_a_limit_of_minus_one_is_none(tmp_path: Path) -> None:
+def test_a_limit_of_minus_one_is_none(tmp_path):
     change(tmp_path, "config.json", model_type="xlnet", n_layer=1)
     limits = model_limits(tmp_path)
     assert limits.positions is None
     assert limits.longest_input == 2048
 
 
-def test_a_model_of_characters_has_no_embeddings_of_tokens(tmp_path: Path) -> None:
+def test_a_model_of_characters_has_no_embeddings_of_tokens(tmp_path):
     change(tmp_path, "config.json", model_type="canine", num_hidden_layers=1)
     with pytest.raises(ModelError, match=r"config\.json states no vocab_size"):
         model_limits(tmp_path)
 
 
-def test_limits_need_a_model_that_transformers_knows(tmp_path: Path) -> None:
+def test_limits_need_a_model_that_transformers_knows(tmp_path):
     change(tmp_path, "config.json", model_type="nonesuch")
     with pytest.raises(ModelError, match="cannot be loaded"):
         model_limits(tmp_path)

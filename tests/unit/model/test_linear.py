@@ -1,17 +1,14 @@
 """oneDNN's linear layers against torch's own, in outputs and gradients."""
 
-from __future__ import annotations
-
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from biphasic.model.compute.linear import speed_up_linear_layers
 from biphasic.model.loading.build import load_encoder
+from families import save_family
 
 # Sums of 48 products of numbers around 1, in fp32.
 TOLERANCE = 2e-5
@@ -38,7 +35,7 @@ def gradients(model: nn.Module, states: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(48,), (1, 48), (7, 48), (3, 5, 48)])
-def test_equals_the_exact_product(shape: tuple[int, ...], bias: bool) -> None:
+def test_equals_the_exact_product(shape, bias):
     exact, fast = layers(bias=bias)
     states = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     for got, wanted in zip(gradients(fast, states), gradients(exact, states.double()), strict=True):
@@ -46,7 +43,7 @@ def test_equals_the_exact_product(shape: tuple[int, ...], bias: bool) -> None:
         torch.testing.assert_close(got.double(), wanted, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_frozen_weights_get_no_gradient() -> None:
+def test_frozen_weights_get_no_gradient():
     _, fast = layers(bias=True)
     fast[0].requires_grad_(requires_grad=False)
     fast(torch.ones(2, 48)).sum().backward()
@@ -54,9 +51,7 @@ def test_frozen_weights_get_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("shape", [(48,), (3, 5, 48)])
-def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_without_kernels_is_the_rounded_product_of_fp32(shape, monkeypatch):
     monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", False)
     _, fast = layers(bias=True)
     layer = fast[0].bfloat16()
@@ -70,7 +65,7 @@ def test_bf16_without_kernels_is_the_rounded_product_of_fp32(
         torch.testing.assert_close(number, expected, atol=2**-8, rtol=2**-7)
 
 
-def test_bf16_with_kernels_uses_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_with_kernels_uses_torch(monkeypatch):
     monkeypatch.setattr("biphasic.model.compute.linear._HAS_BF16_KERNELS", True)
     _, fast = layers(bias=True)
     monkeypatch.setattr(
@@ -81,7 +76,7 @@ def test_bf16_with_kernels_uses_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         fast.float()(torch.ones(2, 48))
 
 
-def test_names_and_weights_stay() -> None:
+def test_names_and_weights_stay():
     exact, fast = layers(bias=True)
     assert isinstance(fast[0], nn.Linear)
     assert all(
@@ -90,19 +85,14 @@ def test_names_and_weights_stay() -> None:
     )
 
 
-def test_without_onednn_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onednn_nothing_is_done(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     _, fast = layers(bias=True)
     assert type(fast[0]) is nn.Linear
 
 
-def test_encoders_compute_this_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = transformers.BertConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2,
-    )  # fmt: skip
-    transformers.BertModel(config).save_pretrained(tmp_path)
-    model = load_encoder(tmp_path, batching="padded")
+def test_encoders_compute_this_way(tmp_path, monkeypatch):
+    model = load_encoder(save_family("bert", tmp_path / "bert"), batching="padded")
     model.save_pretrained(tmp_path / "again")  # what transformers writes is what it read
     assert load_encoder(tmp_path / "again").state_dict().keys() == model.state_dict().keys()
     monkeypatch.setattr(

@@ -1,7 +1,5 @@
 """Loading a model from a folder: what was saved, or one line that names the folder."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -19,21 +17,12 @@ from biphasic.data.packing import pack_sequences
 from biphasic.errors import ModelError
 from biphasic.model.compute.attention import ATTENTION_NAME
 from biphasic.model.compute.forward import batching_of, hidden_states
-from biphasic.model.loading.build import architecture_config, load_encoder, new_model
-from biphasic.model.presets import PRESETS
+from biphasic.model.loading.build import load_encoder
 from biphasic.model.pretrained import load_pretrained
+from families import tiny_config
 
 WEIGHTS = "model.safetensors"
 LOADERS = pytest.mark.parametrize("load", [load_pretrained, load_encoder])
-
-
-@pytest.fixture
-def model() -> PreTrainedModel:
-    special_ids = {"bos": 1, "eos": 2, "pad": 0, "mask": 3}
-    config = architecture_config(
-        PRESETS["pico"], vocab_size=300, max_seqlen=64, special_ids=special_ids
-    )
-    return new_model(config, init_seed=0)
 
 
 @pytest.fixture
@@ -42,18 +31,13 @@ def folder(tmp_path: Path, model: PreTrainedModel) -> Path:
     return tmp_path / "model"
 
 
-def test_loads_what_was_saved(folder: Path, model: PreTrainedModel) -> None:
+def test_loads_what_was_saved(folder, model):
     loaded = load_pretrained(folder)
     assert type(loaded) is type(model)
     assert loaded.config._attn_implementation == ATTENTION_NAME
     saved = model.state_dict()
     assert saved.keys() == loaded.state_dict().keys()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.state_dict().items())
-
-
-def test_half_precision_is_widened(folder: Path, model: PreTrainedModel) -> None:
-    model.to(torch.bfloat16).save_pretrained(folder)
-    assert {weight.dtype for weight in load_pretrained(folder).parameters()} == {torch.float32}
 
 
 def truncate(folder: Path) -> None:
@@ -94,9 +78,7 @@ def change_config(**changes: object) -> Callable[[Path], None]:
     ids=["truncated", "no-weights", "no-config", "broken-config", "unknown-type", "other-shape"],
 )
 @LOADERS
-def test_damaged_folder_is_named_in_one_line(
-    load: Callable[[Path], PreTrainedModel], folder: Path, damage: Callable[[Path], None]
-) -> None:
+def test_damaged_folder_is_named_in_one_line(load, folder, damage):
     damage(folder)
     with pytest.raises(ModelError, match="cannot be loaded") as error:
         load(folder)
@@ -105,21 +87,22 @@ def test_damaged_folder_is_named_in_one_line(
 
 
 @LOADERS
-def test_absent_and_empty_folders_are_named(
-    load: Callable[[Path], PreTrainedModel], tmp_path: Path
-) -> None:
+def test_absent_and_empty_folders_are_named(load, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "absent"):
         with pytest.raises(ModelError, match=f"{name}: cannot be loaded"):
             load(tmp_path / name)
 
 
-def test_missing_weights_are_never_drawn_at_random(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("load", "first"), [(load_pretrained, r"model\.layers"), (load_encoder, "layers")]
+)
+def test_missing_weights_are_never_drawn_at_random(load, first, folder):
     tensors = load_file(folder / WEIGHTS)
     kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"weights are missing \(3, first model\.layers\.1\.mlp\."):
-        load_pretrained(folder)
+    with pytest.raises(ModelError, match=rf"weights are missing \(3, first {first}\.1\.mlp\."):
+        load(folder)
 
 
 @pytest.fixture
@@ -133,15 +116,8 @@ def log() -> Iterator[list[str]]:
     transformers.logging.remove_handler(handler)
 
 
-def tiny_bert(**changes: object) -> transformers.BertConfig:
-    return transformers.BertConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, max_position_embeddings=16, **changes,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("part", ["model", "body"])
-def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrainedModel) -> None:
+def test_an_encoder_is_the_body_alone(part, tmp_path, model):
     (model if part == "model" else model.base_model).save_pretrained(tmp_path)
     encoder = load_encoder(tmp_path)
     assert encoder.get_output_embeddings() is None
@@ -153,38 +129,27 @@ def test_an_encoder_is_the_body_alone(part: str, tmp_path: Path, model: PreTrain
     assert torch.equal(*states)
 
 
-def test_an_encoder_computes_in_fp32_whatever_was_saved(
-    folder: Path, model: PreTrainedModel
-) -> None:
+@LOADERS
+def test_half_precision_is_widened(load, folder, model):
     model.to(torch.bfloat16).save_pretrained(folder)
-    assert {weight.dtype for weight in load_encoder(folder).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load(folder).parameters()} == {torch.float32}
 
 
-def test_an_encoder_uses_the_attention_that_batching_needs(folder: Path) -> None:
+def test_an_encoder_uses_the_attention_that_batching_needs(folder):
     packed, padded = load_encoder(folder), load_encoder(folder, batching="padded")
     assert (batching_of(packed), batching_of(padded)) == ("packed", "padded")
     assert padded.config._attn_implementation == "sdpa"
 
 
-def test_missing_weights_of_a_body_are_never_drawn_at_random(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    kept = {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp." not in name}
-    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"weights are missing \(3, first layers\.1\.mlp\."):
-        load_encoder(folder)
-
-
-def test_poolers_are_left_out(tmp_path: Path) -> None:
-    transformers.BertModel(tiny_bert()).save_pretrained(tmp_path / "with")
-    transformers.BertForMaskedLM(tiny_bert()).save_pretrained(tmp_path / "without")
+def test_poolers_are_left_out(tmp_path):
+    transformers.BertModel(tiny_config("bert")).save_pretrained(tmp_path / "with")
+    transformers.BertForMaskedLM(tiny_config("bert")).save_pretrained(tmp_path / "without")
     for name in ("with", "without"):
         assert not any("pooler" in key for key in load_encoder(tmp_path / name).state_dict())
 
 
 @LOADERS
-def test_pickles_are_never_read(
-    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel
-) -> None:
+def test_pickles_are_never_read(load, folder, model):
     (folder / WEIGHTS).unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="cannot be loaded"):
@@ -192,9 +157,7 @@ def test_pickles_are_never_read(
 
 
 @LOADERS
-def test_code_beside_a_model_is_neither_run_nor_asked_about(
-    load: Callable[[Path], PreTrainedModel], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_beside_a_model_is_neither_run_nor_asked_about(load, folder, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asks a question"))
     change_config(model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})(folder)
     (folder / "code.py").write_text("raise SystemExit('ran')")
@@ -216,9 +179,7 @@ def test_code_beside_a_model_is_neither_run_nor_asked_about(
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_stored_attention_settings_are_ignored(
-    load: Callable[[Path], PreTrainedModel], folder: Path, foreign: dict[str, object]
-) -> None:
+def test_stored_attention_settings_are_ignored(load, folder, foreign):
     plain = load(folder).config.to_dict()
     change_config(**foreign)(folder)
     assert load(folder).config.to_dict() == plain
@@ -231,9 +192,7 @@ def test_stored_attention_settings_are_ignored(
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/elsewhere/model.safetensors", "other.safetensors", 3]
 )
-def test_an_index_names_files_of_its_folder_alone(
-    load: Callable[[Path], PreTrainedModel], folder: Path, model: PreTrainedModel, name: object
-) -> None:
+def test_an_index_names_files_of_its_folder_alone(load, folder, model, name):
     (folder / WEIGHTS).unlink()
     model.save_pretrained(folder, max_shard_size="200KB")
     load(folder)
@@ -248,18 +207,14 @@ def test_an_index_names_files_of_its_folder_alone(
 
 @LOADERS
 @pytest.mark.parametrize("content", ["[]", "{", '{"weight_map": 3}'])
-def test_a_damaged_index_is_named(
-    load: Callable[[Path], PreTrainedModel], folder: Path, content: str
-) -> None:
+def test_a_damaged_index_is_named(load, folder, content):
     (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json: damaged"):
         load(folder)
 
 
 @LOADERS
-def test_files_that_no_identity_covers_are_not_weights(
-    load: Callable[[Path], PreTrainedModel], folder: Path
-) -> None:
+def test_files_that_no_identity_covers_are_not_weights(load, folder):
     """transformers would read these instead of the others."""
     shutil.copy(folder / WEIGHTS, folder / "shard-00001-model-00001-of-00001.safetensors")
     with pytest.raises(ModelError, match=r"shard-00001-model-\S+: weights of a distributed check"):
@@ -268,9 +223,7 @@ def test_files_that_no_identity_covers_are_not_weights(
 
 @LOADERS
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
-def test_quantised_weights_are_refused(
-    load: Callable[[Path], PreTrainedModel], folder: Path, dtype: torch.dtype
-) -> None:
+def test_quantised_weights_are_refused(load, folder, dtype):
     tensors = load_file(folder / WEIGHTS)
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name] = (100 * tensors[name]).to(dtype)
@@ -280,14 +233,9 @@ def test_quantised_weights_are_refused(
 
 
 @LOADERS
-def test_nothing_is_printed(
-    load: Callable[[Path], PreTrainedModel],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    log: list[str],
-) -> None:
+def test_nothing_is_printed(load, tmp_path, capfd, log):
     """transformers would draw a bar, and a table of the pooler and the second head."""
-    transformers.BertForPreTraining(tiny_bert()).save_pretrained(tmp_path)
+    transformers.BertForPreTraining(tiny_config("bert")).save_pretrained(tmp_path)
     capfd.readouterr()
     load(tmp_path)
     assert capfd.readouterr() == ("", "")
@@ -304,9 +252,7 @@ def test_nothing_is_printed(
     ],
     ids=["encoder-decoder", "images"],
 )
-def test_models_of_another_kind_are_refused(
-    config: transformers.PretrainedConfig, reason: str, tmp_path: Path
-) -> None:
+def test_models_of_another_kind_are_refused(config, reason, tmp_path):
     config.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=reason):
         load_encoder(tmp_path)

@@ -1,7 +1,5 @@
 """Models whose states on packed rows are not transformers' own are refused, before any work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,24 +20,13 @@ from biphasic.model.compute.attention import register_attention
 from biphasic.model.compute.forward import batching_of, padded_states
 from biphasic.model.loading.build import load_encoder, new_model
 from biphasic.model.pretrained import load_pretrained
-from families import tiny_config, with_head
+from families import SHARED, tiny_config, with_head
 
 pytestmark = pytest.mark.slow
 
 CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-SHARED: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,
-}
-GROUPED = {**SHARED, "num_key_value_heads": 2}
+TWO_LAYERS: dict[str, Any] = {**SHARED, "num_hidden_layers": 2}
+GROUPED = {**TWO_LAYERS, "num_key_value_heads": 2}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 
 
@@ -60,7 +47,7 @@ def moe_config(name: str, **changes: Any) -> PretrainedConfig:
 
 def esm_config() -> PretrainedConfig:
     return transformers.EsmConfig(
-        **{**SHARED, "pad_token_id": 1}, mask_token_id=5, token_dropout=True,
+        **{**TWO_LAYERS, "pad_token_id": 1}, mask_token_id=5, token_dropout=True,
         position_embedding_type="rotary", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
 
@@ -81,7 +68,7 @@ def save(config: PretrainedConfig, folder: Path) -> Path:
     ],
     ids=["phimoe", "qwen2_moe", "long"],
 )
-def test_a_window_made_by_masks_alone_is_refused(config: PretrainedConfig, causal: bool) -> None:
+def test_a_window_made_by_masks_alone_is_refused(config, causal):
     model = new_model(config, init_seed=0)
     wanted = "hidden states of texts longer than sliding_window differ from those of transformers'"
     with pytest.raises(ModelError, match=rf"{type(model).__name__}: {wanted}"):
@@ -91,11 +78,11 @@ def test_a_window_made_by_masks_alone_is_refused(config: PretrainedConfig, causa
 @CAUSAL
 @pytest.mark.parametrize("name", ["Mixtral", "Olmoe", "Phimoe", "Qwen2Moe", "Qwen3Moe"])
 @pytest.mark.parametrize("seed", range(3))
-def test_rounding_in_experts_refuses_no_mixture(name: str, seed: int, causal: bool) -> None:
+def test_rounding_in_experts_refuses_no_mixture(name, seed, causal):
     check_contract(new_model(moe_config(name), init_seed=seed), causal=causal)
 
 
-def test_chunks_are_refused() -> None:
+def test_chunks_are_refused():
     config = transformers.Llama4TextConfig(
         **GROUPED, intermediate_size_mlp=48, num_local_experts=4, head_dim=8, attention_chunk_size=7
     )
@@ -105,7 +92,7 @@ def test_chunks_are_refused() -> None:
         check_contract(model, causal=True)
 
 
-def test_what_counts_over_rows_is_read_padded(tmp_path: Path) -> None:
+def test_what_counts_over_rows_is_read_padded(tmp_path):
     """ESM scales the embeddings of a row by its share of mask tokens."""
     folder = save(esm_config(), tmp_path)
     with pytest.raises(ModelError, match="EsmModel: padding or other documents of a row change"):
@@ -113,7 +100,7 @@ def test_what_counts_over_rows_is_read_padded(tmp_path: Path) -> None:
     assert batching_of(load_checked_encoder(folder)) == "padded"
 
 
-def test_an_encoder_with_masked_windows_is_read_padded(tmp_path: Path) -> None:
+def test_an_encoder_with_masked_windows_is_read_padded(tmp_path):
     folder = save(moe_config("Phimoe", sliding_window=7), tmp_path)
     model = load_checked_encoder(folder)
     assert batching_of(model) == "padded"
@@ -129,7 +116,7 @@ def test_an_encoder_with_masked_windows_is_read_padded(tmp_path: Path) -> None:
     assert_close(states[:20], alone, atol=1e-5, rtol=0)
 
 
-def test_both_ways_are_named_where_neither_is_right(tmp_path: Path) -> None:
+def test_both_ways_are_named_where_neither_is_right(tmp_path):
     config = transformers.StableLmConfig(**GROUPED)
     with pytest.raises(ModelError, match=r"stays causal where .*; on packed rows: .* uses its own"):
         load_checked_encoder(save(config, tmp_path))
@@ -161,10 +148,7 @@ def change_window() -> Iterator[Callable[[Callable[[int], int | None]], None]]:
 @pytest.mark.parametrize(
     "change", [lambda _: None, lambda window: window + 1], ids=["ignored", "one-wider"]
 )
-def test_windows_are_compared_to_the_token(
-    family: str, change: Callable[[int], int | None], causal: bool,
-    change_window: Callable[[Callable[[int], int | None]], None],
-) -> None:  # fmt: skip
+def test_windows_are_compared_to_the_token(family, change, causal, change_window):
     # As wide as those of published models, and as weakly attending as before any training.
     wide = {"local_attention": 128} if family == "modernbert" else {"sliding_window": 64}
     model = new_model(tiny_config(family, initializer_range=0.02, **wide), init_seed=0)
@@ -174,7 +158,7 @@ def test_windows_are_compared_to_the_token(
         check_contract(model, causal=causal)
 
 
-def test_transformers_is_run_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_is_run_once_for_each_configuration(monkeypatch):
     monkeypatch.setattr(own_forward, "_equal_to_transformers", set())
     runs: list[bool] = []
     original = own_forward._own_forward
@@ -191,7 +175,7 @@ def test_transformers_is_run_once_for_each_configuration(monkeypatch: pytest.Mon
     assert runs == [True, False, True]
 
 
-def test_the_probe_does_not_change_random_numbers_or_weights() -> None:
+def test_the_probe_does_not_change_random_numbers_or_weights():
     model = new_model(tiny_config("gemma3"), init_seed=0)
     config = model.config.to_dict()
     before: list[Tensor] = [weight.clone() for weight in model.state_dict().values()]
@@ -214,13 +198,13 @@ def gemma3n(**changes: Any) -> PreTrainedModel:
 
 
 @CAUSAL
-def test_states_with_an_axis_more_are_probed(causal: bool) -> None:
+def test_states_with_an_axis_more_are_probed(causal):
     """Gemma 3n's layers take several versions of every token's state."""
     check_contract(gemma3n(), causal=causal)
 
 
 @CAUSAL
-def test_states_with_an_axis_more_hide_no_leak(causal: bool) -> None:
+def test_states_with_an_axis_more_hide_no_leak(causal):
     model = gemma3n()
     layer = model.base_model.layers[1]
     layer.register_forward_hook(lambda _m, _i, output: output + output.mean(2, keepdim=True))
@@ -230,7 +214,7 @@ def test_states_with_an_axis_more_hide_no_leak(causal: bool) -> None:
 
 UNREADABLE = {
     "modernbert-decoder": (
-        transformers.ModernBertDecoderConfig(**SHARED, cls_token_id=1, sep_token_id=2),
+        transformers.ModernBertDecoderConfig(**TWO_LAYERS, cls_token_id=1, sep_token_id=2),
         "ModernBertDecoderForCausalLM: its language-model head does more than a product",
     ),
     "llama4": (
@@ -249,7 +233,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("family", UNREADABLE)
-def test_what_cannot_be_adapted_is_refused_in_one_line(family: str, tmp_path: Path) -> None:
+def test_what_cannot_be_adapted_is_refused_in_one_line(family, tmp_path):
     config, reason = UNREADABLE[family]
     with pytest.raises(ModelError, match=reason) as error:
         load_pretrained(save(config, tmp_path))

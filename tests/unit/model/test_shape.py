@@ -1,7 +1,5 @@
 """The shape of every family against what its layers are really called with and multiply."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +20,7 @@ from biphasic.model.matrices import config_shape, model_shape
 from biphasic.model.presets import PRESETS
 from biphasic.model.shape import ModelShape, architecture_shape
 from biphasic.objectives.supervision import Supervision
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 from families import FAMILIES, tiny_config
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
@@ -49,9 +47,7 @@ def calls() -> Iterator[list[tuple[int, int | None]]]:
 
 
 @EVERY
-def test_widths_and_reaches_are_those_of_the_layers(
-    family: str, calls: list[tuple[int, int | None]]
-) -> None:
+def test_widths_and_reaches_are_those_of_the_layers(family, calls):
     model = new_model(tiny_config(family), init_seed=0)
     shape = model_shape(model)
     batch = pack_sequences([np.arange(4, 12)], row_length=8, pad_id=0)
@@ -61,7 +57,7 @@ def test_widths_and_reaches_are_those_of_the_layers(
 
 
 @EVERY
-def test_weights_are_those_that_torch_multiplies(family: str) -> None:
+def test_weights_are_those_that_torch_multiplies(family):
     """One full row: torch counts padding; attention is left to other operations."""
     model = new_model(tiny_config(family), init_seed=0).double()  # oneDNN is not counted
     shape = model_shape(model)
@@ -101,9 +97,7 @@ SPARSE = {
 
 
 @pytest.mark.parametrize("family", SPARSE)
-def test_experts_count_where_tokens_go_and_shared_layers_as_often_as_they_run(
-    family: str, calls: list[tuple[int, int | None]]
-) -> None:
+def test_experts_count_where_tokens_go_and_shared_layers_as_often_as_they_run(family, calls):
     config = SPARSE[family]
     config._experts_implementation = "eager"  # products that torch counts
     model = new_model(config, init_seed=0).double()
@@ -119,26 +113,22 @@ def test_experts_count_where_tokens_go_and_shared_layers_as_often_as_they_run(
 
 
 @EVERY
-def test_a_configuration_is_enough(family: str) -> None:
+def test_a_configuration_is_enough(family):
     built = model_shape(new_model(tiny_config(family), init_seed=0))
     assert config_shape(tiny_config(family)) == built
 
 
 @pytest.mark.parametrize("preset", ["pico", "nano", "micro", "210m"])
-def test_presets_by_arithmetic(preset: str) -> None:
-    special_ids = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
-    config = architecture_config(
-        PRESETS[preset], vocab_size=300, max_seqlen=64, special_ids=special_ids
-    )
+def test_presets_by_arithmetic(preset):
+    ids = {"bos": 0, "eos": 1, "pad": 2, "mask": 3}
+    config = architecture_config(PRESETS[preset], vocab_size=300, max_seqlen=64, special_ids=ids)
     assert architecture_shape(PRESETS[preset], vocab_size=300) == config_shape(config)
 
 
 @CAUSAL
 @pytest.mark.parametrize("reach", [None, 0, 1, 3, 6, 7, 50])
 @pytest.mark.parametrize("lengths", [(1,), (7,), (2, 9, 1, 4)])
-def test_pairs_are_those_that_see_each_other(
-    lengths: tuple[int, ...], reach: int | None, causal: bool
-) -> None:
+def test_pairs_are_those_that_see_each_other(lengths, reach, causal):
     shape = ModelShape(body=0, head=0, attention_width=1, reaches=((reach, 2), (None, 1)))
     rows = pack_sequences([np.arange(each) for each in lengths], row_length=9, pad_id=0)
 

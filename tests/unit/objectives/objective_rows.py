@@ -1,7 +1,5 @@
 """Rows whose tokens tell where they come from, and what objectives make of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

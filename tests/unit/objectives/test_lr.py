@@ -1,7 +1,5 @@
 """Warm-up, stable, linear decay."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,14 +17,8 @@ def test_by_hand():
     # Warm-up: 1/4, 2/4, 3/4, 4/4 of 8. Decay over three steps: 3/4, 2/4, 1/4.
     expected = [2, 4, 6, 8, 8, 8, 8, 6, 4, 2]
     assert rates(10, peak=8, warmup_steps=4, decay_steps=3) == expected
-
-
-def test_constant_without_warmup_and_decay():
-    assert rates(3, peak=0.5) == [0.5, 0.5, 0.5]
-
-
-def test_warmup_and_decay_may_fill_the_run():
     assert rates(5, peak=12, warmup_steps=2, decay_steps=3) == [6, 12, 9, 6, 3]
+    assert rates(3, peak=0.5) == [0.5, 0.5, 0.5]
 
 
 @given(

@@ -1,7 +1,5 @@
 """docs/objectives.md: its example runs, its settings are valid, its table is complete."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

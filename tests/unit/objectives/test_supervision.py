@@ -1,11 +1,9 @@
 """Supervised rows divided into parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from biphasic.data.packing import PackedBatch, pack_sequences
+from biphasic.data.packing import pack_sequences
 from biphasic.objectives.supervision import Supervision
 
 LENGTH = 8
@@ -24,13 +22,6 @@ def supervision() -> Supervision:
     return Supervision(rows, positions, labels=positions * 10, causal=True)
 
 
-def segments(rows: PackedBatch) -> list[list[int]]:
-    """The tokens of each segment; borders are followed, not rows."""
-    flat = rows.input_ids.reshape(-1)
-    ends = zip(rows.cu_seqlens, rows.cu_seqlens[1:], strict=False)
-    return [flat[start:end].tolist() for start, end in ends]
-
-
 @pytest.mark.parametrize(
     ("rows_per_part", "sizes"), [(1, [1, 1, 1, 1]), (2, [1, 2, 2]), (3, [2, 3]), (4, [2, 3])]
 )
@@ -42,17 +33,6 @@ def test_parts_have_all_rows_and_labels(supervision, rows_per_part, sizes):
         found = np.concatenate([getattr(part.rows, name) for part in parts])
         assert np.array_equal(found, getattr(supervision.rows, name)[: len(found)])
     assert np.concatenate([part.labels for part in parts]).tolist() == supervision.labels.tolist()
-    kept, whole = sum(sizes), segments(supervision.rows)
-    ours = [each for part in parts for each in segments(part.rows)]
-    assert ours == whole[: len(ours)]
-    assert sum(map(len, ours)) == kept * LENGTH
-    for part in parts:
-        assert part.rows.cu_seqlens[0] == 0
-        assert part.rows.cu_seqlens.dtype == np.int32
-        assert part.rows.cu_seqlens[-1] == part.rows.num_rows * LENGTH
-        assert (part.positions >= 0).all()
-        shown = [part.rows.input_ids.reshape(-1)[start:end] for start, end in part.rows.spans]
-        assert sum(map(len, shown)) == part.rows.num_tokens
 
 
 def test_labels_stay_with_their_tokens(supervision):

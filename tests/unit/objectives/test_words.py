@@ -1,7 +1,5 @@
 """Where words begin, against a reference that walks through the text character by character."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -229,22 +227,8 @@ def test_sentencepiece_words(make):
     text = "The quick brown dogs, (badly) jump 13 over."
     ids = tokenizer.encode(text)
     assert len(ids) > 15
-    assert words_of(tokenizer, text) == [
-        *(
-            "The",
-            " quick",
-            " brown",
-            " dogs",
-            ",",
-            " (",
-            "badly",
-            ")",
-            " jump",
-            " 13",
-            " over",
-            ".",
-        ),
-    ]
+    expected = "The| quick| brown| dogs|,| (|badly|)| jump| 13| over|."
+    assert words_of(tokenizer, text) == expected.split("|")
 
 
 def test_bytes_of_sentencepiece_are_joined():

@@ -1,7 +1,5 @@
 """Training that takes a second."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Short runs, and what of two of them must be equal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
 from biphasic.training.loop import RunOptions, train_segment
 from biphasic.training.recipe import Recipe
-from biphasic.training.step.rows import StepRows
+from biphasic.training.step.input import StepRows
 
 CLM = {"objective": "clm", "steps": 3}
 MLM = {"objective": "mlm", "steps": 3}
@@ -30,13 +28,21 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def train(
-    recipe: Recipe, data: TrainingData, store: Path, *, options: dict | None = None, **compute: Any
+    recipe: Recipe,
+    data: TrainingData,
+    store: Path,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    options: dict | None = None,
+    **compute: Any,
 ) -> Path:
     settings = RunOptions(
         **{"checkpoint_every": 0, **(options or {})}, compute=ComputeConfig(**compute)
     )
     lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=0, end=recipe.total_steps, options=settings)
+    end = recipe.total_steps if end is None else end
+    return train_segment(lineage, data, store, start=start, end=end, options=settings)
 
 
 def metrics(folder: Path) -> list[dict]:

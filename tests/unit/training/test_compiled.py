@@ -1,7 +1,5 @@
 """Compiled layers."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

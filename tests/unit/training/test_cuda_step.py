@@ -4,8 +4,6 @@ Reading a number raises an error, and so does computing with tensors of two devi
 pass needs a device for its streams; it is tested with the kernels of CUDA on fake tensors of a CPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A table of the rows that training reads, against training with the whole table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Steps whose loss or gradient is not finite: what is saved, and going on without them."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Parameters that do not train."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Held-out loss of both objectives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -15,7 +13,7 @@ from biphasic.training.data import TrainingData
 from biphasic.training.records import heldout as module
 from biphasic.training.records.heldout import HeldoutLoss
 from biphasic.training.run import first_model
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import summed_loss
 
 
 def sample(data: TrainingData, *, max_seqlen: int = 32, rows_per_batch: int = 4) -> HeldoutLoss:

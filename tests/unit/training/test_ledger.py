@@ -1,19 +1,12 @@
 """What training cost."""
 
-from __future__ import annotations
-
 import numpy as np
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from biphasic.data.packing import lay_out
 from biphasic.data.rows import Piece, RowBatch
-from biphasic.model.loading.build import architecture_config, new_model
 from biphasic.model.presets import Architecture
 from biphasic.model.shape import architecture_shape
-from biphasic.objectives.supervision import Supervision
 from biphasic.training.ledger import Ledger, step_flops
-from biphasic.training.step.supervised import summed_loss
 
 TINY = Architecture(
     num_layers=2, hidden_size=8, intermediate_size=12, num_heads=4, num_key_value_heads=2
@@ -49,39 +42,6 @@ def test_by_hand():
     assert flops(batch, causal=False) == 3 * (2 * (6720 + 800) + 800)
     # Causal: 3 * 4 / 2 + 4 * 5 / 2 = 16 pairs: 512.
     assert flops(batch, causal=True) == 3 * (2 * (6720 + 512) + 800)
-
-
-def test_packing_costs_less_attention_than_one_long_document():
-    assert flops(batch_of(3, 4, row_length=10), causal=False) < flops(
-        batch_of(7, row_length=10), causal=False
-    )
-
-
-def test_agrees_with_torch_on_matrix_products():
-    # torch counts padding and attention as its kernels do, so: one full row, layers apart.
-    batch = batch_of(10, row_length=10)
-    supervision = Supervision(
-        rows=batch.packed, positions=np.arange(5), labels=np.arange(5), causal=False
-    )
-
-    def measured(layers: int) -> int:
-        config = architecture_config(
-            TINY.model_copy(update={"num_layers": layers}),
-            vocab_size=20,
-            max_seqlen=10,
-            special_ids={"bos": 0, "eos": 1, "pad": 2, "mask": 3},
-        )
-        model = new_model(config, init_seed=0).double()  # oneDNN's fp32 products are not counted
-        with FlopCounterMode(display=False) as counter:
-            summed_loss(model, supervision)
-        counts = counter.get_flop_counts()["Global"]
-        names = {torch.ops.aten.mm, torch.ops.aten.addmm}
-        return sum(count for name, count in counts.items() if name in names)
-
-    batch_flops = flops(batch, causal=False, layers=2, supervised=0)
-    attention = 3 * 2 * 2 * 2 * 8 * 10 * 10
-    # A third of an update is its forward pass.
-    assert measured(2) - measured(0) == (batch_flops - attention) // 3
 
 
 def test_counts_by_phase():

@@ -1,7 +1,5 @@
 """Metrics as lines, and TensorBoard as a view."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -11,18 +9,21 @@ from tensorboard.summary.writer import event_file_writer
 from biphasic.records import HeldoutLine, TrainingLine
 from biphasic.training.records.log import MetricsLog
 
-TRAIN = TrainingLine(
-    step=1,
-    phase=0,
-    objective="clm",
-    loss=2.5,
-    learning_rate=0.1,
-    gradient_norm=1.5,
-    tokens=9,
-    supervised_tokens=7,
-    tokens_per_second=3.0,
-)
-HELDOUT = HeldoutLine(step=1, tokens=9, heldout={"clm": 2.25, "mlm": 3.25})
+LINES = [
+    {
+        "step": 1,
+        "phase": 0,
+        "objective": "clm",
+        "loss": 2.5,
+        "learning_rate": 0.1,
+        "gradient_norm": 1.5,
+        "tokens": 9,
+        "supervised_tokens": 7,
+        "tokens_per_second": 3.0,
+    },
+    {"step": 1, "tokens": 9, "heldout": {"clm": 2.25, "mlm": 3.25}},
+]
+TRAIN, HELDOUT = TrainingLine.model_validate(LINES[0]), HeldoutLine.model_validate(LINES[1])
 
 
 def events(folder) -> dict[str, list[tuple[int, float]]]:
@@ -39,20 +40,7 @@ def test_one_json_object_a_line():
     log.write(TRAIN)
     log.write(HELDOUT)
     assert log.text().endswith("}\n")
-    assert [json.loads(line) for line in log.text().splitlines()] == [
-        {
-            "step": 1,
-            "phase": 0,
-            "objective": "clm",
-            "loss": 2.5,
-            "learning_rate": 0.1,
-            "gradient_norm": 1.5,
-            "tokens": 9,
-            "supervised_tokens": 7,
-            "tokens_per_second": 3.0,
-        },
-        {"step": 1, "tokens": 9, "heldout": {"clm": 2.25, "mlm": 3.25}},
-    ]
+    assert [json.loads(line) for line in log.text().splitlines()] == LINES
     log.close()
 
 

@@ -1,39 +1,20 @@
 """From one state of a recipe to a later one."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from short_runs import CLM, MLM, metrics, train
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from biphasic.data.rows import RowPlan, RowReader
-from biphasic.errors import CheckpointError, ModelError, TrainingError
+from biphasic.errors import CheckpointError, ModelError
 from biphasic.files import read_json, verify_folder
 from biphasic.training import loop, run
-from biphasic.training.data import TrainingData
 from biphasic.training.lineage import Lineage
-from biphasic.training.loop import RunOptions, StepReport, train_segment
+from biphasic.training.loop import StepReport
 from biphasic.training.recipe import Recipe
-
-CLM = {"objective": "clm", "steps": 3}
-MLM = {"objective": "mlm", "steps": 3}
-QUIET = RunOptions(checkpoint_every=0)
-
-
-def train(recipe: Recipe, data: TrainingData, store: Path, **settings) -> Path:
-    options = settings.pop("options", QUIET)
-    end = settings.pop("end", recipe.total_steps)
-    start = settings.pop("start", 0)
-    lineage = Lineage(recipe, data.fingerprint)
-    return train_segment(lineage, data, store, start=start, end=end, options=options)
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +118,13 @@ def test_all_arms_read_the_same_rows(finished, stores, training_data, make_recip
 def test_cadence_and_views_change_no_number(finished, tmp_path, training_data, make_recipe):
     reports: list[StepReport] = []
     described: list[str] = []
-    options = RunOptions(
-        checkpoint_every=2,
-        heldout_every=1,
-        tensorboard=tmp_path / "tb",
-        report=reports.append,
-        describe=described.append,
-    )
+    options = {
+        "checkpoint_every": 2,
+        "heldout_every": 1,
+        "tensorboard": tmp_path / "tb",
+        "report": reports.append,
+        "describe": described.append,
+    }
     watched = train(make_recipe(CLM, MLM), training_data, tmp_path, options=options)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (watched / name).read_bytes() == (finished / name).read_bytes()
@@ -178,7 +159,7 @@ def test_a_finished_state_is_not_trained_again(finished, stores, training_data, 
     def never(report: StepReport) -> None:
         raise AssertionError(report)
 
-    options = RunOptions(report=never)
+    options = {"report": never}
     assert train(make_recipe(CLM, MLM), training_data, stores, options=options) == finished
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
 
@@ -194,38 +175,6 @@ def test_a_missing_or_damaged_start_is_named(tmp_path, training_data, make_recip
     path.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: damaged .* delete the"):
         train(recipe, training_data, tmp_path, start=3)
-
-
-def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, training_data, make_recipe):
-    class KilledError(Exception):
-        pass
-
-    def kill(report: StepReport) -> None:
-        raise KilledError
-
-    recipe = make_recipe(CLM)
-    options = RunOptions(checkpoint_every=1, report=kill)
-    with pytest.raises(KilledError):
-        train(recipe, training_data, tmp_path, options=options)
-    (checkpoint,) = (tmp_path / "progress").glob("*/step-00000001")
-    path = checkpoint / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(CheckpointError) as caught:
-        train(recipe, training_data, tmp_path)
-    assert str(caught.value).startswith(f"{path}: wrong size")
-
-
-def test_phases_are_given_their_causal_flag(tmp_path, training_data, make_recipe, monkeypatch):
-    seen: list[bool] = []
-    original = loop.pass_loss
-
-    def spy(model, given):
-        seen.append(given.causal)
-        return original(model, given)
-
-    monkeypatch.setattr(loop, "pass_loss", spy)
-    train(make_recipe(CLM, MLM), training_data, tmp_path)
-    assert seen == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["first", "second"])
@@ -285,22 +234,3 @@ def test_loss_is_divided_once_by_the_supervised_tokens(
     losses = [line["loss"] for line in lines if "loss" in line]
     expected = [total / count for total, count in sums]
     assert losses == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_non_finite_loss_stops_the_run(tmp_path, training_data, make_recipe, monkeypatch, poison):
-    original = loop.pass_loss
-    calls: list[int] = []
-
-    def poisoned(*arguments, **options):
-        calls.append(1)
-        value = original(*arguments, **options)
-        return value * poison if len(calls) == 3 else value
-
-    monkeypatch.setattr(loop, "pass_loss", poisoned)
-    options = RunOptions(checkpoint_every=1)
-    with pytest.raises(TrainingError, match="step 2: the loss is not finite; lower the learning"):
-        train(make_recipe(CLM), training_data, tmp_path, options=options)
-    assert not (tmp_path / "states").exists()
-    last = max((tmp_path / "progress").glob("*/step-*"))
-    assert last.name == "step-00000002"  # what was good is still there

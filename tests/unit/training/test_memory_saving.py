@@ -1,7 +1,5 @@
 """Activations that are computed twice."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from short_runs import CLM, MIX, assert_same, train

@@ -1,7 +1,5 @@
 """A step in several passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Losses that are read back later."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

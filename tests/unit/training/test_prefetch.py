@@ -1,7 +1,5 @@
 """Work made ready in the background."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Data made ready while a step is computed."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -71,12 +69,3 @@ def test_errors_stop_the_step_that_they_belong_to(
     assert told == [1, 2, 3, 4]
     last = max((tmp_path / "progress").glob("*/step-*"))
     assert last.name == "step-00000004"
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, RuntimeError])
-def test_no_thread_outlives_the_run(tmp_path, training_data, make_recipe, kind):
-    def report(done: StepReport) -> None:
-        raise kind
-
-    with pytest.raises(kind):
-        train(make_recipe(CLM), training_data, tmp_path, options={"report": report})

@@ -1,7 +1,5 @@
 """Losses read back later."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Identities: what determines a state, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
@@ -135,19 +133,6 @@ def test_identities_agree_if_and_only_if_expansions_do(pair):
                 continue
             agree = expansions[0][: step + 1] == expansions[1][: other + 1]
             assert (chains[0][step] == chains[1][other]) == agree
-
-
-@settings(max_examples=50)
-@given(RECIPES.filter(admissible))
-def test_expansion_has_one_spec_per_update(raw):
-    found = Lineage(parse_config(Recipe, raw, where="x"), GROUND)
-    expansion = written_out(raw)
-    assert len(found.identities) == len(expansion)
-    assert len(set(found.identities)) == len(expansion)
-    for spec, line in zip(found.steps(), expansion[1:], strict=True):
-        assert isinstance(line, tuple)
-        assert spec.objective["name"] == line[0][0]
-        assert spec.learning_rate == line[1]
 
 
 def test_total_steps_do_not_break_sharing():

@@ -1,7 +1,5 @@
 """Loss spikes are reported once each."""
 
-from __future__ import annotations
-
 import pytest
 from short_runs import CLM, MLM, assert_same, metrics, train
 

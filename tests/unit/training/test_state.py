@@ -1,7 +1,5 @@
 """States on disk: complete or invisible, checked on load."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where phases lie, and which rate each step has."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import TypeAdapter
 

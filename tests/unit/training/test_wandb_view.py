@@ -1,7 +1,5 @@
 """Weights & Biases as a view, by a stand-in for its library."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -28,21 +28,16 @@ _LEAST_BLOCK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """Progress of tokenization, both splits together.
-
-    Attributes:
-        text_bytes: Text tokenized, in bytes of UTF-8.
-        tokens: Its tokens.
-        total_tokens: Total tokens, if known.
-        num_found: Shards found from an interrupted build.
-        seconds: Time since tokenization started.
-    """
+    """Progress of tokenization, both splits together."""
 
     text_bytes: int
+    """Of the text tokenized, in UTF-8."""
     tokens: int
     total_tokens: int | None
     num_found: int
+    """Shards found from an interrupted build."""
     seconds: float
+    """Since tokenization started."""
 
 
 Report = Callable[[BuildProgress], None]
@@ -55,7 +50,7 @@ class Blend:
         self, config: CorpusConfig, work: Path, tokenizer_folder: Path, *, block_bytes: int
     ) -> None:
         self._config, self._work, self._tokenizer_folder = config, work, tokenizer_folder
-        self._names = source_names(config.sources)
+        self._names = unique_names([_short_name(source) for source in config.sources])
         self._shares = [source.share for source in config.sources if source.share is not None]
         self._block_bytes = block_bytes
         if config.max_tokens is not None:
@@ -82,7 +77,8 @@ class Blend:
                 self._work / "shards", self._tokenizer_folder, num_workers=num_workers
             ) as self._maker,
         ):
-            self._counter = _Counter(self._maker, config.max_tokens, report)
+            self._report, self._began = report, time.monotonic()
+            self._text_bytes = self._tokens = 0
             if not self._shares:
                 return self._one_after_another()
             if config.max_tokens is None:
@@ -153,37 +149,24 @@ class Blend:
             limit=limit,
             prefix=f"{name}:" if len(self._names) > 1 else "",
             block_bytes=self._block_bytes,
-            watch=self._counter,
+            watch=self._count,
         )
         reading.read()
         return reading
 
-
-class _Counter:
-    """Adds up finished shards and reports the sums."""
-
-    def __init__(self, maker: ShardMaker, total_tokens: int | None, report: Report | None) -> None:
-        self._maker, self._total_tokens, self._report = maker, total_tokens, report
-        self._text_bytes = self._tokens = 0
-        self._began = time.monotonic()
-
-    def __call__(self, *, text_bytes: int, tokens: int) -> None:
+    def _count(self, text_bytes: int, tokens: int) -> None:
+        """Add a finished shard, and report the sums."""
         self._text_bytes += text_bytes
         self._tokens += tokens
         if self._report:
             progress = BuildProgress(
                 text_bytes=self._text_bytes,
                 tokens=self._tokens,
-                total_tokens=self._total_tokens,
+                total_tokens=self._config.max_tokens,
                 num_found=self._maker.num_found,
                 seconds=time.monotonic() - self._began,
             )
             self._report(progress)
-
-
-def source_names(sources: Sequence[SourceConfig]) -> list[str]:
-    """Return a short name for each source, without folders; equal ones are numbered."""
-    return unique_names([_short_name(source) for source in sources])
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -197,6 +180,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 def _short_name(source: SourceConfig) -> str:
+    """Return a source's name without folders."""
     if source.path:
         return source.path.resolve().name
     if source.hub:

@@ -151,16 +151,11 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
     Raises:
         DataError: A source or tokenizer does not exist.
     """
-    settings = config.model_dump(
-        include={
-            "max_tokens",
-            "max_documents",
-            "min_characters",
-            "max_characters",
-            "deduplicate",
-            "heldout_fraction",
-        }
-    )
+    if config.tokenizer:
+        tokenizer = {"sha256": _given_tokenizer(config.tokenizer)[0].sha256}
+    else:
+        vocab_size = config.vocab_size or DEFAULT_VOCAB_SIZE
+        tokenizer = {"kind": "byte-level BPE", "vocab_size": vocab_size}
     return {
         "sources": [
             {
@@ -169,17 +164,20 @@ def corpus_origin(config: CorpusConfig) -> dict[str, Any]:
             }
             for source in config.sources
         ],
-        "settings": settings,
-        "tokenizer": _tokenizer_origin(config),
+        "settings": config.model_dump(
+            include={
+                "max_tokens",
+                "max_documents",
+                "min_characters",
+                "max_characters",
+                "deduplicate",
+                "heldout_fraction",
+            }
+        ),
+        "tokenizer": tokenizer,
         "tokenizers": importlib.metadata.version("tokenizers"),
         "build_version": BUILD_VERSION,
     }
-
-
-def _tokenizer_origin(config: CorpusConfig) -> dict[str, Any]:
-    if config.tokenizer:
-        return {"sha256": _given_tokenizer(config.tokenizer)[0].sha256}
-    return {"kind": "byte-level BPE", "vocab_size": config.vocab_size or DEFAULT_VOCAB_SIZE}
 
 
 def _given_tokenizer(name: str) -> tuple[TextTokenizer, MaskChoice]:
@@ -208,9 +206,6 @@ def _begin(folder: Path, origin: dict[str, Any], *, say: Callable[[str], None]) 
 
     Shards are always reusable: their names are hashes of their inputs. A corpus is assembled again,
     because its sources may have changed although the settings did not.
-
-    Raises:
-        ConfigError: The folder holds files that no build made.
     """
     work = folder / _WORK
     folders = CorpusFolders.below(folder)
@@ -237,21 +232,14 @@ def _assemble(
     *,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Assemble the shards of all sources, one split after the other.
-
-    Returns:
-        Counts of special tokens in documents, for the record; empty if there are none.
-
-    Raises:
-        DataError: A split is empty, or contains the mask token.
-    """
+    """Assemble the shards of all sources; return counts of special tokens, for the record."""
     tokenizer = TextTokenizer.load(folders.tokenizer)
     special = Counter[str]()
     for split, folder in zip(SPLITS, (folders.train, folders.heldout), strict=True):
         counts = {source.name: source.counts(split) for source in sources}
-        if split == "heldout" and not any(count.documents for count in counts.values()):
-            raise DataError("no document is held out; raise heldout_fraction, or add more text")
         number = sum(count.documents for count in counts.values())
+        if split == "heldout" and not number:
+            raise DataError("no document is held out; raise heldout_fraction, or add more text")
         if split == "heldout" and number < FEW_HELDOUT:
             say(
                 f"warning: documents held out: {number}. Held-out losses will be unreliable; "
@@ -285,11 +273,7 @@ def _counts(source: Gathered) -> dict[str, Any]:
 
 
 def _refuse_own_input(config: CorpusConfig, folder: Path) -> None:
-    """Refuse to build inside a source: the next build would read the output of this one.
-
-    Raises:
-        ConfigError: The folder is a source's, or inside it.
-    """
+    """Refuse to build inside a source: the next build would read the output of this one."""
     for source in config.sources:
         root = source_folder(source, copies=config.hub_copies)
         if root and folder.resolve().is_relative_to(root.resolve()):

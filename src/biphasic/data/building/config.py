@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from biphasic.config import Config, nearest
+from biphasic.config import Config, nearest, refuse_repeats
 from biphasic.data.text.pydocs import LIBRARIES, STANDARD_LIBRARY
 from biphasic.data.text.sources import BUILTIN, SourceConfig
 from biphasic.files import expanded, is_folder
@@ -66,9 +66,7 @@ class CorpusConfig(Config):
                 raise ValueError(f"'folder' is a finished corpus; '{name}' cannot change it")
 
     def _check_sources(self) -> None:
-        texts = [source.source for source in self.sources]
-        if repeated := sorted({text for text in texts if texts.count(text) > 1}):
-            raise ValueError(f"sources: {', '.join(repeated)} given more than once")
+        refuse_repeats("sources", [source.source for source in self.sources])
         shares = [source.share is not None for source in self.sources]
         if any(shares) and not all(shares):
             without = self.sources[shares.index(False)].source

@@ -8,11 +8,11 @@ how much was read.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 _LICENSE, _MARK, _LEFT_OUT = POSITION + 1, POSITION + 2, POSITION + 3
 
 
-class Watch(Protocol):
-    """Callback for tokenized text."""
-
-    def __call__(self, *, text_bytes: int, tokens: int) -> None:
-        """Count a shard."""
-        ...
+Watch = Callable[[int, int], None]
+"""Counts a shard: bytes of its text, and tokens."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,7 @@ class Gathering:
         if self.reach.stop is None:
             self._order("train")
         self._order("heldout")
-        self._left_out = self._new_left_out()
+        self._left_out = self._selection.left_out - self._left_out_before
 
     def finish(self) -> Gathered:
         """Wait for the shards, and find where the source ends.
@@ -218,23 +214,15 @@ class Gathering:
             shard = future.result()
             index = _read_index(shard)
             self._shards[split].append(shard)
-            self._watch(text_bytes=text_bytes, tokens=int(index[:, LENGTHS].sum()))
+            self._watch(text_bytes, int(index[:, LENGTHS].sum()))
             if split == "train":
                 self.reach.extend(index)
 
     def _notes(self, position: int, document: SourceDocument) -> tuple[int, ...]:
         license_number = self._licenses.setdefault(document.license, len(self._licenses))
-        left_out = self._new_left_out()
+        left_out = self._selection.left_out - self._left_out_before
         mark = self._selection.mark()
         return (position, license_number, mark, *(left_out[reason] for reason in REASONS))
-
-    def _new_left_out(self) -> Counter[Reason]:
-        return Counter(
-            {
-                reason: count - self._left_out_before[reason]
-                for reason, count in self._selection.left_out.items()
-            }
-        )
 
     def _order(self, split: CorpusSplit) -> None:
         if block := self._builders[split].take():

@@ -110,6 +110,7 @@ def inspect_corpus(
     corpus = Corpus(folder)
     is_other = bool(tokenizer) and tokenizer.sha256 != corpus.details["tokenizer_sha256"]
     tokenizer = None if is_other else tokenizer
+    has_mask = tokenizer is not None and "mask" in tokenizer.special_ids
     marks = (5, 50, 95, 100)
     values = np.percentile(corpus.lengths, marks, method="nearest").tolist()
     return CorpusSummary(
@@ -124,7 +125,7 @@ def inspect_corpus(
         duplicates=count_duplicates(corpus),
         sources=tuple(_sources(corpus.details["provenance"])),
         samples=tuple(_samples(corpus, tokenizer, num_samples)) if tokenizer else (),
-        mask_document=_first_with_mask(corpus, tokenizer),
+        mask_document=find_token(tokenizer.mask_id, corpus) if tokenizer and has_mask else None,
         special_in_text=count_special_tokens(corpus, tokenizer) if tokenizer else {},
         is_other_tokenizer=is_other,
     )
@@ -168,18 +169,6 @@ def count_duplicates(corpus: Corpus) -> int:
                 content = hashlib.blake2b(tokens[start:end].data, digest_size=_DIGEST_BYTES)
                 num_duplicates += not seen.add(content.digest())
     return num_duplicates
-
-
-def _first_with_mask(corpus: Corpus, tokenizer: TextTokenizer | None) -> int | None:
-    if tokenizer is None or "mask" not in tokenizer.special_ids:
-        return None
-    num_before = 0
-    for _, tokens, lengths in corpus.shards():
-        document = find_token(tokenizer.mask_id, tokens, lengths)
-        if document is not None:
-            return num_before + document
-        num_before += len(lengths)
-    return None
 
 
 def _samples(corpus: Corpus, tokenizer: TextTokenizer, count: int) -> Iterator[Sample]:

@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from biphasic.data.corpus import Corpus
 from biphasic.data.tokens.tokenizer import MASK, TextTokenizer
@@ -89,36 +87,32 @@ def with_mask_token(tokenizer: TextTokenizer, choice: MaskChoice) -> TextTokeniz
     return changed
 
 
-def refuse_if_present(corpus: Corpus | Path, mask_id: int) -> None:
+def refuse_if_present(corpus: Corpus, mask_id: int) -> None:
     """Raise an error if a document of a corpus contains the mask token.
 
     Raises:
         DataError: It occurs; the message names the first document and a remedy.
-        CheckpointError: The folder is damaged.
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    document = find_token(mask_id, corpus)
+    if document is not None:
+        name = json.loads(next(islice(corpus.names(), document, None)))
+        raise DataError(
+            f"{corpus.folder}: document '{name}' contains the mask token (id {mask_id}), so hidden "
+            "tokens and text would look the same; remove documents that spell it, or use another "
+            "tokenizer"
+        )
+
+
+def find_token(token_id: int, corpus: Corpus) -> int | None:
+    """Return the index of the first document that contains an id; None if there is none."""
     num_before = 0
     for _, tokens, lengths in corpus.shards():
-        document = find_token(mask_id, tokens, lengths)
-        if document is not None:
-            document += num_before
-            name = json.loads(next(islice(corpus.names(), document, None)))
-            raise DataError(f"{corpus.folder}: {holds_mask(name, mask_id)}")
+        for start in range(0, len(tokens), _BLOCK_TOKENS):
+            positions = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)
+            if len(positions):
+                place = start + int(positions[0])
+                return num_before + int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         num_before += len(lengths)
-
-
-def find_token(
-    token_id: int, tokens: NDArray[np.integer], lengths: NDArray[np.int64]
-) -> int | None:
-    """Return the index of the first document that contains an id; None if there is none.
-
-    `tokens` are documents end to end, maybe a memory map; `lengths` are int64 [num_documents].
-    """
-    for start in range(0, len(tokens), _BLOCK_TOKENS):
-        positions = np.flatnonzero(tokens[start : start + _BLOCK_TOKENS] == token_id)
-        if len(positions):
-            place = start + int(positions[0])
-            return int(np.searchsorted(np.cumsum(lengths), place, side="right"))
     return None
 
 
@@ -142,14 +136,6 @@ def count_special_tokens(corpus: Corpus, tokenizer: TextTokenizer) -> dict[str, 
             for token_id, token in tokens_by_id.items():
                 counts[token] += int(np.count_nonzero(block == token_id))
     return {token: count for token, count in counts.items() if count}
-
-
-def holds_mask(document_id: str, mask_id: int) -> str:
-    """Return the error message for a document that contains the mask token."""
-    return (
-        f"document '{document_id}' contains the mask token (id {mask_id}), so hidden tokens and "
-        "text would look the same; remove documents that spell it, or use another tokenizer"
-    )
 
 
 def _candidates(tokenizer: TextTokenizer, vocabulary: dict[str, int]) -> Iterator[tuple[str, str]]:

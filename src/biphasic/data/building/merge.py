@@ -63,7 +63,19 @@ def merge_corpora(sources: Sequence[Path], folder: Path) -> None:
 
 def _open_matching(sources: Sequence[Path]) -> list[Corpus]:
     corpora = [Corpus(source) for source in sources]
-    _refuse_mismatches(corpora)
+    first = corpora[0]
+    seen: dict[str, Path] = {}
+    for corpus in corpora:
+        for key, what in (("tokenizer_sha256", "tokenizers"), ("dtype", "number types")):
+            if corpus.details[key] != first.details[key]:
+                raise DataError(
+                    f"{first.folder} and {corpus.folder}: made with different {what} "
+                    f"({first.details[key][:12]} and {corpus.details[key][:12]}); build them with "
+                    "the same --tokenizer"
+                )
+        if other := seen.get(corpus.content_hash):
+            raise DataError(f"{other} and {corpus.folder}: the same documents; give only one")
+        seen[corpus.content_hash] = corpus.folder
     return corpora
 
 
@@ -99,22 +111,6 @@ def _merged_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _refuse_used(folder: Path) -> None:
     if folder.exists():
         raise ConfigError(f"{folder}: already exists; choose another folder, or delete it")
-
-
-def _refuse_mismatches(corpora: Sequence[Corpus]) -> None:
-    first = corpora[0]
-    seen: dict[str, Path] = {}
-    for corpus in corpora:
-        for key, what in (("tokenizer_sha256", "tokenizers"), ("dtype", "number types")):
-            if corpus.details[key] != first.details[key]:
-                raise DataError(
-                    f"{first.folder} and {corpus.folder}: made with different {what} "
-                    f"({first.details[key][:12]} and {corpus.details[key][:12]}); build them with "
-                    "the same --tokenizer"
-                )
-        if other := seen.get(corpus.content_hash):
-            raise DataError(f"{other} and {corpus.folder}: the same documents; give only one")
-        seen[corpus.content_hash] = corpus.folder
 
 
 def _origin(corpus: Corpus) -> dict[str, object]:

@@ -60,10 +60,7 @@ class TextSample:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Start empty.
-
-        `max_bytes` counts UTF-8.
-        """
+        """Start empty; `max_bytes` counts UTF-8."""
         self._max_bytes = max_bytes
         self._kept: list[tuple[float, str]] = []
         self._num_bytes = 0
@@ -72,25 +69,23 @@ class TextSample:
     def extend(self, texts: Iterable[str], *, max_bytes: int) -> None:
         """Add texts, at most `max_bytes` of them."""
         for text in texts:
-            place = _place(text)
+            # The other half of the digest selects held-out texts; the two must be independent.
+            place = int.from_bytes(digest_of(text)[8:], "big") / 2**64
             considered, size = _beginning(text, self._max_bytes // _MOST_OF_ONE)
             max_bytes -= size
             if place < self._rate:
                 self._kept.append((place, considered))
                 self._num_bytes += size
-                self._thin_out()
+            while self._num_bytes > self._max_bytes:
+                self._rate /= 2
+                self._kept = [(place, text) for place, text in self._kept if place < self._rate]
+                self._num_bytes = sum(len(text.encode()) for _, text in self._kept)
             if max_bytes <= 0:
                 return
 
     def texts(self) -> list[str]:
         """Return the sample."""
         return [text for _, text in self._kept]
-
-    def _thin_out(self) -> None:
-        while self._num_bytes > self._max_bytes:
-            self._rate /= 2
-            self._kept = [(place, text) for place, text in self._kept if place < self._rate]
-            self._num_bytes = sum(len(text.encode()) for _, text in self._kept)
 
 
 def _beginning(text: str, max_bytes: int) -> tuple[str, int]:
@@ -100,8 +95,3 @@ def _beginning(text: str, max_bytes: int) -> tuple[str, int]:
         return text, len(encoded)
     cut = encoded[:max_bytes].decode(errors="ignore")
     return cut, len(cut.encode())
-
-
-def _place(text: str) -> float:
-    # The other half of the digest selects held-out texts; the two must be independent.
-    return int.from_bytes(digest_of(text)[8:], "big") / 2**64

@@ -48,8 +48,10 @@ def find_modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
     files = [path for path in root.rglob("*.py*") if path.suffix in {".py", ".pyi"}]
     for path in sorted(files, key=lambda path: (path.with_suffix("").as_posix(), path.suffix)):
         parts = path.relative_to(root).with_suffix("").parts
-        if SKIPPED_FOLDERS.isdisjoint(parts[:-1]) and not _is_test(parts[-1]):
-            named = parts[:-1] if parts[-1] == "__init__" else parts
+        name = parts[-1]
+        is_test = name.startswith("test_") or name.endswith("_test") or name == "conftest"
+        if SKIPPED_FOLDERS.isdisjoint(parts[:-1]) and not is_test:
+            named = parts[:-1] if name == "__init__" else parts
             yield ".".join([package, *named] if package else named), path
 
 
@@ -71,10 +73,6 @@ def read_docstrings(path: Path, module: str) -> list[Docstring]:
     docstrings.extend(_definitions(tree.body, module))
     docstrings.extend(_attached(tree.body, module))
     return [docstring for docstring in docstrings if docstring.text.strip()]
-
-
-def _is_test(stem: str) -> bool:
-    return stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
 
 
 def _definitions(body: list[ast.stmt], prefix: str) -> Iterator[Docstring]:
@@ -136,9 +134,8 @@ def _owner(function: str, arguments: list[ast.expr], module: str) -> str:
     if function == "add_docstr_all":  # torch: methods of Tensor or of storages
         return ".".join([module, *parts])
     package = module.rpartition(".")[0]
-    if function == "add_newdoc" and len(parts) == 1:  # scipy: functions of the package
-        return f"{package}.{parts[0]}"
-    if function == "add_newdoc_for_scalar_type":
+    is_of_scipy = function == "add_newdoc" and len(parts) == 1  # functions of the package
+    if is_of_scipy or function == "add_newdoc_for_scalar_type":
         return f"{package}.{parts[0]}"
     return ".".join(parts)
 

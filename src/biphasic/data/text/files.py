@@ -43,10 +43,6 @@ class TextFiles:
     num_ignored: int
     """Number of files without a text suffix, and of hidden ones."""
 
-    def name_of(self, file: Path) -> str:
-        """Return a file's path relative to the root, with `/` on every system."""
-        return file.relative_to(self.root).as_posix()
-
 
 def find_text_files(path: Path) -> TextFiles:
     """List the text files of a path: itself, or all below it.
@@ -64,9 +60,7 @@ def find_text_files(path: Path) -> TextFiles:
     files = list_files(path)
     known = [file for file in files if _reader_of(file) and not is_hidden(file, path)]
     if not known:
-        raise DataError(
-            f"{path}: no text files in this folder; supported are {', '.join(_READERS)}"
-        )
+        raise DataError(f"{path}: no text files in this folder; {supported}")
     known.sort(key=lambda file: file.relative_to(path).as_posix())
     return TextFiles(root=path, files=tuple(known), num_ignored=len(files) - len(known))
 
@@ -117,7 +111,7 @@ def read_text_files(path: Path, *, column: str = "text") -> Iterator[TextRecord]
         read = _reader_of(file)
         assert read is not None  # noqa: S101 - `find_text_files` lists no others
         with reading(file, DataError):
-            yield from read(file, listing.name_of(file), column)
+            yield from read(file, file.relative_to(listing.root).as_posix(), column)
 
 
 def files_fingerprint(root: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -178,11 +172,17 @@ def _read_whole(file: Path, name: str, column: str) -> Iterator[TextRecord]:
 
 
 def _read_json_lines(file: Path, name: str, column: str) -> Iterator[TextRecord]:
-    for number, line in enumerate(_lines(file), start=1):
-        where = f"{file}:{number}"
-        row = _parse_object(line, where=where, is_first=number == 1)
-        if row is not None:
-            yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+    number = 0
+    try:
+        for number, line in enumerate(read_lines(file), start=1):
+            where = f"{file}:{number}"
+            row = _parse_object(line, where=where, is_first=number == 1)
+            if row is not None:
+                yield record_of(row, column=column, place=f"{name}:{number}", where=where)
+    except PACKING_ERRORS as error:
+        raise DataError(
+            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
+        ) from None
 
 
 def _parse_object(line: bytes, *, where: str, is_first: bool) -> Mapping[str, Any] | None:
@@ -252,19 +252,6 @@ def _text_columns(schema: pa.Schema, column: str, file: Path) -> list[str]:
     if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
         raise DataError(f"{file}: '{column}' is not text but values of type {kind}")
     return [column, *extra]
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    """Yield a file's lines, decompressed according to its suffix."""
-    number = 0
-    try:
-        for line in read_lines(file):
-            number += 1
-            yield line
-    except PACKING_ERRORS as error:
-        raise DataError(
-            f"{file}: damaged {file.suffix} data after line {number} ({error}); copy it again"
-        ) from None
 
 
 _Reader = Callable[[Path, str, str], Iterator[TextRecord]]

@@ -93,10 +93,8 @@ def open_hub(
         DataError: The hub cannot be reached, the dataset, configuration or split does not exist,
             or the dataset needs custom code.
     """
-    local = _find_copy_without_revision(dataset, copies, revision)
-    commit = None if local else resolve_revision(dataset, revision)
-    origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
-    place = str(local) if local else dataset
+    local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
+    place, commit = str(local or dataset), origin["revision"]
     import datasets  # noqa: PLC0415
 
     try:
@@ -134,9 +132,7 @@ def hub_fingerprint(
     Raises:
         DataError: The hub cannot be reached, or the dataset or revision does not exist.
     """
-    local = _find_copy_without_revision(dataset, copies, revision)
-    commit = None if local else resolve_revision(dataset, revision)
-    origin = _origin(dataset, config=config, split=split, commit=commit, local=local)
+    local, origin = _locate(dataset, config=config, split=split, revision=revision, copies=copies)
     return {**origin, "files": _copy_fingerprint(local)} if local else origin
 
 
@@ -155,21 +151,22 @@ def find_copy(dataset: str, copies: Path | None) -> Path | None:
     return copy if copy and copy.is_dir() else None
 
 
-def _find_copy_without_revision(
-    dataset: str, copies: Path | None, revision: str | None
-) -> Path | None:
-    """Return a local copy; it has no revisions.
-
-    Raises:
-        DataError: A revision was requested.
-    """
-    local = find_copy(dataset, copies)
+def _locate(
+    dataset: str, *, config: str | None, split: str, revision: str | None, copies: Path | None
+) -> tuple[Path | None, dict[str, Any]]:
+    """Return the folder of a local copy, which has no revisions, and the origin of a split."""
+    local, name = find_copy(dataset, copies), dataset
     if local and revision:
         raise DataError(
             f"hf:{dataset}: the local copy has no revision '{revision}'; omit the revision, "
             "or the copy"
         )
-    return local
+    # Folders are named without their path: the same copy elsewhere is the same data.
+    if local and expanded(dataset) == local:
+        name = local.resolve().name
+    commit = None if local else resolve_revision(dataset, revision)
+    origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
+    return local, {**origin, "local": True} if local else origin
 
 
 def _cache_of(local: Path) -> str:
@@ -272,16 +269,6 @@ def quiet() -> Iterator[None]:
                 library.disable_progress_bars()
                 undo.callback(library.enable_progress_bars)
         yield
-
-
-def _origin(
-    dataset: str, *, config: str | None, split: str, commit: str | None, local: Path | None
-) -> dict[str, Any]:
-    # Folders are named without their path: the same copy elsewhere is the same data.
-    is_path = local is not None and expanded(dataset) == local
-    name = local.resolve().name if local and is_path else dataset
-    origin: dict[str, Any] = {"dataset": name, "config": config, "split": split, "revision": commit}
-    return {**origin, "local": True} if local else origin
 
 
 def _wrong_name(

@@ -61,9 +61,6 @@ def _decompress(
     """Yield the content of a stream of compressed members (or frames).
 
     zstandard's own reader is not used: it accepts a truncated file as complete.
-
-    Raises:
-        EOFError: The stream is empty, or its last member is incomplete.
     """
     decompressor = None
     num_unpacked = 0

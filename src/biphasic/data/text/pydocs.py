@@ -11,7 +11,7 @@ import re
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -138,7 +138,8 @@ def _load_documents(libraries: tuple[str, ...] | None) -> tuple[Document, ...]:
     with _collector_paused():
         documents: list[Document] = []
         if libraries is None or STANDARD_LIBRARY in libraries:
-            documents += [*_read_standard_library(), *_read_topics()]
+            root = Path(sysconfig.get_path("stdlib"))
+            documents += [*read_package(root, "", library=STANDARD_LIBRARY), *_read_topics()]
         for library, packages in LIBRARIES.items():
             if libraries is not None and library not in libraries:
                 continue
@@ -232,7 +233,7 @@ def drop_duplicates(documents: Iterable[Document]) -> list[Document]:
     kept: dict[str, Document] = {}
     bodies: set[bytes] = set()
     for document in sorted(documents, key=lambda document: document.id):
-        body = " ".join(document.text.partition("\n\n")[2].split())
+        body = " ".join(body_of(document).split())
         key = hashlib.sha256(body.encode("utf-8", "replace")).digest()
         if document.id not in kept and key not in bodies:
             kept[document.id] = document
@@ -284,11 +285,6 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _read_standard_library() -> Iterator[Document]:
-    root = Path(sysconfig.get_path("stdlib"))
-    return read_package(root, "", library=STANDARD_LIBRARY)
-
-
 def _read_topics() -> Iterator[Document]:
     """Read the language reference that `help()` shows, one document per topic."""
     path = Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
@@ -298,7 +294,7 @@ def _read_topics() -> Iterator[Document]:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             for topic, text in ast.literal_eval(node.value).items():
                 module = f"pydoc_data.topics.{topic}"
-                document = Document(module, "", module, STANDARD_LIBRARY, split_of(module))
                 body = clean(text)
                 if is_useful(body):
-                    yield replace(document, text=f"{module}\n\n{body}")
+                    shown, split = f"{module}\n\n{body}", split_of(module)
+                    yield Document(module, shown, module, STANDARD_LIBRARY, split)

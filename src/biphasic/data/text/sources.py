@@ -156,7 +156,9 @@ def read_documents(
         DataError: It cannot be read; the message names file and line.
     """
     if source.is_builtin:
-        yield from _read_builtin(libraries, source.license)
+        for document in load_documents(libraries):
+            if split := _BUILTIN_SPLITS.get(document.split):
+                yield SourceDocument(document.id, document.text, split, source.license)
     elif source.hub:
         yield from _read_hub(source, source.hub, copies)
     elif source.path:
@@ -179,8 +181,15 @@ def source_origin(
         DataError: The source does not exist.
     """
     if source.is_builtin:
-        licensed = {"license": source.license} if source.license else {}
-        return {"source": BUILTIN, **_builtin_origin(libraries), **licensed}
+        return {
+            "source": BUILTIN,
+            "libraries": installed_versions(libraries),
+            # It has no version of its own; this records whether it is used.
+            "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
+            "python": platform.python_version(),
+            "pydocs_version": PYDOCS_VERSION,
+            **({"license": source.license} if source.license else {}),
+        }
     shared = {"license": source.license}
     if hub := source.hub:
         names = {"config": hub.config, "split": hub.split, "revision": hub.revision}
@@ -207,24 +216,6 @@ def source_folder(source: SourceConfig, *, copies: Path | None = None) -> Path |
     if hub := source.hub:
         return find_copy(hub.dataset, copies)
     return source.path if source.path and source.path.is_dir() else None
-
-
-def _read_builtin(
-    libraries: Collection[str] | None, default_license: str
-) -> Iterator[SourceDocument]:
-    for document in load_documents(libraries):
-        if split := _BUILTIN_SPLITS.get(document.split):
-            yield SourceDocument(document.id, document.text, split, default_license)
-
-
-def _builtin_origin(libraries: Collection[str] | None) -> dict[str, Any]:
-    return {
-        "libraries": installed_versions(libraries),
-        # It has no version of its own; this records whether it is used.
-        "standard_library": libraries is None or STANDARD_LIBRARY in libraries,
-        "python": platform.python_version(),
-        "pydocs_version": PYDOCS_VERSION,
-    }
 
 
 def _read_hub(

@@ -122,8 +122,8 @@ class BlockBuilder:
         """Return whether the block has reached its size."""
         return self._num_bytes >= self._block_bytes
 
-    def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> int:
-        """Add a document and return its text's size in bytes.
+    def add(self, document_id: str, text: str, notes: Sequence[int] = ()) -> None:
+        """Add a document.
 
         Raises:
             DataError: It is no valid Unicode.
@@ -135,7 +135,6 @@ class BlockBuilder:
         self._parts += parts
         self._notes.append(notes)
         self._num_bytes += len(parts[1])
-        return len(parts[1])
 
     def take(self) -> Block | None:
         """Return the collected documents, if any, and clear the collection."""

@@ -16,12 +16,13 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from biphasic.data.tokens.shards import Block, write_shard
 from biphasic.data.tokens.tokenizer import TextTokenizer
@@ -51,11 +52,8 @@ class ShardMaker:
     def __init__(self, folder: Path, tokenizer_folder: Path, *, num_workers: int) -> None:
         """Prepare; a worker starts with its first block.
 
-        Args:
-            folder: Target folder; each shard has its own subfolder.
-            tokenizer_folder: Tokenizer in Hugging Face's format.
-            num_workers: Processes with one thread each; if 1, this process is used, and the
-                tokenizers library chooses its threads.
+        Each shard gets its own subfolder of `folder`. `num_workers` are processes with one thread
+        each; if 1, this process is used, and the tokenizers library chooses its threads.
         """
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +87,7 @@ class ShardMaker:
             self._room.acquire()
             self._queue.put(order)
         else:
-            order.fill(_Here(self._tokenizer))
+            order.fill(lambda folder, block: write_shard(folder, block, self._tokenizer))
         return order.future
 
     def __enter__(self) -> ShardMaker:
@@ -113,14 +111,8 @@ class ShardMaker:
 
     def _attend(self, worker: _Worker) -> None:
         while order := self._queue.get():
-            order.fill(worker)
+            order.fill(worker.write)
             self._room.release()
-
-
-class _Writer(Protocol):
-    def write(self, folder: Path, block: Block) -> str | None:
-        """Write a shard, or return an error message."""
-        ...
 
 
 class _Order:
@@ -131,9 +123,10 @@ class _Order:
         self.folder = folder
         self.future: Future[Path] = Future()
 
-    def fill(self, writer: _Writer) -> None:
+    def fill(self, write: Callable[[Path, Block], str | None]) -> None:
+        """Set the future's result; `write` writes a shard, or returns an error message."""
         try:
-            problem = writer.write(self.folder, self._block)
+            problem = write(self.folder, self._block)
         except Exception as error:  # noqa: BLE001 - passed to the waiter of the future
             self.future.set_exception(error)
             return
@@ -143,16 +136,6 @@ class _Order:
             self.future.set_result(self.folder)
         else:
             self.future.set_exception(DataError(f"{self._label}: {problem}"))
-
-
-class _Here:
-    """Writes shards in this process."""
-
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def write(self, folder: Path, block: Block) -> None:
-        write_shard(folder, block, self._tokenizer)
 
 
 class _Worker:

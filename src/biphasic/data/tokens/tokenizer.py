@@ -51,10 +51,7 @@ class TextTokenizer:
 
     A tokenizer may lack a mask token; accessing `mask_id` then raises an error.
 
-    Attributes:
-        bos_id: Token before documents.
-        eos_id: Token after documents.
-        vocab_size: Highest id plus one.
+    BOS precedes documents and EOS follows them. `vocab_size` is the highest id plus one.
     """
 
     def __init__(

@@ -41,25 +41,21 @@ def model_limits(folder: Path) -> ModelLimits:
         ModelError: transformers does not support the model, or the model reads no tokens.
     """
     with reading(folder, ModelFilesError, remedy=_LIMITS):
-        return _limits(folder)
-
-
-def _limits(folder: Path) -> ModelLimits:
-    body = empty_body(folder)
-    num_embeddings = getattr(body.config, "vocab_size", None)
-    if num_embeddings is None:
-        raise ModelError(f"{folder}: config.json states no vocab_size")
-    positions = getattr(body.config, "max_position_embeddings", None)
-    # XLNet uses -1 for no limit.
-    positions = positions - first_position(body) if positions and positions > 0 else None
-    stated = [
-        positions,
-        _stated(folder / "sentence_bert_config.json", "max_seq_length"),
-        tokenizer_limit(folder),
-        MAX_INPUT_TOKENS,
-    ]
-    longest_input = min(int(limit) for limit in stated if limit)
-    return ModelLimits(longest_input, positions, num_embeddings)
+        body = empty_body(folder)
+        num_embeddings = getattr(body.config, "vocab_size", None)
+        if num_embeddings is None:
+            raise ModelError(f"{folder}: config.json states no vocab_size")
+        positions = getattr(body.config, "max_position_embeddings", None)
+        # XLNet uses -1 for no limit.
+        positions = positions - first_position(body) if positions and positions > 0 else None
+        stated = [
+            positions,
+            _stated(folder / "sentence_bert_config.json", "max_seq_length"),
+            tokenizer_limit(folder),
+            MAX_INPUT_TOKENS,
+        ]
+        longest_input = min(int(limit) for limit in stated if limit)
+        return ModelLimits(longest_input, positions, num_embeddings)
 
 
 def tokenizer_limit(folder: Path) -> int | None:

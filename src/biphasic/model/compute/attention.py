@@ -182,7 +182,9 @@ def packed_attention(
         )  # fmt: skip
         return output, None
     if sliding_window is not None:
-        block_mask = block_mask + _window_mask(query, sliding_window)
+        positions = torch.arange(query.shape[2], device=query.device)
+        near = (positions[:, None] - positions[None, :]).abs() < sliding_window
+        block_mask = block_mask + _additive(near, query.dtype)
     key, value = (_repeat_heads(states, query.shape[1]) for states in (key, value))
     options: dict[str, Any] = {"scaling": scaling, "dropout": dropout}
     chosen = backend(query.device, query.dtype, drops=dropout > 0, caps=softcap is not None)
@@ -253,12 +255,6 @@ def _repeat_heads(states: Tensor, num_heads: int) -> Tensor:
     return states.repeat_interleave(groups, dim=1) if groups > 1 else states
 
 
-def _window_mask(query: Tensor, sliding_window: int) -> Tensor:
-    positions = torch.arange(query.shape[2], device=query.device)
-    near = (positions[:, None] - positions[None, :]).abs() < sliding_window
-    return _additive(near, query.dtype)
-
-
 def _varlen(
     query: Tensor,
     key: Tensor,
@@ -288,16 +284,8 @@ def _varlen(
     flat_query, flat_key, flat_value = (
         part.transpose(1, 2).reshape(-1, part.shape[1], head_dim) for part in (query, key, value)
     )
-    output = varlen_attn(
-        flat_query,
-        flat_key,
-        flat_value,
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        **options,
-    )
+    borders = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
+    output = varlen_attn(flat_query, flat_key, flat_value, *borders, **options)
     # A tuple only if auxiliary output is requested.
     return cast(Tensor, output).view(num_rows, row_length, num_heads, head_dim)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
@@ -50,18 +50,15 @@ def computing_on(device: torch.device | None) -> Iterator[None]:
     """Set the compute device within the block; None leaves the choice unchanged."""
     token = _chosen.set(device or _chosen.get())
     try:
-        with _current(device):
+        if device is None or device.index is None:
+            yield
+            return
+        import torch  # noqa: PLC0415
+
+        with torch.cuda.device(device):
             yield
     finally:
         _chosen.reset(token)
-
-
-def _current(device: torch.device | None) -> AbstractContextManager[object]:
-    if device is None or device.index is None:
-        return nullcontext()
-    import torch  # noqa: PLC0415
-
-    return torch.cuda.device(device)
 
 
 def chosen_device() -> torch.device | None:

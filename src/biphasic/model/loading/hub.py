@@ -172,11 +172,7 @@ def _identity(folder: Path) -> str:
 
 
 def _verified_state(folder: Path, *, remedy: str) -> str | None:
-    """Return the identity of a state; None if a folder has no state record.
-
-    Raises:
-        CheckpointError: A file is missing or changed, or the manifest belongs to another state.
-    """
+    """Return the identity of a verified state; None if a folder has no state record."""
     claimed = claimed_identity(folder)
     if claimed is None:
         return None

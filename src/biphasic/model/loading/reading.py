@@ -74,11 +74,7 @@ def load_model(
 
 
 def _check_weight_files(folder: Path) -> None:
-    """Refuse weight files elsewhere, and weights that need custom code to be read.
-
-    Raises:
-        ModelError: The message names the file or the tensor.
-    """
+    """Refuse weight files elsewhere, and weights that need custom code to be read."""
     for path in folder.glob("shard-*-model-*-of-*.safetensors"):
         raise ModelError(
             f"{path}: weights of a distributed checkpoint are not supported; save the model with "

@@ -6,14 +6,12 @@ linearly changing rate: Ankner et al. 2023, arXiv:2305.15096, section 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from biphasic.data.packing import PackedBatch
 from biphasic.data.rows import RowBatch
 from biphasic.errors import DataError
 from biphasic.objectives.masking.replacement import (
@@ -24,24 +22,9 @@ from biphasic.objectives.masking.replacement import (
 )
 from biphasic.objectives.masking.selection import Selection, SpanConfig, select
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.supervision import Vocabulary
+from biphasic.objectives.supervision import Supervision, Vocabulary
 
 Probability = Annotated[float, Field(gt=0, le=1)]
-
-
-@dataclass(frozen=True)
-class MaskedRows:
-    """Masked rows and their labels.
-
-    Attributes:
-        rows: Rows after replacement.
-        positions: int64 [num_masked]; masked positions in the flattened rows, ascending.
-        labels: int64 [num_masked]; the original tokens.
-    """
-
-    rows: PackedBatch
-    positions: NDArray[np.int64]
-    labels: NDArray[np.int64]
 
 
 class MaskingConfig(ObjectiveConfig):
@@ -90,8 +73,8 @@ class MaskingConfig(ObjectiveConfig):
         named = spans.model_dump() if isinstance(spans, SpanConfig) else spans
         return {**identity, "selection": named}
 
-    def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> MaskedRows:
-        """Select tokens to predict and hide them.
+    def mask(self, batch: RowBatch, vocabulary: Vocabulary, *, mask_seed: int) -> Supervision:
+        """Select tokens to predict and hide them; each is labelled at its own position.
 
         Selection and replacement are a pure function of `mask_seed` and each token's epoch,
         document and chunk; they do not depend on the row or step in which a chunk appears. Special
@@ -112,10 +95,11 @@ class MaskingConfig(ObjectiveConfig):
             )
         shares = shares_of(self.replacement)
         shown = replace_selected(batch, selected, vocabulary, shares, mask_seed=mask_seed)
-        return MaskedRows(
+        return Supervision(
             rows=replace(batch.packed, input_ids=shown),
             positions=positions,
             labels=batch.packed.input_ids.reshape(-1)[positions],
+            causal=False,
         )
 
     @property

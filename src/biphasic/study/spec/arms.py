@@ -13,8 +13,7 @@ from biphasic.config import NAME_PATTERN, Config, nearest, parse_config
 from biphasic.errors import ConfigError
 from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.lr import LearningRateConfig
-from biphasic.objectives.phase import MOST_TOKENS
-from biphasic.objectives.phases import Phase
+from biphasic.objectives.phases import MOST_TOKENS, Phase
 from biphasic.training.recipe import (
     OptimizerConfig,
     Precision,

@@ -18,7 +18,7 @@ from biphasic.model.presets import Architecture, PresetName
 from biphasic.objectives.alternate import Alternate
 from biphasic.objectives.mix import Mix
 from biphasic.objectives.objective import ObjectiveConfig
-from biphasic.objectives.phase import PhaseConfig
+from biphasic.objectives.phases import PhaseConfig
 from biphasic.objectives.registry import OBJECTIVES
 from biphasic.study.spec.arms import ArmConfig
 from biphasic.training.recipe import PretrainedModel, Recipe

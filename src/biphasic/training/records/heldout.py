@@ -18,8 +18,7 @@ from biphasic.objectives.clm import Clm
 from biphasic.objectives.mlm import Mlm
 from biphasic.objectives.objective import ObjectiveConfig
 from biphasic.objectives.supervision import Vocabulary
-from biphasic.training.step.passes import Pass
-from biphasic.training.step.supervised import summed_loss
+from biphasic.training.step.passes import Pass, summed_loss
 
 HeldoutObjective = Literal["clm", "mlm"]
 
@@ -72,27 +71,16 @@ class HeldoutLoss:
             "clm": Clm(objective="clm"),
             "mlm": Mlm(objective="mlm", mlm_probability=HELDOUT_MLM_PROBABILITY),
         }
-        return {
-            name: self._mean_loss(model, configs[name], rows_per_pass, report, loss)
-            for name in objectives
-        }
-
-    def _mean_loss(
-        self,
-        model: PreTrainedModel,
-        objective: ObjectiveConfig,
-        rows_per_pass: int | None,
-        report: Callable[[str], None] | None,
-        loss: Callable[[Pass], Tensor] | None,
-    ) -> float:
-        total, count = 0.0, 0
-        for number, batch in enumerate(self._batches, start=1):
-            if report:
-                name = objective.objective.upper()
-                report(f"held-out {name} loss, batch {number:,} of {len(self._batches):,}")
-            parts = objective.supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
-            for part in parts:
+        losses: dict[str, float] = {}
+        for name in objectives:
+            total, count = 0.0, 0
+            for number, batch in enumerate(self._batches, start=1):
+                if report:
+                    place = f"batch {number:,} of {len(self._batches):,}"
+                    report(f"held-out {name.upper()} loss, {place}")
+                (part,) = configs[name].supervise(batch, self._vocabulary, mask_seed=HELDOUT_SEED)
                 for supervision in part.split(rows_per_pass):
                     total += float(summed_loss(model, supervision, loss=loss))
                     count += len(supervision.labels)
-        return total / count
+            losses[name] = total / count
+        return losses

@@ -211,7 +211,7 @@ def set_precision(model: PreTrainedModel, precision: FinetunePrecision) -> Maste
             # One parameter at a time: `model.to` would round the rotary frequencies too.
             masters[name] = parameter.data
             parameter.data = parameter.data.to(torch.bfloat16)
-    embeddings.register_forward_hook(_round_output)
+    embeddings.register_forward_hook(lambda _, __, output: output.to(torch.bfloat16))
     return MasterWeights(working, masters)
 
 
@@ -222,17 +222,5 @@ def set_head_precision(head: nn.Module, precision: FinetunePrecision) -> None:
     """
     if precision == "paper" and any(True for _ in head.parameters()):
         head.to(torch.bfloat16)
-        head.register_forward_pre_hook(_round_input)
-        head.register_forward_hook(_widen_output)
-
-
-def _round_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    return output.to(torch.bfloat16)
-
-
-def _round_input(_module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-    return inputs[0].to(torch.bfloat16)
-
-
-def _widen_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    return output.float()
+        head.register_forward_pre_hook(lambda _, inputs: inputs[0].to(torch.bfloat16))
+        head.register_forward_hook(lambda _, __, output: output.float())

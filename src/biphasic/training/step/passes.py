@@ -1,15 +1,17 @@
-"""Inputs of one forward and backward pass, as tensors on the model's device."""
+"""One forward and backward pass: its input as tensors on the model's device, and its loss."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from biphasic.model.compute.attention import attention_arguments
-from biphasic.model.compute.forward import activation_dtype
+from biphasic.model.compute.forward import activation_dtype, first_position
 from biphasic.model.head import language_model_head
 from biphasic.objectives.loss import summed_cross_entropy
 from biphasic.objectives.supervision import Supervision
@@ -97,3 +99,17 @@ def pass_loss(model: PreTrainedModel, given: Pass, *, dtype: torch.dtype | None 
         bias=None if head.bias is None else head.bias.to(states.dtype),
         softcap=head.softcap,
     )
+
+
+def summed_loss(
+    model: PreTrainedModel,
+    supervision: Supervision,
+    *,
+    loss: Callable[[Pass], Tensor] | None = None,
+) -> Tensor:
+    """Return the summed loss of all supervised tokens: a scalar in fp32, in nats.
+
+    `loss` computes that of a pass; `pass_loss` by default.
+    """
+    given = Pass.of(supervision, first_position=first_position(model))
+    return (loss or partial(pass_loss, model))(given.to(model.device))

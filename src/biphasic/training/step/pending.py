@@ -21,13 +21,7 @@ from biphasic.records import LedgerEntry
 
 @dataclass(frozen=True)
 class Position:
-    """What a run had read before an update.
-
-    Attributes:
-        step: Number of updates.
-        rows_sha256: Hash of their rows.
-        ledger: Their costs.
-    """
+    """What a run had read before an update: number, rows and costs of earlier updates."""
 
     step: int
     rows_sha256: str
@@ -58,9 +52,7 @@ class MeasuredStep:
     """An update that has been read back.
 
     Attributes:
-        before: What was read before it.
         record: Its complete line of metrics.
-        num_tokens: Tokens read, excluding padding.
         seconds: Its share, by tokens, of the time since the previous reading.
         fault: Name of the non-finite value; None if all are finite.
     """
@@ -98,9 +90,8 @@ class PendingSteps:
         """Wait for all pending updates, remove them, and return them in order."""
         if not self._steps:  # all were skipped
             return []
-        values = _values(
-            [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
-        )
+        scalars = [tensor for step in self._steps for tensor in (step.loss, step.gradient_norm)]
+        values = torch.stack([scalar.float() for scalar in scalars]).tolist()  # one transfer
         seconds = time.monotonic() - self._began
         speed = sum(step.num_tokens for step in self._steps) / seconds
         losses, norms = values[::2], values[1::2]
@@ -110,11 +101,6 @@ class PendingSteps:
         ]
         self._steps = []
         return read
-
-
-def _values(scalars: list[Tensor]) -> list[float]:
-    """Read all values in one transfer."""
-    return torch.stack([scalar.float() for scalar in scalars]).tolist()
 
 
 def _measured(step: PendingStep, loss: float, norm: float, speed: float) -> MeasuredStep:
