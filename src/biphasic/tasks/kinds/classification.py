@@ -13,7 +13,7 @@ from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.tasks.kinds.metrics import accuracy, macro_f1, matthews
 from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
 from biphasic.tasks.protocol import FinetuneProtocol
-from biphasic.tasks.records import ClassificationTask, LabelledText
+from biphasic.tasks.records import ClassificationTask
 from biphasic.tasks.scores import SplitScores
 
 
@@ -23,15 +23,12 @@ def encode_classification(
     """Tokenise a classification task once, for every run on it."""
     kind = TextKind(
         num_outputs=len(task.labels),
+        expected=lambda record: record.label,
         targets=lambda labels: labels,
         loss=F.cross_entropy,
         score=partial(_score, names=task.labels),
     )
-    return encode_text_task(task, kind, _labels, tokenizer, protocol=protocol)
-
-
-def _labels(records: Sequence[LabelledText]) -> NDArray[np.int64]:
-    return np.array([record.label for record in records], dtype=np.int64)
+    return encode_text_task(task, kind, tokenizer, protocol=protocol)
 
 
 def _score(
