@@ -33,8 +33,9 @@ class TaggingSource:
     tags: str
     labels: tuple[str, ...]
 
-    def tables(self, *, is_zero_shot: bool) -> tuple[DatasetTable, ...]:  # noqa: ARG002 - one for all kinds
-        """Return the tables to read."""
+    @property
+    def tables(self) -> tuple[DatasetTable, ...]:
+        """The tables to read."""
         return tuple(DatasetTable(self.dataset, split) for split in SPLITS)
 
 
@@ -46,7 +47,7 @@ def read_tagging(source: TaggingSource, opener: Opener) -> Content:
     """
     splits: dict[str, list[Row]] = {}
     begun: dict[str, int] = {}
-    for table in source.tables(is_zero_shot=False):
+    for table in source.tables:
         splits[table.split], begun[table.split] = _read_split(source, table, opener)
     return Content(
         description={"origin": {"tags_rewritten_as_b": begun}}, labels=source.labels, splits=splits

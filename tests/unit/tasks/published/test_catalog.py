@@ -12,7 +12,7 @@ from datasets import load_dataset
 import hub_copies
 from biphasic.errors import DataError
 from biphasic.tasks.formats.read import load_task
-from biphasic.tasks.published import pairs as published_pairs
+from biphasic.tasks.published import ir
 from biphasic.tasks.published.catalog import PUBLISHED, write_published
 from biphasic.tasks.published.ir import halve_queries
 from biphasic.tasks.published.tc import begin_entities
@@ -264,7 +264,7 @@ def test_mldr_searches_the_positive_passages_of_both_splits(tasks: dict[str, Tas
 def test_more_pairs_than_a_study_reads_are_left_out(
     copies: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(published_pairs, "MAX_PAIRS", 6)
+    monkeypatch.setattr(ir, "MAX_PAIRS", 6)
     write_published("msmarco", tmp_path / "few", copies=copies)
     kept = {"kept": 6, "of": hub_copies.NUM_PAIRS, "seed": 42}
     assert described(tmp_path / "few")["origin"]["pairs"] == kept
