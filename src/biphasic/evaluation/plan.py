@@ -85,8 +85,11 @@ def plan_evaluation(
         {name: value for name, value in grid.items() if value is not None},
         where="evaluate",
     )
-    settings = _settings_of(protocol)
     is_paper = protocol == PAPER
+    if isinstance(protocol, FinetuneProtocol):
+        settings = protocol.model_dump(include=protocol.model_fields_set)
+    else:
+        settings = {} if protocol is None or protocol == PAPER else dict(protocol)
     limits = model_limits(encoder.folder)
 
     def protocol_of(task: TaskConfig, needed: Mapping[str, Any]) -> FinetuneProtocol:
@@ -129,15 +132,6 @@ def plan_evaluation(
     # The folder of a state is named by its identity, which is long.
     name = name[:12] if name == encoder.identity else name
     return PlannedEvaluation(name, encoder, limits, planned, finetuning, store)
-
-
-def _settings_of(
-    protocol: FinetuneProtocol | Mapping[str, Any] | Literal["paper"] | None,
-) -> dict[str, Any]:
-    """Return the settings of the user, which override those of tasks."""
-    if isinstance(protocol, FinetuneProtocol):
-        return protocol.model_dump(include=protocol.model_fields_set)
-    return {} if protocol is None or protocol == PAPER else dict(protocol)
 
 
 def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:

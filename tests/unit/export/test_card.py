@@ -222,9 +222,9 @@ class TestScores:
     def test_two_protocols_cannot_be_distinguished(self, add_result: Add, tmp_path: Path) -> None:
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
         add_result("reviews", 1e-3, 0, 0.9, 0.8, steps=20)
-        found = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
-        assert found.scores == ()
-        assert found.left_out == ("reviews: fine-tuned under several protocols; see the reports",)
+        scores, left_out = scores_of_state(tmp_path / "store" / "finetunes", IDENTITY)
+        assert scores == ()
+        assert left_out == ("reviews: fine-tuned under several protocols; see the reports",)
 
     def test_diverged(self, state: Path, add_result: Add, card_of: Card) -> None:
         add_result("reviews", 1e-3, 0, 0.8, 0.7)
