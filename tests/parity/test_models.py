@@ -49,11 +49,7 @@ def alone(model: PreTrainedModel, document: NDArray[np.int64], *, causal: bool) 
 
 
 def input_gradient(
-    model: PreTrainedModel,
-    batch: PackedBatch,
-    positions: slice,
-    *,
-    causal: bool,
+    model: PreTrainedModel, batch: PackedBatch, positions: slice, *, causal: bool
 ) -> Tensor:
     """Return the gradient of some hidden states with respect to all input embeddings, by token."""
     leaves: list[Tensor] = []

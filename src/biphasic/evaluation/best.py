@@ -49,12 +49,7 @@ class GridModel:
 
 
 def finetune_grid(
-    plan: PlannedEvaluation,
-    *,
-    scratch: Path,
-    num_workers: int,
-    num_threads: int,
-    console: Console,
+    plan: PlannedEvaluation, *, scratch: Path, num_workers: int, num_threads: int, console: Console
 ) -> GridModel:
     """Run the missing fine-tunings of one task, and return the best model of the grid.
 

@@ -135,11 +135,7 @@ def plan_evaluation(
 
 
 def _check_vocabulary(limits: ModelLimits, tokenizer: TextTokenizer) -> None:
-    """Check that a tokenizer fits its model.
-
-    Raises:
-        ModelError: The tokenizer has more entries than the model.
-    """
+    """Check that a tokenizer fits its model."""
     if tokenizer.vocab_size > limits.num_embeddings:
         raise ModelError(
             f"the tokenizer has {tokenizer.vocab_size} entries, but the model has only "
@@ -166,7 +162,6 @@ def task_from_text(text: str) -> TaskConfig:
 
 
 def _name_of(place: Path) -> str:
-    """Return the name of a task from its file or folder."""
     if place.suffix in {".yaml", ".yml"}:
         return load_task_file(place).name
     if (place / DESCRIPTION).is_file():

@@ -146,7 +146,6 @@ def check_export(
 def _differences(
     tensors: dict[str, Tensor], reference: Reference, *, has_pooling: bool
 ) -> dict[str, Any]:
-    """Measure the differences of hidden states and embeddings."""
     return {
         "alone": _largest(_sequences(tensors, "alone"), reference.alone),
         "many": _largest(_sequences(tensors, "many"), reference.many),
@@ -159,11 +158,7 @@ def _differences(
 def _ask(
     request: dict[str, Any], expected: dict[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Run the script in a separate process; return its report, and its outputs by precision.
-
-    Raises:
-        ModelError: It failed; the message is its last line of output.
-    """
+    """Run the script in a separate process; return its report, and its outputs by precision."""
     packages = Path(transformers.__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="biphasic-check-") as name:
         work = Path(name)
@@ -209,11 +204,7 @@ def _compare_ids(
 
 
 def _require_both_ways(tensors: dict[str, Tensor], reference: Reference) -> None:
-    """Check that a changed token changes every state before it.
-
-    Raises:
-        ModelError: The states of some token do not depend on later tokens.
-    """
+    """Check that a changed token changes every state before it."""
     before = len(reference.probe) - 2
     moved = (tensors["changed"] - tensors["alone.0"])[:before].abs().amax(-1)
     if not bool((moved > 0).all()):
@@ -230,11 +221,7 @@ def _sequences(tensors: dict[str, Tensor], way: str) -> list[Tensor]:
 
 
 def _largest(actual: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest difference relative to the largest value, or to 1.
-
-    Raises:
-        ModelError: Shapes differ.
-    """
+    """Return the largest difference relative to the largest value, or to 1."""
     differences = []
     for theirs, ours in zip(actual, expected, strict=True):
         if theirs.shape != ours.shape:

@@ -167,11 +167,7 @@ def _front_matter(text: str) -> dict[str, object] | None:
 
 
 def _explain(error: Exception, plan: PushPlan) -> NoReturn:
-    """Raise a one-line error that explains an error of the hub.
-
-    Raises:
-        DataError: Always.
-    """
+    """Raise a one-line error that explains an error of the hub."""
     where = f"push {plan.repository}"
     if isinstance(error, OfflineModeIsEnabled):
         raise DataError(f"{where}: hub access is disabled (HF_HUB_OFFLINE); unset it") from None

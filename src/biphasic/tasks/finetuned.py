@@ -95,9 +95,7 @@ class FinetunedModel:
     """A fine-tuned model, ready to predict.
 
     Attributes:
-        record: Contents of `head.json`.
         protocol: How its inputs are encoded.
-        encoder: Its body.
         head: Its head; takes pooled or single states in fp32.
     """
 

@@ -156,7 +156,6 @@ def predict_file(
 
 
 def _example(row: Row, columns: TextColumns, record: HeadRecord) -> tuple[str, Any]:
-    """Return the id and the example of a row."""
     renamed = columns.renamed(row)
     return renamed.id(), example_of(renamed, record)
 

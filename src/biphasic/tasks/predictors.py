@@ -74,10 +74,7 @@ class Classes:
         logits, num_cut = _pooled_outputs(self.finetuned, encoder, examples)
         labels = self.finetuned.record.labels
         rows = [
-            {
-                "label": labels[best],
-                "probabilities": dict(zip(labels, shares, strict=True)),
-            }
+            {"label": labels[best], "probabilities": dict(zip(labels, shares, strict=True))}
             for best, shares in zip(
                 logits.argmax(axis=1).tolist(), _softmax(logits).tolist(), strict=True
             )

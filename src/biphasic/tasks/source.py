@@ -139,7 +139,6 @@ def _kind_folder(path: Path, kind: Kind, *, source: str) -> _Making:
 
 
 def _files(file: TaskFile, *, kind_of_source: str, where: str) -> _Making:
-    """Make a task from the user's files."""
     files = own_files(file, where=where)
     paths = {"folder", *SPLITS, "corpus", "queries"}
     origin = {

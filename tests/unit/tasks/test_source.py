@@ -14,13 +14,7 @@ from biphasic.tasks.formats.folder import TaskDescription, write_task_folder
 from biphasic.tasks.formats.read import load_task
 from biphasic.tasks.records import SPLITS
 from biphasic.tasks.source import split_source
-from custom_tasks import (
-    Store,
-    refused,
-    write_beir,
-    write_splits,
-    write_yaml,
-)
+from custom_tasks import Store, refused, write_beir, write_splits, write_yaml
 
 
 def test_overlaps_are_reported_and_kept(store, custom):

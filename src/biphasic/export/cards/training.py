@@ -169,10 +169,4 @@ def _score_row(score: TaskScore) -> tuple[str, ...]:
     if score.num_diverged:
         rates += f"; {score.num_diverged} diverged"
     seeds = "–" if is_zero_shot else str(score.estimate.num_seeds)
-    return (
-        task,
-        metric_name(score.metric),
-        seeds,
-        rates,
-        score_cell(score.estimate),
-    )
+    return (task, metric_name(score.metric), seeds, rates, score_cell(score.estimate))

@@ -177,11 +177,7 @@ def finetune(
                 batching=planned.training.protocol.batching,
                 scratch=scratch,
             )
-        finetuned = finetune_grid(
-            plan,
-            scratch=scratch / "weights",
-            **computing,
-        )
+        finetuned = finetune_grid(plan, scratch=scratch / "weights", **computing)
         # Cards are public: a hub id is unchanged, a folder by name only.
         named = plan.name if expanded(model).exists() else str(model)
         writer = _Writer(finetuned, named, tokenizer, loaded)
@@ -294,7 +290,6 @@ class _Writer:
         }
 
     def _of_kind(self, folder: Path) -> dict[str, Any]:
-        """Return the fields that only some kinds of task have."""
         description, task = read_description(folder), self.task
         match task:
             case ClassificationTask() | MultiLabelTask():

@@ -227,11 +227,7 @@ def _first_cause(error: BaseException) -> str:
 
 
 def _compare(encoder: _Encoder, file: Path, *, folder: Path) -> float:
-    """Return the largest difference over all probes.
-
-    Raises:
-        ModelError: It is above the tolerance.
-    """
+    """Return the largest difference over all probes."""
     import onnxruntime  # noqa: PLC0415 - optional package
 
     options = onnxruntime.SessionOptions()
@@ -282,7 +278,6 @@ def _longest_input(body: PreTrainedModel) -> int:
 
 
 def _batch(body: PreTrainedModel, lengths: list[int], *, left: bool = False) -> Probe:
-    """Return rows of random tokens, padded to the longest."""
     shape = (len(lengths), max(lengths))
     draws = stream("onnx", 0).random_raw(shape[0] * shape[1]).reshape(shape)
     input_ids = (draws % np.uint64(body.config.vocab_size)).astype(np.int64)

@@ -18,11 +18,7 @@ from biphasic.tasks.custom.squad_json import read_squad
 from biphasic.tasks.custom.tables import read_csv, read_tsv
 from biphasic.tasks.custom.task_file import TaskFile
 from biphasic.tasks.formats.beir import read_qrels, read_texts
-from biphasic.tasks.formats.examples import (
-    check_values,
-    parser_of,
-    unique_records,
-)
+from biphasic.tasks.formats.examples import check_values, parser_of, unique_records
 from biphasic.tasks.formats.folder import RETRIEVAL_KINDS
 from biphasic.tasks.formats.labels import (
     Labels,

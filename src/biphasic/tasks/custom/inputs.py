@@ -58,10 +58,9 @@ def open_input(source: str, *, format: str | None = None) -> Input:
     known = get_args(InputFormat)
     if format is not None and format not in known:
         raise DataError(f"unknown format '{format}'{nearest(format, known)}")
-    is_stream = source == STANDARD_INPUT
-    path = _STANDARD_INPUT_FILE if is_stream else expanded(source)
-    if is_stream:
-        return Input(path, cast(InputFormat, format or "txt"), is_stream)
+    if source == STANDARD_INPUT:
+        return Input(_STANDARD_INPUT_FILE, cast(InputFormat, format or "txt"), is_stream=True)
+    path = expanded(source)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     stated = format or plain_suffix(path).removeprefix(".").lower()
@@ -73,7 +72,7 @@ def open_input(source: str, *, format: str | None = None) -> Input:
         )
     if stated == "parquet" and path.suffix == ".gz":
         raise DataError(f"{path}: a compressed Parquet file cannot be read; unpack it")
-    return Input(path, cast(InputFormat, stated), is_stream)
+    return Input(path, cast(InputFormat, stated), is_stream=False)
 
 
 def check_rows(source: Input, check: Callable[[Row], object]) -> int | None:

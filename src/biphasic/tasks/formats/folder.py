@@ -40,8 +40,7 @@ class TaskDescription(Config):
         default=None, description="ir, zs: template of a document, over {title} and {text}."
     )
     trained_on: str | None = Field(
-        default=None,
-        description="ir: the task whose training split replaces this task's own.",
+        default=None, description="ir: the task whose training split replaces this task's own."
     )
     protocol: dict[str, Any] = Field(
         default_factory=dict, description="Fine-tuning settings that this task needs."

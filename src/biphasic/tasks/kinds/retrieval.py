@@ -119,7 +119,6 @@ class EncodedRetrieval:
 
 
 def _ranked(queries: Tensor, documents: Tensor) -> Iterator[NDArray[np.int64]]:
-    """Yield the columns of the best documents for each query."""
     for block in queries.split(max(1, _SIMILARITIES // len(documents))):
         yield from top_documents((block @ documents.T).cpu().numpy())
 

@@ -32,7 +32,6 @@ class PublishedTask:
     """A dataset of the study.
 
     Attributes:
-        name: Name in reports.
         source: Its tables and how to read them.
         license: License stated on its page; empty if none.
         trained_on: Task whose fine-tuned models are evaluated on it, or None.
@@ -149,10 +148,7 @@ _TASKS = (
         source=QuestionSource("rajpurkar/squad_v2"),
     ),
     PublishedTask(
-        name="record",
-        title="ReCoRD",
-        kind="qa",
-        source=QuestionSource("hgissbkh/record"),
+        name="record", title="ReCoRD", kind="qa", source=QuestionSource("hgissbkh/record")
     ),
     PublishedTask(
         name="msmarco",
@@ -307,7 +303,6 @@ def _read(task: PublishedTask, opener: Opener, *, paper: bool) -> Content:
 
 
 def _revisions(name: str, revision: str | None) -> dict[str, str]:
-    """Parse a revision, or several by repository."""
     if revision is None:
         return {}
     known = PUBLISHED[name].repositories

@@ -205,11 +205,7 @@ def _documents(
 def _needed_rows(
     table: DatasetTable, rows: Iterable[Row], needed: set[str], id_column: str
 ) -> Iterator[tuple[str, Row]]:
-    """Yield the judged rows, and stop reading after the last of them.
-
-    Raises:
-        DataError: A row is missing.
-    """
+    """Yield the judged rows, and stop reading after the last of them."""
     missing = set(needed)
     for row in rows:
         key = str(row[id_column])

@@ -47,8 +47,7 @@ def test_csv_tsv_and_jsonl_give_the_same_task(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")],
+    "names", [("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")]
 )
 def test_pairs_under_their_usual_names(store, custom, names):
     rows = [dict(zip((*names, "label"), ("x", "y", label), strict=True)) for label in (0, 1)]

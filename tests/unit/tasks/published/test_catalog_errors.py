@@ -171,11 +171,7 @@ def test_a_dataset_that_needs_code_is_reported(tmp_path):
     ("name", "revision", "expected"),
     [
         ("nq", "v1", "could mean any of BeIR/nq, BeIR/nq-qrels; write owner/name=revision"),
-        (
-            "sst2",
-            "nyu-mll/glu=v1",
-            "does not read 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)",
-        ),
+        ("sst2", "nyu-mll/glu=v1", "does not read 'nyu-mll/glu' (did you mean 'nyu-mll/glue'?)"),
         ("nq", "BeIR/nq=", "'BeIR/nq=': write owner/name=revision"),
         ("nq", "BeIR/nq=a,b", "'b': write owner/name=revision"),
     ],
