@@ -147,7 +147,14 @@ def encode_retrieval(
         queries[split], num_truncated[split] = encode_texts(
             [task.queries[query] for query in qrels], tokenizer, max_seqlen=protocol.max_seqlen
         )
-    pairs = _training_pairs(train, document_ids)
+    columns = {document: column for column, document in enumerate(document_ids)}
+    positives = [
+        (number, columns[document])
+        for number, judged in enumerate(train.values())
+        for document, score in judged.items()
+        if score > 0
+    ]
+    pairs = np.array(positives, dtype=np.int64).reshape(-1, 2)
     return EncodedRetrieval(
         info=task.info,
         pad_id=tokenizer.pad_id,
@@ -162,14 +169,3 @@ def encode_retrieval(
         pairs=pairs,
         known=np.sort(pairs[:, 0] * len(documents) + pairs[:, 1]),
     )
-
-
-def _training_pairs(train: _Qrels, document_ids: tuple[str, ...]) -> NDArray[np.int64]:
-    columns = {document: column for column, document in enumerate(document_ids)}
-    pairs = [
-        (number, columns[document])
-        for number, judged in enumerate(train.values())
-        for document, score in judged.items()
-        if score > 0
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)

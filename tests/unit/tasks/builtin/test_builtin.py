@@ -62,6 +62,10 @@ Prose below the sections.
 """
 
 
+def document_of(body: str, name: str = "m.f") -> Document:
+    return Document(name, f"{name}(x)\n\n{body}", name.rpartition(".")[0], "lib", "train")
+
+
 def vocabulary(seed: str) -> list[str]:
     """Words that no other seed has."""
     return [f"{seed}{letter}{other}q" for letter in "abcdefgh" for other in "klmnop"]
@@ -344,8 +348,7 @@ class TestTags:
 
     def test_short_sections_are_left_out(self):
         body = "Sum.\n\nParameters\n----------\nx : int\n    One of few words.\n"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        assert list(parameter_examples(parse_documents([document]))) == []
+        assert list(parameter_examples(parse_documents([document_of(body)]))) == []
 
     def test_no_entity_is_cut(self):
         entries = "".join(
@@ -355,8 +358,7 @@ class TestTags:
         for extra in range(12):
             first = f"first : int\n    {'word ' * (20 + extra)}\n"
             body = f"Sum.\n\nParameters\n----------\n{first}{entries}"
-            document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-            (example,) = parameter_examples(parse_documents([document]))
+            (example,) = parameter_examples(parse_documents([document_of(body)]))
             tags = example.record["tags"]
             assert len(tags) <= MAX_TOKENS
             runs = " ".join(tags).split("B-TYPE")[2:]
@@ -377,8 +379,7 @@ class TestQuestions:
         by_name = {parameter.name: parameter for parameter in parsed.parameters}
         seen = set()
         for place in range(60):
-            name = f"m{place}.norm"
-            document = Document(name, f"{name}(x)\n\n{NUMPYDOC}", f"m{place}", "lib", "train")
+            document = document_of(NUMPYDOC, f"m{place}.norm")
             (example,) = parameter_questions(parse_documents([document]))
             question = example.record["question"]
             answer = example.record["answers"]["text"][0]
@@ -406,17 +407,15 @@ class TestQuestions:
         entries = "x : int\n    The first of both.\ny : int\n    Another one here.\n"
         again = "x : int\n    The second of both.\n"
         for place in range(20):
-            name = f"m{place}.f"
             body = f"Sum.\n\nParameters\n----------\n{entries}{again}"
-            document = Document(name, f"{name}(x)\n\n{body}", f"m{place}", "lib", "train")
+            document = document_of(body, f"m{place}.f")
             (example,) = parameter_questions(parse_documents([document]))
             assert "second" not in example.record["context"]
 
     def test_contexts_are_bounded_and_hold_several_parameters(self):
         entries = "".join(f"p{n} : int\n    Text {n} {'word ' * 30}.\n" for n in range(30))
         body = f"Sum.\n\nParameters\n----------\n{entries}"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        (example,) = parameter_questions(parse_documents([document]))
+        (example,) = parameter_questions(parse_documents([document_of(body)]))
         context = example.record["context"]
         assert MAX_CONTEXT_CHARACTERS / 2 < len(context) <= MAX_CONTEXT_CHARACTERS
         assert context.count(" (int): ") >= 2
@@ -448,5 +447,4 @@ class TestRetrieval:
     def test_a_document_that_repeats_its_summary_is_left_out(self):
         summary = "Compute the sum of all given values."
         body = f"{summary} In short: {summary} {'More words follow here. ' * 10}"
-        document = Document("m.f", f"m.f(x)\n\n{body}", "m", "lib", "train")
-        assert list(summary_examples(parse_documents([document]))) == []
+        assert list(summary_examples(parse_documents([document_of(body)]))) == []
