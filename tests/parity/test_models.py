@@ -301,11 +301,6 @@ class TestCalls:
             with pytest.raises(ModelError, match="attention_mask"):
                 model(input_ids=input_ids, attention_mask=mask, **arguments)
 
-    @ANY_FAMILY
-    def test_unpacked_call_is_refused(self, family, tiny_model):
-        with pytest.raises(ModelError, match="without cu_seqlens"):
-            tiny_model(family)(input_ids=torch.ones(1, 4, dtype=torch.int64))
-
 
 @CAUSAL
 @ANY_FAMILY

@@ -47,10 +47,6 @@ class TestIds:
         expected = frame(tokenizer.encode(text), tokenizer, max_seqlen=20).tolist()
         assert theirs(text, truncation=True)["input_ids"] == expected
 
-    def test_cut_keeps_both_ends(self, tokenizer, theirs):
-        ids = theirs("array " * 50, truncation=True)["input_ids"]
-        assert (len(ids), ids[0], ids[-1]) == (20, tokenizer.bos_id, tokenizer.eos_id)
-
     def test_pair_is_a_window_of_question_answering(self, tokenizer, theirs):
         question = Question("1", "what holds?", "an array holds", (Answer("array", 3),))
         protocol = FinetuneProtocol(max_seqlen=64, max_question_tokens=32, window_overlap=8)

@@ -268,13 +268,6 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="made from another model, text or settings"):
             export_model(made[0], made[1], format="hf")
 
-    def test_output_exists(self, state, tmp_path):
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "file").write_text("precious")
-        with pytest.raises(ConfigError, match="out: already exists"):
-            export_model(state, tmp_path / "out")
-        assert (tmp_path / "out" / "file").read_text() == "precious"
-
     def test_no_model(self, tmp_path):
         (tmp_path / "empty").mkdir()
         self.refuse(tmp_path / "empty", tmp_path / "out", DataError, "no model here")

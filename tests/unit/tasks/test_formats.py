@@ -98,13 +98,6 @@ def at(folder: Path, file: str, line: int) -> str:
     return re.escape(f"{folder / file}:{line}: ")
 
 
-def test_reads_classification(tmp_path):
-    task = load_task(classification(tmp_path / "mood"))
-    assert (task.info.name, task.info.kind, task.info.metric) == ("mood", "sc", "accuracy")
-    assert task.labels == ("bad", "good")
-    assert task.splits["test"][0].text == "good"
-
-
 def test_equal_training_values_are_refused(tmp_path):
     row, other = {"text": "x", "value": 2.5}, {"text": "y", "value": 3}
     splits = {"train": [row, other], "validation": [row], "test": [row]}
