@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, normalizers
 
 from biphasic.config import nearest
-from biphasic.data.packing import TokenIds
 from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import ConfigError, DataError, ModelError, ModelFilesError, reading
 from biphasic.files import read_json, read_json_object
@@ -254,19 +253,6 @@ class Embedder:
         Raises:
             TrainingError: A state is not finite.
         """
-        sequences, num_cut = self._sequences(texts)
-        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        # A tokenizer without special tokens gives no tokens for an empty text.
-        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
-        if filled:
-            chosen = [sequences[index] for index in filled]
-            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
-            if self.settings.is_normalized:
-                pooled = F.normalize(pooled, dim=-1)
-            vectors[filled] = pooled.cpu().numpy()
-        return vectors, num_cut
-
-    def _sequences(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
         settings = self.settings
         written = [settings.prefix + text for text in texts]
         if settings.is_lower_case:
@@ -278,7 +264,16 @@ class Embedder:
             np.array([*settings.begin, *ids[:room], *settings.end], dtype=np.int64)
             for ids in encoded
         ]
-        return sequences, sum(len(ids) > room for ids in encoded)
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        # A tokenizer without special tokens gives no tokens for an empty text.
+        filled = [index for index, sequence in enumerate(sequences) if len(sequence)]
+        if filled:
+            chosen = [sequences[index] for index in filled]
+            pooled = self.encoder.pooled(chosen, batch_tokens=self.batch_tokens)
+            if settings.is_normalized:
+                pooled = F.normalize(pooled, dim=-1)
+            vectors[filled] = pooled.cpu().numpy()
+        return vectors, sum(len(ids) > room for ids in encoded)
 
 
 _GPU_BATCH_TOKENS = 65_536

@@ -25,13 +25,13 @@ from biphasic.objectives.lr import learning_rate
 from biphasic.records import ZERO_SHOT
 from biphasic.seeds import derive_seed, permutation, stream
 from biphasic.tasks.encoding import Encoder, new_head, token_ids
-from biphasic.tasks.kinds.classification import encode_classification
-from biphasic.tasks.kinds.multi_label import encode_multi_label
+from biphasic.tasks.kinds.classification import classification
+from biphasic.tasks.kinds.multi_label import multi_label
 from biphasic.tasks.kinds.qa import EncodedQuestions, encode_questions
-from biphasic.tasks.kinds.regression import encode_regression
+from biphasic.tasks.kinds.regression import regression
 from biphasic.tasks.kinds.retrieval import EncodedRetrieval, encode_retrieval
 from biphasic.tasks.kinds.tagging import EncodedTagging, encode_tagging
-from biphasic.tasks.kinds.text_task import EncodedTextTask
+from biphasic.tasks.kinds.text_task import EncodedTextTask, encode_text_task
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     ClassificationTask,
@@ -130,11 +130,11 @@ def encode_task(task: Task, tokenizer: TextTokenizer, *, protocol: FinetuneProto
     """Tokenise a task once, for every run on it."""
     match task:
         case ClassificationTask():
-            return encode_classification(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, classification(task), tokenizer, protocol=protocol)
         case MultiLabelTask():
-            return encode_multi_label(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, multi_label(task), tokenizer, protocol=protocol)
         case RegressionTask():
-            return encode_regression(task, tokenizer, protocol=protocol)
+            return encode_text_task(task, regression(task), tokenizer, protocol=protocol)
         case TaggingTask():
             return encode_tagging(task, tokenizer, protocol=protocol)
         case QuestionTask():

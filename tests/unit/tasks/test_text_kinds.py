@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from biphasic.errors import TrainingError
-from biphasic.tasks.kinds.classification import encode_classification
-from biphasic.tasks.kinds.multi_label import encode_multi_label
-from biphasic.tasks.kinds.regression import encode_regression, standardisation
+from biphasic.tasks.finetune import encode_task
+from biphasic.tasks.kinds.regression import standardisation
 from biphasic.tasks.protocol import FinetuneProtocol
 from biphasic.tasks.records import (
     SPLITS,
@@ -53,7 +52,7 @@ def encode(tokenizer, *labels):
     task = ClassificationTask(
         info("sc", "accuracy"), ("bad", "fair", "good"), dict.fromkeys(SPLITS, texts)
     )
-    return encode_classification(task, tokenizer, protocol=FinetuneProtocol())
+    return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
 def test_predictions_are_kept_by_name(tokenizer):
@@ -84,7 +83,7 @@ def several(tokenizer):
         split: tuple(MultiLabelText(f"{n}", "the cat", labels) for n, labels in enumerate(rows))
         for split, rows in LABEL_SETS.items()
     }
-    return encode_multi_label(
+    return encode_task(
         MultiLabelTask(info("ml", "micro_f1"), LABELS, splits),
         tokenizer,
         protocol=FinetuneProtocol(),
@@ -120,7 +119,7 @@ def task():
 
 @pytest.fixture
 def encoded(task, tokenizer):
-    return encode_regression(task, tokenizer, protocol=FinetuneProtocol())
+    return encode_task(task, tokenizer, protocol=FinetuneProtocol())
 
 
 def test_targets_are_standardised_by_the_training_split(task, encoded):

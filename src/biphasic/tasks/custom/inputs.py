@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -118,11 +119,9 @@ def _text_rows(path: Path) -> Iterator[Row]:
 def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, pre_buffer=False) as parquet:
-            number = 0
-            for batch in parquet.iter_batches(_PARQUET_ROWS):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row(path, number, value)
+            batches = (batch.to_pylist() for batch in parquet.iter_batches(_PARQUET_ROWS))
+            for number, value in enumerate(chain.from_iterable(batches), start=1):
+                yield Row(path, number, value)
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path}: damaged, or not a Parquet file ({reason})") from None

@@ -12,28 +12,23 @@ import numpy as np
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from numpy.typing import NDArray
 
-from biphasic.data.tokens.tokenizer import TextTokenizer
 from biphasic.errors import TrainingError
 from biphasic.tasks.kinds.metrics import pearson, spearman
-from biphasic.tasks.kinds.text_task import EncodedTextTask, TextKind, encode_text_task
-from biphasic.tasks.protocol import FinetuneProtocol
+from biphasic.tasks.kinds.text_task import TextKind
 from biphasic.tasks.records import RegressionTask
 from biphasic.tasks.scores import SplitScores
 
 
-def encode_regression(
-    task: RegressionTask, tokenizer: TextTokenizer, *, protocol: FinetuneProtocol
-) -> EncodedTextTask:
-    """Tokenise a regression task once, for every run on it."""
+def regression(task: RegressionTask) -> TextKind:
+    """Return targets, loss and scoring of a regression task."""
     mean, deviation = standardisation(task)
-    kind = TextKind(
+    return TextKind(
         num_outputs=1,
         expected=lambda record: record.value,
         targets=lambda values: ((values - mean) / deviation).astype(np.float32),
         loss=lambda outputs, targets: F.mse_loss(outputs.squeeze(1), targets),
         score=partial(_score, mean=mean, deviation=deviation),
     )
-    return encode_text_task(task, kind, tokenizer, protocol=protocol)
 
 
 def _score(

@@ -109,47 +109,33 @@ def test_one_row_cannot_be_split(tmp_path):
     assert "1 rows cannot be split into train and validation" in refused("record", tmp_path)
 
 
-def _no_document(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq0", "xd99", 1)])
-
-
-def _no_query(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq99", "xd1", 1)])
-
-
-def _nothing_relevant(tmp_path: Path) -> None:
-    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [("xq1", "xd1", 0)])
-
-
-def _other_header(tmp_path: Path) -> None:
-    (tmp_path / "BeIR/nq-qrels/test.tsv").write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
-
-
-def _damaged_corpus(tmp_path: Path) -> None:
-    (tmp_path / "BeIR/nq/corpus.jsonl.gz").unlink()
-    (tmp_path / "BeIR/nq/corpus.jsonl").write_text('{"_id": "xd0", "text": "no title"}\n')
-
-
 @pytest.mark.parametrize(
-    ("damage", "expected"),
+    ("judged", "expected"),
     [
         (
-            _no_document,
+            ("xq0", "xd99", 1),
             "BeIR/nq (corpus, corpus): 1 rows with judgements are missing, such as 'xd99'",
         ),
         (
-            _no_query,
+            ("xq99", "xd1", 1),
             "BeIR/nq (queries, queries): 1 rows with judgements are missing, such as 'xq99'",
         ),
-        (_nothing_relevant, "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
-        (_other_header, "no column 'query-id'"),
-        (_damaged_corpus, "corpus.jsonl:1: no field 'title'"),
+        (("xq1", "xd1", 0), "BeIR/nq-qrels (test): the query 'xq1' has no relevant document"),
     ],
 )
-def test_judgements_must_fit_the_texts(tmp_path, damage, expected):
+def test_judgements_must_fit_the_texts(tmp_path, judged, expected):
     hub_copies.nq(tmp_path)
-    damage(tmp_path)
+    hub_copies.write_qrels(tmp_path / "BeIR/nq-qrels/test.tsv", [judged])
     assert expected in refused("nq", tmp_path)
+
+
+def test_documents_and_judgements_of_other_columns(tmp_path):
+    hub_copies.nq(tmp_path)
+    (tmp_path / "BeIR/nq/corpus.jsonl.gz").unlink()
+    (tmp_path / "BeIR/nq/corpus.jsonl").write_text('{"_id": "xd0", "text": "no title"}\n')
+    assert "corpus.jsonl:1: no field 'title'" in refused("nq", tmp_path)
+    (tmp_path / "BeIR/nq-qrels/test.tsv").write_text("qid\tcorpus-id\tscore\nxq1\txd1\t1\n")
+    assert "no column 'query-id'" in refused("nq", tmp_path)
 
 
 def test_mldr_needs_ids_of_passages(tmp_path):
